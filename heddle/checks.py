@@ -4,12 +4,13 @@
 It wraps what users call, never what runs inside a training step or a compiled graph.
 """
 
-import collections.abc
 import inspect
 import os
+import re
 import reprlib
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from math import isfinite
 from numbers import Integral, Real
@@ -21,6 +22,8 @@ from heddle.errors import HeddleError, did_you_mean
 P = ParamSpec("P")
 R = TypeVar("R")
 LONGEST = 60  # characters of a value that an error shows
+LONGEST_NAME, LONGEST_PATH = 255, 4095  # bytes of a file's name and of a path, as Linux has it
+CONTAINERS = (list, tuple, range, set, frozenset, dict, deque)
 
 WORDS = {
     bool: "True or False",
@@ -92,7 +95,7 @@ def wrong(where: str, argument: str, value: Any, needed: str, choices: Iterable[
 def shown(value: Any) -> str:
     """A value, shortened to one line."""
     shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
+    if isinstance(shape, tuple) and hasattr(value, "dtype"):
         kind = "a tensor" if "torch" in type(value).__module__ else "an array"
         return f"{kind} of {str(value.dtype).removeprefix('torch.')} and shape {list(shape)}"
     whole = isinstance(value, str | bytes | Collection)
@@ -101,9 +104,9 @@ def shown(value: Any) -> str:
         text = " ".join((reprlib.repr if whole else repr)(value).split())
     except Exception:  # a foreign class may fail even here
         text, whole = "", False
-    if 0 < len(text) <= LONGEST and not (text.startswith("<") and " at 0x" in text):
+    if 0 < len(text) <= LONGEST and not (text.startswith("<") and re.search("at 0x|[.]{3}", text)):
         return text
-    return f"{text[:LONGEST]}…" if whole else f"a {type(value).__name__}"
+    return f"{text[:LONGEST]}…" if whole and len(text) > LONGEST else f"a {type(value).__name__}"
 
 
 def as_list(value: Any) -> list[Any] | None:
@@ -121,7 +124,8 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Check a function's arguments against its annotations and these limits before it runs.
 
     A number must be finite; `True` is not a number and a string is not a list. Limits do not apply to None. Where a list is
-    needed, a column of numpy, pandas, polars or Arrow is read as one.
+    needed, a column of numpy, pandas, polars or Arrow is read as one. The items of a list are checked before, and those of an
+    iterator when each is read.
 
     Raises:
         HeddleError: from the decorated function, for the first argument that does not fit.
@@ -156,11 +160,30 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 limit = limits.get(name)
                 if limit is not None and value is not None and not limit.holds(value):
                     raise wrong(place(function, args[:skipped]), name, value, limit.said, limit.choices)
+                if check.each is not None:
+                    values[key] = check.read(value, place(function, args[:skipped]), name)
             return function(*map(values.__getitem__, range(len(args))), **{name: values[name] for name in kwargs})
 
         return call
 
     return decorate
+
+
+class RepeatedKeyError(ValueError):
+    """An object of JSON has a key twice."""
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The keys and values of a JSON object, as the `object_pairs_hook` of `json`, which alone would keep the last of equal keys.
+
+    Raises:
+        RepeatedKeyError: a key occurs twice.
+    """
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise RepeatedKeyError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
+    return values
 
 
 def place(function: Callable[..., Any], owner: Sequence[Any]) -> str:
@@ -169,24 +192,47 @@ def place(function: Callable[..., Any], owner: Sequence[Any]) -> str:
     return ".".join([*names, function.__name__]).removesuffix(".__init__")
 
 
-def _names(path: str) -> bool:
-    """Whether a text can be the name of a file."""
+def names_file(path: str) -> bool:
+    """Whether a text can be the name of a file: not empty, no longer than names are, without a zero."""
     try:
-        return "\0" not in path and bool(os.fsencode(path) or not path)
+        encoded = os.fsencode(path)
     except UnicodeEncodeError:  # half of a character
         return False
+    longest = max(map(len, encoded.split(os.fsencode(os.sep))))
+    return 0 < len(encoded) <= LONGEST_PATH and longest <= LONGEST_NAME and b"\0" not in encoded
 
 
 class Check(NamedTuple):
-    """What an annotation requires of a value."""
+    """What an annotation requires of a value, and of each item where it is an iterator."""
 
     needed: str
     fits: Callable[[Any], bool]
     choices: tuple[str, ...] = ()
+    each: "Check | None" = None
+
+    def read(self, value: Any, where: str, argument: str) -> Any:
+        """The value, or an iterator of it that checks each item."""
+        lazy = isinstance(value, Iterable) and not isinstance(value, (str, bytes, *CONTAINERS))
+        if self.each is None or not lazy or hasattr(value, "dtype"):
+            return value
+        return Items(value, self.each, where, argument)
+
+
+class Items:
+    """The items of an iterator, each checked when it is read."""
+
+    def __init__(self, items: Iterable[Any], check: Check, where: str, argument: str) -> None:
+        self.items, self.check, self.where, self.argument = items, check, where, argument
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, item in enumerate(self.items):
+            if not self.check.fits(item):
+                raise wrong(self.where, f"{self.argument}[{number}]", item, self.check.needed, self.check.choices)
+            yield item
 
 
 ANYTHING = Check("anything", lambda value: True)
-PATH = Check("a path", lambda value: isinstance(value, str | Path) and _names(str(value)))
+PATH = Check("a path", lambda value: isinstance(value, str | Path) and names_file(str(value)))
 
 
 def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
@@ -209,9 +255,9 @@ def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
         annotation = types.NoneType
     if hasattr(annotation, "dim_str"):
         return _array(annotation)
-    if origin is collections.abc.Callable:
+    if origin is Callable:
         return Check("a function", callable)
-    if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable):
+    if isinstance(origin, type) and issubclass(origin, Iterable):
         return _many(origin, [check_of(each, home) for each in inner if each is not ...])
     return _one(annotation) if isinstance(annotation, type) else ANYTHING
 
@@ -222,7 +268,8 @@ def _either(checks: list[Check]) -> Check:
     last = [check for check in checks if check.needed == "None"]
     needed = " or ".join(dict.fromkeys(check.needed for check in (*(c for c in checks if c not in last), *last)))
     choices = tuple(word for check in checks for word in check.choices)
-    return Check(needed, lambda value: any(check.fits(value) for check in checks), choices)
+    each = next((check.each for check in checks if check.each is not None), None)
+    return Check(needed, lambda value: any(check.fits(value) for check in checks), choices, each)
 
 
 def _one(kind: type) -> Check:
@@ -250,10 +297,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _many(kind: type, inner: list[Check]) -> Check:
-    """Several values. The items of a list are checked; those of an iterator are not, since that would consume them."""
-    if issubclass(kind, collections.abc.Mapping):
-        key = inner[0] if inner else ANYTHING
-        return Check("a table of keys", lambda value: isinstance(value, kind) and all(map(key.fits, value)))
+    """Several values. The items of an iterator are checked when they are read, since reading consumes them."""
+    if issubclass(kind, Mapping):
+        return _table(kind, *(inner or (ANYTHING, ANYTHING)))
     # A tuple of fixed length has an annotation for each position.
     each = _either(inner) if inner else ANYTHING
     of = "" if each is ANYTHING else f" (each item {each.needed})"
@@ -261,14 +307,31 @@ def _many(kind: type, inner: list[Check]) -> Check:
     def fits(value: Any) -> bool:
         if not isinstance(value, kind) or isinstance(value, str | bytes):
             return False
-        if isinstance(value, list | tuple):
+        if hasattr(value, "columns") or (kind is Iterable and isinstance(value, Mapping)):
+            return False  # a table of texts, whose items are the names of its columns
+        if isinstance(value, CONTAINERS):
             return all(map(each.fits, value))
-        if kind is not collections.abc.Collection:
-            return True
         items: Any = value
-        return not hasattr(items, "dtype") and all(map(each.fits, items))
+        if hasattr(items, "dtype") and not hasattr(kind, "dtype"):  # arrays are read as lists, tensors number by number
+            numbers = each is ANYTHING or each.needed == WORDS[int]
+            return "torch" in type(items).__module__ and kind is Iterable and numbers and len(items.shape) > 0
+        if kind is not Collection:
+            return True
+        return all(map(each.fits, items))
 
-    return Check(f"a list{of}", fits)
+    return Check(f"a list{of}", fits, each=each if kind is Iterable and each is not ANYTHING else None)
+
+
+def _table(kind: type[Mapping[Any, Any]], key: Check, item: Check) -> Check:
+    """Values by key; those of a dictionary are checked, and not those of a table that may read each when it is asked for."""
+    of = "" if item is ANYTHING else f" (each value {item.needed})"
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, kind) or not all(map(key.fits, iter(value))):
+            return False
+        return not isinstance(value, dict) or all(map(item.fits, value.values()))
+
+    return Check(f"a table of keys{of}", fits)
 
 
 def _array(annotation: Any) -> Check:

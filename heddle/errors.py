@@ -1,13 +1,24 @@
 """The one error a user can cause. The command line prints it as a single line and exits with 2."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 _LONGER = 3  # suggested names when a word is a prefix of several
+_CONTROLS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")  # what would end the line, or move what a terminal shows
+_LONG = re.compile(r"(\S{200})\S{200,}(?=\S{20})")  # what was given in place of a name
 
 
 class HeddleError(Exception):
-    """Bad input. The message is one line: what is wrong, where, and what to do about it."""
+    """Bad input. The message is one line: what is wrong, where, and what to do about it.
+
+    A control character in it, such as a line break in a file's name, stands as Python writes it. A word of more than 400 characters
+    is cut.
+    """
+
+    def __init__(self, message: str) -> None:
+        line = _CONTROLS.sub(lambda sign: repr(sign.group())[1:-1], message)
+        super().__init__(_LONG.sub(r"\1…", line))
 
 
 class TextError(HeddleError):

@@ -2,13 +2,15 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
 import torch
 
-from heddle.checks import at_least, checked, one_of
+from heddle.checks import between, checked, one_of
+from heddle.errors import HeddleError
 from heddle.model.device import find_device
 from heddle.model.measured import measured_once, one_thread
 from heddle.model.precision import DTYPES, NUMBERS
@@ -18,10 +20,11 @@ WARM_UP = 2  # calls; the first ones start threads, libraries and clocks
 AT_LEAST = 3  # calls, so that the median is meaningful
 BF16 = frozenset(("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "svebf16"))  # as Linux names them
 Clock = Callable[[], float]
+LONGEST = 3600.0  # seconds of a measurement
 TOO_SLOW = 2.0  # times as slow as fp32; beyond it a lower precision does not pay
 
 
-@checked(dtype=NUMBERS, size=at_least(1), seconds=at_least(0))
+@checked(dtype=NUMBERS, size=between(1, 2**20), seconds=between(0, LONGEST))
 def matmul_rate(
     dtype: torch.dtype = torch.float32, size: int = 2048, seconds: float = 0.3, device: torch.device | str = "cpu"
 ) -> float:
@@ -39,11 +42,25 @@ def peak_rate(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
     return measured_once("matrix-product", about, lambda: matmul_rate(dtype, device=device), device.type)
 
 
+@contextmanager
+def roomy(setting: str) -> Iterator[None]:
+    """While entered, tensors are made whose size a setting gives.
+
+    Raises:
+        HeddleError: there is no room for them.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        raise HeddleError(f"{setting}: there is not enough memory for it; choose less ({str(error)[:80]})") from error
+
+
 def _matmul_rate(dtype: torch.dtype, size: int, seconds: float, device: torch.device, *clock: Clock) -> float:
-    # Not random: measuring must not change the random state.
-    a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(dtype)
-    b = a.flip(0)
-    out = torch.empty_like(a)
+    with roomy(f"size = {size}"):
+        # Not random: measuring must not change the random state.
+        a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(dtype)
+        b = a.flip(0)
+        out = torch.empty_like(a)
     if device.type == "cpu" and dtype == torch.float32 and has_onednn():
         taken = min(
             _seconds(call, seconds / 2, device, *clock)
@@ -94,12 +111,13 @@ def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
     return "fp32" if precision != "fp32" and slowdown(DTYPES[precision], device) > TOO_SLOW else precision
 
 
-@checked(megabytes=at_least(1), seconds=at_least(0))
+@checked(megabytes=between(1, 2**30), seconds=between(0, LONGEST))
 def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:
     """Bytes/s of a plain copy, counting both reads and writes: the ceiling of decoding one token at a time."""
     device = find_device(device)
-    source = torch.zeros(megabytes * 2**20, dtype=torch.uint8, device=device)
-    goal = torch.ones_like(source)
+    with roomy(f"megabytes = {megabytes}"):
+        source = torch.zeros(megabytes * 2**20, dtype=torch.uint8, device=device)
+        goal = torch.ones_like(source)
     return 2 * source.numel() / _seconds(lambda: goal.copy_(source), seconds, device)
 
 

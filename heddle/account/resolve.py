@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from heddle.checks import checked
+from heddle.checks import checked, names_file
 from heddle.config.base import parse_overrides, read_table
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names
@@ -42,12 +42,12 @@ def resolve(name: str) -> tuple[str, TransformerConfig]:
     """
     if name in preset_names():
         return name, preset(name)
-    path = Path(name)
-    if path.is_dir():
+    path, usable = Path(name), names_file(name)
+    if usable and path.is_dir():
         if not (path / "config.json").is_file():
             raise HeddleError(f"{path} has no config.json, so it is not a run; name a run, a preset or a file.")
         return path.resolve().name, _model(read_table(path / "config.json"), path / "config.json")
-    if path.is_file():
+    if usable and path.is_file():
         return path.stem, _model(read_table(path), path)
     raise HeddleError(
         f"{name!r} is not a preset, a run directory or a file.{did_you_mean(name, preset_names())} "

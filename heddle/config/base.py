@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from heddle.checks import checked, shown, wrong
+from heddle.checks import checked, once, shown, wrong
 from heddle.display import config_lines, screen
 from heddle.errors import HeddleError, did_you_mean
 
@@ -184,7 +184,7 @@ def read_table(path: str | Path) -> dict[str, Any]:
     """Read a JSON or TOML file into a dict; a file that cannot be read is a one-line error."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise HeddleError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -192,7 +192,7 @@ def read_table(path: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise HeddleError(f"{path}: cannot be read as text ({error})") from None
     try:
-        data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        data = json.loads(text, object_pairs_hook=once) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise HeddleError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'TOML'} ({error})") from None
     if not isinstance(data, dict):

@@ -23,6 +23,7 @@ Prompts = Literal["anywhere", "beginning", "needed"]
 training; or there must be one, since training never showed how a text starts."""
 
 
+MOST_WORKERS = 1024  # processes that tokenise
 CHANGES_NOTHING = ("store", "workers")
 """Settings of `DataConfig` that change how the tokens are made, and none of them."""
 
@@ -74,7 +75,7 @@ class DataConfig(Config):
     store: str | None = None
     """Directory of tokens that runs share: the first run writes it, and others with the same sources, settings and tokenizer
     use it instead of tokenising again; a run that differs is refused."""
-    workers: Annotated[int, Field(ge=0)] | None = None
+    workers: Annotated[int, Field(ge=0, le=MOST_WORKERS)] | None = None
     """Processes that tokenise; 0 or 1: only this one; defaults to one per core if there is enough text. Changes no token."""
 
     @field_validator("sources", "validation_sources", mode="before")

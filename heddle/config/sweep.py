@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
+from math import prod
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from heddle.checks import at_least, checked
@@ -16,6 +17,7 @@ from heddle.errors import HeddleError
 
 SEED = "train.seed"
 STACKS = ("encoder", "decoder", "head", "initial")  # tables of [model] with any setting of the model's config
+MOST = 10_000  # runs in a series
 LONGEST = 150  # characters of a label, which is part of a directory's name
 
 
@@ -51,17 +53,20 @@ def variants(table: Mapping[str, Any], seeds: int | None = None, where: str = "s
         where: the table's name in errors.
 
     Raises:
-        HeddleError: a list is empty or has a value twice, the seeds are given twice, or a combination is refused.
+        HeddleError: a list is empty or has a value twice, the seeds are given twice, there are more than 10,000 combinations, or
+            one is refused.
     """
-    tried = dict(_tried(table))
+    tried: dict[str, Sequence[Any]] = dict(_tried(table))
     if seeds is not None:
         if SEED in tried:
             raise HeddleError(f"{where}: seed = {tried[SEED]} and --seeds {seeds} both choose the seeds; leave one out")
         first = RunConfig.of(_with(table, {path: values[0] for path, values in tried.items()}), where).train.seed
-        tried[SEED] = list(range(first, first + seeds))
+        tried[SEED] = range(first, first + seeds)
     for path, options in tried.items():
         if not options:
             raise HeddleError(f"{where}: {_short(path)} = []: give at least one value")
+    if (count := prod(map(len, tried.values()))) > MOST:
+        raise HeddleError(f"{where}: {count:,} runs are too many for one series; {MOST:,} may be")
     found = []
     for values in product(*tried.values()):
         settings = dict(zip(tried, values, strict=True))

@@ -12,6 +12,7 @@ from torch.utils import _pytree
 from heddle.checks import checked
 from heddle.display import displayed
 from heddle.errors import HeddleError
+from heddle.model.device import find_device
 from heddle.nn.layout import Layout
 
 IGNORED = -100
@@ -62,8 +63,13 @@ class Batch:
 
     @checked()
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on another device."""
-        return Batch(**{name: part.to(device) for name, part in self.parts().items()})
+        """The same batch on another device.
+
+        Raises:
+            HeddleError: there is no such device.
+        """
+        place = find_device(device)
+        return Batch(**{name: part.to(place) for name, part in self.parts().items()})
 
     @checked()
     def split(self, parts: int) -> list["Batch"]:

@@ -95,7 +95,7 @@ def targets_left_out(store_length: int, context: int) -> int:
     return store_length - 1 - windows_per_epoch(store_length, context) * context
 
 
-@checked(length=at_least(0))
+@checked(length=at_least(0), most=at_least(0))
 def held_out_windows(length: int, context: int, most: int | None = None) -> list[tuple[int, int]]:
     """Windows (start, end) that score every target of a held-out text once: ``length - 1`` targets in all.
 
@@ -144,5 +144,5 @@ def _scramble(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def _keys(seed: int, streams: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """A 64-bit key for each of ``streams`` under ``seed``, which may be any integer."""
-    start = _scramble(np.array([seed & _MASK], dtype=_U64))
+    start = _scramble(np.array([int(seed) & _MASK], dtype=_U64))
     return _scramble(start + (streams + _U64(1)) * _U64(_GOLDEN))

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from heddle.checks import at_least, checked
+from heddle.checks import between, checked
 from heddle.config.chat import ChatTemplateConfig
-from heddle.config.data import Labels
+from heddle.config.data import MOST_WORKERS, Labels
 from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, read_meta, write_meta
 from heddle.data.encode import BATCH, Encoder, Rows, dtypes_of
 from heddle.data.examples import Example
@@ -127,7 +127,7 @@ class _ColumnWriter:
         return {f"{self.name}.{kind}": digest.hexdigest() for kind, digest in self._digests.items()}
 
 
-@checked(workers=at_least(0))
+@checked(workers=between(0, MOST_WORKERS))
 def build_records(
     directory: str | Path,
     examples: Iterable[Example],

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from heddle.checks import at_least, checked
+from heddle.checks import between, checked
+from heddle.config.data import MOST_WORKERS
 from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, write_meta
 from heddle.data.corpus import Part
 from heddle.data.origin import Origin
@@ -83,7 +84,7 @@ class TokenStore(BaseStore):
         return {"bytes": meta["sources"]["bytes"], "separator": meta["separator"], **parts}
 
 
-@checked(workers=at_least(0))
+@checked(workers=between(0, MOST_WORKERS))
 def build_store(
     directory: str | Path,
     documents: Iterable[Document],

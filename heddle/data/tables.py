@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from heddle.checks import RepeatedKeyError, once
 from heddle.data.arrow import ARROW, arrow_rows
 from heddle.data.files import JSON, check_line, kind_of, raw_lines, read_text
 from heddle.data.notes import MalformedError, Reader
@@ -153,7 +154,9 @@ def _json_rows(file: Path, reader: Reader) -> Iterator[Row]:
             if not line.strip():
                 raise MalformedError("blank line", origin, "a blank line, not a line of JSON", _RECORDS)
             try:
-                values = json.loads(line)
+                values = json.loads(line, object_pairs_hook=once)
+            except RepeatedKeyError as error:
+                raise MalformedError("repeated column", origin, str(error)) from error
             except (ValueError, RecursionError) as error:
                 raise MalformedError("not JSON", origin, "not a line of JSON", _RECORDS) from error
             if not isinstance(values, dict):
@@ -164,7 +167,9 @@ def _json_rows(file: Path, reader: Reader) -> Iterator[Row]:
 def _json_array(file: Path, reader: Reader) -> Iterator[Row]:
     """The objects of an array. If it is none, its first line may be a list that JSON lines must not have."""
     try:
-        items = json.loads(read_text(file, reader.encoding))
+        items = json.loads(read_text(file, reader.encoding), object_pairs_hook=once)
+    except RepeatedKeyError as error:
+        raise MalformedError("repeated column", file, str(error)) from error
     except RecursionError as error:
         raise MalformedError("not JSON", f"{file}:1", "not a line of JSON", _RECORDS) from error
     except ValueError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from heddle.checks import checked
+from heddle.checks import checked, shown
 from heddle.errors import HeddleError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -23,7 +23,7 @@ def pick_device(name: str = "auto") -> torch.device:
         HeddleError: the name is unknown, or this machine or this build of torch has no such device.
     """
     if name not in DEVICES:
-        raise HeddleError(f"device = {name!r} is not one of {', '.join(DEVICES)}.{did_you_mean(name, DEVICES)}")
+        raise HeddleError(f"device = {shown(name)} is not one of {', '.join(DEVICES)}.{did_you_mean(name, DEVICES)}")
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(device for device, there in present.items() if there))

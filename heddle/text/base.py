@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import tokenizers
 
-from heddle.checks import checked
+from heddle.checks import checked, shown
 from heddle.display import brief
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.file import Around, Content, frame_entry, special_entries, steps_of, vocabulary, write_content
@@ -168,11 +168,11 @@ class Base(ABC):
             return [ids for part in encoded for ids in part]
 
     def token_bytes(self, id: int) -> bytes:
-        with suppress(TypeError):  # not a whole number; checking first would slow down every id
+        with suppress(TypeError, ValueError, RuntimeError):  # no whole number; checking first would slow down every id
             if 0 <= id < self.vocab_size:
                 return self._bytes[id]
         raise HeddleError(
-            f"id {id!r} is not one of this tokenizer's {self.vocab_size} ids (0 to {self.vocab_size - 1})"
+            f"id {shown(id)} is not one of this tokenizer's {self.vocab_size} ids (0 to {self.vocab_size - 1})"
         )
 
     @property
@@ -209,9 +209,13 @@ class Base(ABC):
         """The same tokenizer with these special tokens too; those that it lacks get the ids after all others.
 
         Raises:
-            HeddleError: one is an ordinary piece, which plain text gives.
+            HeddleError: one is an ordinary piece, which plain text gives, or blank.
         """
         new = [name for name in dict.fromkeys(names) if name not in self.special]
+        if any(not name.strip() for name in new):
+            raise HeddleError(
+                "a special token needs a name: it is found in texts by it, and a blank one would be everywhere"
+            )
         ordinary = vocabulary(self._content["model"])
         for name in new:
             if name in ordinary:

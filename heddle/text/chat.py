@@ -22,7 +22,7 @@ Role = Literal["system", "user", "assistant"]
 ROLES: tuple[str, ...] = get_args(Role)
 ANSWERS = "assistant"  # the role whose messages a model learns to write
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 """One message of a conversation, with its `role` and its `content`."""
 
 NONCHARACTERS = [chr(0xFDD0 + number) for number in range(32)]  # which no text contains

@@ -75,7 +75,12 @@ class Process:
         pipe = subprocess.PIPE
         # In a group of its own, so that Ctrl-C reaches only this process, which then ends the others.
         alone = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=alone, process_group=0)
+        try:
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=alone, process_group=0)
+        except OSError as error:
+            raise HeddleError(
+                f"a process that tokenises cannot be started ({error.strerror}); set fewer workers"
+            ) from None
 
     def encode(self, texts: Sequence[str]) -> list[memoryview]:
         """The ids of texts.

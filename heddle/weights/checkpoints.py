@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from heddle.checks import at_least, checked
+from heddle.checks import SOME, at_least, checked
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.weights.files import sweep, verify, write_directory, write_manifest
@@ -35,7 +35,7 @@ class CheckpointState(NamedTuple):
     state: dict[str, Any]
 
 
-@checked(step=at_least(0), keep=at_least(0))
+@checked(step=at_least(0), keep=at_least(0), model_tensors=SOME)
 def save_checkpoint(
     run: str | Path,
     step: int,

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from heddle.checks import at_least, checked
+from heddle.checks import SOME, at_least, checked
 from heddle.config.model import TransformerConfig
 from heddle.config.saved import SavedConfig
 from heddle.display import displayed
@@ -81,7 +81,7 @@ class Loaded(NamedTuple):
     tokenizer: Tokenizer | None  # which knows how the model reads texts; None for weights imported without one
 
 
-@checked(step=at_least(0))
+@checked(step=at_least(0), model_tensors=SOME)
 def publish(
     run: str | Path,
     model_tensors: Mapping[str, Tensor],

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from heddle.checks import at_least, checked
+from heddle.checks import at_least, checked, wrong
 from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model.build import build
@@ -43,9 +43,11 @@ def add_tokens(model: Transformer, tokenizer: Tokenizer, known: int) -> Transfor
         known: how many ids it had before.
 
     Raises:
-        HeddleError: the model has two tables.
+        HeddleError: the model has two tables, or fewer ids than are known.
     """
     config = model.config
+    if known > config.vocab_size:
+        raise wrong("add_tokens", "known", known, f"at most the model's vocab_size = {config.vocab_size}")
     if config.source_vocab_size is not None:
         raise HeddleError("add_tokens: model: must have one table of tokens, not one for its source")
     made = build(config.override({"vocab_size": max(config.vocab_size, tokenizer.vocab_size)}), model.device)

@@ -190,6 +190,23 @@ def test_an_unreadable_file_is_refused_with_its_name(
     assert name in said
 
 
+def test_a_key_that_a_file_has_twice_is_refused(tmp_path: Path) -> None:
+    """TOML says so itself; of JSON, the last would be taken."""
+    for name, text in (
+        ("a.json", '{"dim": 8, "decoder": {"depth": 1, "depth": 2}}'),
+        ("a.toml", "depth = 1\ndepth = 2"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert name in refusal(lambda name=name: read_table(tmp_path / name))
+    assert "the key 'depth' occurs twice" in refusal(lambda: read_table(tmp_path / "a.json"))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    for name, text in (("a.json", '{"depth": 1}'), ("a.toml", "depth = 1")):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        assert read_table(tmp_path / name) == {"depth": 1}
+
+
 def test_a_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HeddleError, match=r"is a directory, not a \.toml or \.json file"):
         read_table(tmp_path)

@@ -53,6 +53,7 @@ def test_json_is_read_as_lines_and_as_an_array(tmp_path: Path, name: str, mark: 
         ),
         ('[{"text": "a"},\n {"text": "b",}]', ":2: not a line of JSON, nor of an array of objects: "),
         ('[{"text": "a"}, 3]', " item 2: not an object"),
+        ('[{"text": "a", "text": "b"}]', "the key 'text' occurs twice"),
     ],
 )
 def test_other_json_is_refused_by_its_name(tmp_path: Path, text: str, line: str) -> None:
@@ -113,6 +114,17 @@ def test_one_field_in_quotes_and_one_that_only_begins_with_one_are_both_kept(tmp
     file = tmp_path / "a.tsv"
     file.write_text('text\tn\n"a ""quote"" "\t1\n"half\t2\n')
     assert [row["text"] for row in rows(file)] == ['"a ""quote"" "', '"half']
+
+
+def test_a_key_that_occurs_twice_in_a_line_is_refused(tmp_path: Path) -> None:
+    """As two columns of one name are: `json` alone would keep the last."""
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "one"}\n{"text": "two", "label": "a", "text": "three"}\n')
+    with pytest.raises(MalformedError, match=r"a.jsonl:2: the key 'text' occurs twice"):
+        rows(file)
+    notes = Notes()
+    assert rows(file, skips="items", notes=notes) == [{"text": "one"}]
+    assert notes.left_out == {"repeated column": 1}
 
 
 def test_what_is_malformed_is_left_out_and_counted_if_asked(tmp_path: Path) -> None:
