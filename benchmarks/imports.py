@@ -416,6 +416,24 @@ def cohere(pick: Pick) -> dict[str, Any]:
     return few(pick, "rms_norm_eps", use_qk_norm=pick((False, False, False, True)), **own)
 
 
+def gpt_oss(pick: Pick) -> dict[str, Any]:
+    layers = pick((1, 2, 3))
+    own = {
+        "hidden_act": pick(("silu", "silu", "silu", "gelu")),
+        "sliding_window": pick((3, 5)),
+        "layer_types": pick((None, [pick(("full_attention", "sliding_attention")) for _ in range(layers)])),
+        "num_local_experts": pick((2, 4)),
+        "num_experts_per_tok": pick((1, 2)),
+        "swiglu_limit": pick((7.0, 0.5)),
+        "swiglu_alpha": pick((1.702, 1.702, 1.702, 1.0)),
+        "attention_bias": pick((False, True)),
+    }
+    fields = llama(pick, **own, **routed(pick))
+    said = fields.pop("rope_parameters")
+    rope = {} if pick((True, False, False, False)) else {"rope_parameters": said}
+    return {**fields, "num_hidden_layers": layers, "head_dim": fields["head_dim"] or 8, **rope}
+
+
 def deepseek(pick: Pick, **more: Any) -> dict[str, Any]:
     heads = pick((2, 4))
     names = ("head_dim", "num_attention_heads", "num_key_value_heads")
@@ -642,6 +660,7 @@ DRAWS: dict[str, Callable[[Pick], dict[str, Any]]] = {
     "SmolLM3ForCausalLM": smollm3,
     "GraniteForCausalLM": granite,
     "CohereForCausalLM": cohere,
+    "GptOssForCausalLM": gpt_oss,
     "DeepseekV2ForCausalLM": deepseek_v2,
     "DeepseekV3ForCausalLM": deepseek_v3,
     "BertForMaskedLM": bert,
@@ -938,6 +957,14 @@ WRITERS: dict[str, dict[str, Any]] = {
     "SmolLM3ForCausalLM": {**GROUPED, "no_rope_layers": [1, 0]},
     "GraniteForCausalLM": {**GROUPED, "attention_multiplier": 0.3, "residual_multiplier": 0.5},
     "CohereForCausalLM": {**GROUPED, "logit_scale": 0.5},
+    "GptOssForCausalLM": {
+        **GROUPED,
+        "head_dim": 8,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+    },
     "DeepseekV2ForCausalLM": LATENT,
     "DeepseekV3ForCausalLM": {**LATENT, "n_group": 2, "topk_group": 1, "num_mtp_layers": 0},
     "FalconForCausalLM": {name: SHAPE[name] for name in SHAPE if name != "intermediate_size"},

@@ -1,6 +1,7 @@
 """Where kernels and masks are tried: pairs of layouts, rules, and attention written out as its definition says it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,18 +42,30 @@ def plain_mask(rows: int, length: int, rule: Rule | None = None) -> Mask:
     return Mask(rule or Causal(), *with_itself(Layout.whole(rows, length)))
 
 
-def outcome(kernel: Kernel, mask: Mask, given: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
-    """Output and gradients of q, k, v and, if there is one, a bias."""
+def outcome(
+    kernel: Kernel, mask: Mask, given: Sequence[Tensor], weight: Tensor, sinks: Tensor | None = None
+) -> list[Tensor]:
+    """Output and gradients of q, k, v and, if there are any, of a bias and of sinks."""
     leaves = [tensor.detach().requires_grad_() for tensor in given]
-    output = kernel(*leaves[:3], kernel.lower(mask, *leaves[3:]))
+    lowered = kernel.lower(mask, *leaves[3:])
+    if sinks is not None:
+        leaves.append(sinks.detach().requires_grad_())
+        lowered = replace(lowered, sinks=leaves[-1])
+    output = kernel(*leaves[:3], lowered)
     assert output.dtype == given[0].dtype
     return [output.detach(), *torch.autograd.grad((output * weight.to(output.dtype)).sum(), leaves)]
 
 
-def definition(mask: Mask, given: Sequence[Tensor], weight: Tensor, cap: float | None = None) -> dict[str, Tensor]:
-    """Scale, cap, bias, mask, and a sum for each head; its gradients weighted by `weight`."""
+def definition(
+    mask: Mask, given: Sequence[Tensor], weight: Tensor, cap: float | None = None, sinks: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Scale, cap, bias, mask, and a sum for each head, whose sink adds to the whole; its gradients weighted by `weight`."""
     leaves = [tensor.detach().double().requires_grad_() for tensor in given]
     q, k, v, *bias = leaves
+    names = ["dq", "dk", "dv", "dbias"][: len(leaves)]
+    if sinks is not None:
+        leaves.append(sinks.detach().double().requires_grad_())
+        names.append("dsinks")
     allowed = mask.dense().expand(q.shape[0], 1, q.shape[2], k.shape[2])
     group = q.shape[1] // k.shape[1]
     k, v = (each[:, [head // group for head in range(q.shape[1])]] for each in (k, v))
@@ -62,9 +75,9 @@ def definition(mask: Mask, given: Sequence[Tensor], weight: Tensor, cap: float |
     # exp of the score where the key is allowed, 0 elsewhere; scores are small enough not to need a maximum.
     power = scores.exp() * allowed
     total = power.sum(-1, keepdim=True)
+    total = total if sinks is None else total + leaves[-1].exp()[:, None, None]
     weights = power / torch.where(total == 0, 1.0, total)
     output = torch.einsum("bhqk,bhkd->bhqd", weights, v)
-    names = ("dq", "dk", "dv", "dbias")[: len(leaves)]
     gradients = torch.autograd.grad((output * weight).sum(), leaves)
     found = {"output": output, **dict(zip(names, gradients, strict=True))}
     taps = {"scores": scores.masked_fill(~allowed, -torch.inf), "weights": weights}

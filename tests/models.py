@@ -80,6 +80,7 @@ AXES: dict[str, Sequence[Any]] = {
     ),
     "window": (None, 3, 6),
     "cap": (None, 2.0),
+    "sinks": (False, True),
     "kv_heads": (None, 2, 1),
     "head_dim": (None, 6),
     "value_dim": (None, 3),
@@ -104,6 +105,9 @@ AXES: dict[str, Sequence[Any]] = {
     "expert": ("gated", "mlp"),
     "gate": ("softmax", "sigmoid"),
     "renormalise": (False, True),
+    "router_bias": (False, True),
+    "limit": (None, 0.7),
+    "plus_one": (False, True),
     "groups": (None, GroupsConfig(count=2), GroupsConfig(count=2, by="two"), GroupsConfig(count=2, active=2, by="two")),
     "shared": (0, 2),
     "shared_gate": (False, True),
@@ -133,6 +137,7 @@ REFUSED: list[dict[str, Sequence[Any]]] = [
     {"wiring": PARALLEL, "skip": ("internal",)},
     {"qk_norm_over": ("all",), "qk_norm": (None,)},
     {"kernel": ("sdpa",), "cap": (2.0,)},
+    {"kernel": ("sdpa",), "sinks": (True,)},
     {"kernel": ("blockwise", "flex"), "dropout": (0.5,)},
     {"tied": (True,), "positions": ("sinusoidal_halves beside", "learned beside")},
     {"token_dim": (12,), "positions": ("sinusoidal_halves beside", "learned beside")},
@@ -283,6 +288,9 @@ FEEDING = [
     "expert",
     "gate",
     "renormalise",
+    "router_bias",
+    "limit",
+    "plus_one",
     "groups",
     "shared",
     "shared_gate",
@@ -301,6 +309,8 @@ def feed_forward(
     shared: int = 0,
     shared_gate: bool = False,
     groups: GroupsConfig | None = None,
+    limit: float | None = None,
+    plus_one: bool = False,
     **routing: Any,
 ) -> Any:
     """The feed-forward of a kind, or the given one as it is."""
@@ -309,7 +319,12 @@ def feed_forward(
     if ffn == "none":
         return NoFeedForwardConfig()
     plain = {"activation": activation, "hidden": hidden, "bias": ffn_bias}
-    gated = {**plain, "hidden": hidden or 10}  # its own default is a multiple of 256
+    gated = {
+        **plain,
+        "hidden": hidden or 10,
+        "limit": limit,
+        "plus_one": plus_one,
+    }  # its own default is a multiple of 256
     kinds = {"mlp": MLPConfig.of(plain), "gated": GatedConfig.of(gated)}
     if ffn != "moe":
         return kinds[ffn or "mlp"]
@@ -519,6 +534,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "EntryConfig.dropout": RATES,
     "GatedConfig.hidden": (12, 3),
     "GatedConfig.dropout": RATES,
+    "GatedConfig.limit": (0.7, 7.0),
     "InitialConfig.std": (0.02, 0.2),
     "InitialConfig.position_std": (0.01,),
     "LanguageHeadConfig.eps": (1e-12, 1e-3),

@@ -30,6 +30,7 @@ LEFT_OUT = {
     "attention biases": "4Ld",
     "feed-forward biases": "5Ld",
     "query and key norms": "",
+    "attention sinks": "",
     "norm gains": "2Ld",
     "norm shifts": "2Ld",
     "final norm": "2d",

@@ -22,19 +22,21 @@ class Capability:
             fused kernel; or `any`.
         square: whether it holds all scores of a head at once, whatever the mask.
         own: whether a user's own module may change the scores.
+        sinks: whether a learned score per head may join each softmax.
     """
 
     caps: bool
     drops: Drops
     square: bool = False
     own: bool = False
+    sinks: bool = True
 
 
 CAPABILITIES: dict[str, Capability] = {
     "reference": Capability(caps=True, drops="any", square=True, own=True),
     "blockwise": Capability(caps=True, drops="none"),
     "plain": Capability(caps=True, drops="any"),
-    "sdpa": Capability(caps=False, drops="inverted"),
+    "sdpa": Capability(caps=False, drops="inverted", sinks=False),
     "flex": Capability(caps=True, drops="none"),
 }
 
@@ -53,11 +55,13 @@ class Needs:
         cap: whether its scores are capped.
         drops: the dropout of its attention weights.
         own: whether a user's own module changes its scores.
+        sinks: whether a learned score per head joins its softmaxes.
     """
 
     cap: bool = False
     drops: Drops = "none"
     own: bool = False
+    sinks: bool = False
 
 
 def together(needs: Iterable[Needs]) -> Needs:
@@ -65,16 +69,19 @@ def together(needs: Iterable[Needs]) -> Needs:
     every = list(needs)
     order: tuple[Drops, ...] = ("none", "inverted", "any")
     drops: Drops = max((each.drops for each in every), key=order.index, default="none")
-    return Needs(any(each.cap for each in every), drops, any(each.own for each in every))
+    cap, own, sinks = (any(getattr(each, name) for each in every) for name in ("cap", "own", "sinks"))
+    return Needs(cap, drops, own, sinks)
 
 
 def missing(kernel: str, needs: Needs) -> str | None:
-    """Which of a layer's needs a kernel lacks, `own`, `cap` or `drops`; None: none."""
+    """Which of a layer's needs a kernel lacks, `own`, `sinks`, `cap` or `drops`; None: none."""
     if kernel == "auto":
         return None
     can = CAPABILITIES[kernel]
     if needs.own and not can.own:
         return "own"
+    if needs.sinks and not can.sinks:
+        return "sinks"
     if needs.cap and not can.caps:
         return "cap"
     return None if needs.drops in ("none", can.drops) or can.drops == "any" else "drops"
@@ -85,6 +92,8 @@ def refusal(kernel: str, needs: Needs) -> str | None:
     lacks = missing(kernel, needs)
     if lacks == "own":
         return f"kernel = {kernel!r} has no place for scores of your own: set kernel = 'auto' or 'reference', or leave out scores"
+    if lacks == "sinks":
+        return f"kernel = {kernel!r} has no attention sinks: set kernel = 'auto', or leave out sinks"
     if lacks == "cap":
         return f"kernel = {kernel!r} cannot cap scores: set kernel = 'auto', or leave out cap"
     if lacks == "drops" and CAPABILITIES[kernel].drops == "none":

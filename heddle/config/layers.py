@@ -92,6 +92,9 @@ class AttentionConfig(Config):
     cap: Positive | None = None  # scores become cap · tanh(scores / cap) (Gemma 2)
     window: Size | None = None  # a token sees itself and the window - 1 before it; in an encoder as many after it
     relative: Relative | None = None
+    sinks: bool = (
+        False  # a learned score per head joins every softmax, so a query's weights sum to less than 1 (gpt-oss)
+    )
     scores: ScoresConfig | None = None  # a user's own module, which changes the scores before mask and softmax
     dropout: Rate = 0.0  # on the attention weights
     kernel: KernelName = "auto"
@@ -116,7 +119,8 @@ class AttentionConfig(Config):
 
     def needs(self, dropout: DropoutConfig | None = None, training: bool = True) -> Needs:
         """What the kernel must support in training or in prediction, with the model's dropout convention."""
-        return Needs(self.cap is not None, drops_of(self.dropout, dropout, training), self.scores is not None)
+        drops = drops_of(self.dropout, dropout, training)
+        return Needs(self.cap is not None, drops, self.scores is not None, self.sinks)
 
     def key_heads(self) -> int:
         """Number of key and value heads, K."""
@@ -241,6 +245,8 @@ class GatedConfig(Config):
     hidden: Size | None = None  # None: 8/3 x dim rounded up to a multiple of 256 (D-55)
     activation: ActivationName = "silu"
     bias: bool = False
+    limit: Positive | None = None  # act sees at most this, and the other factor stays within ± this (gpt-oss)
+    plus_one: bool = False  # the other factor is up(x) + 1 (gpt-oss)
     dropout: Rate = 0.0  # on the product
 
     def width(self, dim: int) -> int:
@@ -278,6 +284,7 @@ class MoEConfig(Config):
     )
     shared_hidden: Size | None = None  # width of one shared expert; None: that of a routed one
     shared_gate: bool = False  # their sum times sigmoid of a learned number per token (Qwen2-MoE)
+    router_bias: bool = False  # a learned number per expert is added to its score (gpt-oss)
     gate: Literal["softmax", "sigmoid"] = "softmax"
     renormalise: bool = False
     scale: Positive = 1.0  # factor on the routed sum

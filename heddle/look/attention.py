@@ -26,11 +26,6 @@ Rows = Sequence[int] | slice | None
 Heads = Sequence[int] | int | None
 
 
-def softmaxed(scores: Float[Tensor, "*b T S"]) -> Float[Tensor, "*b T S"]:
-    """The softmax of masked scores; a row of only -inf has weights of 0 (D-10)."""
-    return masked_softmax(scores, scores > -torch.inf)
-
-
 @displayed()
 class Steps(NamedTuple):
     """How one query's weights come about, in one head; each is a vector over the S keys (L3-18, L0-93).
@@ -41,7 +36,7 @@ class Steps(NamedTuple):
         biased: the same, capped and with the bias of relative positions, if the model has them.
         allowed: which keys the mask allows.
         masked: `biased`, -inf where the mask blocks.
-        weights: the softmax of `masked`.
+        weights: the softmax of `masked`, beside an attention sink if there is one.
         values: Float[S d], the keys' values.
         output: Float[d], the sum of the values by these weights.
     """
@@ -113,7 +108,8 @@ class AttentionPass:
 
     @checked()
     def weights(self, rows: Rows = None, heads: Heads = None, *, masked: bool = True) -> Float[Tensor, "R h t S"]:
-        """The attention weights of some queries and heads, by default of all: each row sums to 1; 0 exactly where masked (L0-92).
+        """The attention weights of some queries and heads, by default of all: each row sums to 1, or to less beside
+        an attention sink; 0 exactly where masked (L0-92).
 
         Args:
             rows: which queries, as indices or a slice.
@@ -123,7 +119,12 @@ class AttentionPass:
         Raises:
             HeddleError: there is no such query or head, or these are too many numbers to hold at once.
         """
-        return softmaxed(self.scores(rows, heads, masked=masked))
+        return self.softmaxed(self.scores(rows, heads, masked=masked), heads)
+
+    def softmaxed(self, scores: Float[Tensor, "R h t S"], heads: Heads = None) -> Float[Tensor, "R h t S"]:
+        """The softmax of some heads' masked scores, beside their sinks; a row of only -inf has weights of 0 (D-10)."""
+        sinks = None if self.lowered.sinks is None else self.lowered.sinks.detach()[self._heads(heads)]
+        return masked_softmax(scores, scores > -torch.inf, sinks=sinks)
 
     @checked()
     def allowed(self, rows: Rows = None) -> Bool[Tensor, "b 1 t S"]:
@@ -138,7 +139,7 @@ class AttentionPass:
         biased = self._biased(scaled, at, which)
         allowed = self._allowed(at).expand(self.q.shape[0], 1, 1, -1)
         masked = biased.masked_fill(~allowed, -torch.inf)
-        weights = softmaxed(masked)
+        weights = self.softmaxed(masked, head)
         values = self._values(which)[batch, 0]
         products, scaled, biased, allowed, masked, weights = (
             each[batch, 0, 0] for each in (products, scaled, biased, allowed, masked, weights)
@@ -153,7 +154,7 @@ class AttentionPass:
             stop = min(start + rows, self.queries)
             row = torch.arange(start, stop, device=self.q.device)
             scores = self._biased(self._products(row, head).mul_(self.scale), row, head)
-            yield start, stop, softmaxed(scores.masked_fill_(~self._allowed(row), -torch.inf))
+            yield start, stop, self.softmaxed(scores.masked_fill_(~self._allowed(row), -torch.inf), heads)
 
     def weighted(self, weights: Float[Tensor, "R H T S"]) -> Float[Tensor, "R H T e"]:
         """The values summed by other weights than the kernel's."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heddle.checks import checked, wrong
 from heddle.errors import HeddleError, did_you_mean
-from heddle.look.attention import AttentionPass, softmaxed
+from heddle.look.attention import AttentionPass
 from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.block import Block, ParallelBlock
@@ -75,12 +75,16 @@ def _attended(module: nn.Module, given: Arguments, output: Any) -> AttentionPass
     return AttentionPass(q, k, v, output, lowered, module.scale, module.cap)
 
 
+def _from_scores(attended: AttentionPass, scores: Tensor) -> Tensor:
+    return attended.weighted(attended.softmaxed(scores))
+
+
 RESULT = Port(_output, _with_output)
 GATES = Port(_gates, _with_gates)  # [B T E]: 0 for an expert that was not chosen; only chosen ones can be changed
 ROUTER_LOGITS = Port(lambda module, given, output: output[2], lambda module, given, output, new: (*output[:2], new))
 SCORES = Port(
     lambda module, given, output: _attended(module, given, output).scores(),
-    lambda module, given, output, new: _attended(module, given, output).weighted(softmaxed(new)).to(output.dtype),
+    lambda module, given, output, new: _from_scores(_attended(module, given, output), new).to(output.dtype),
 )
 WEIGHTS = Port(
     lambda module, given, output: _attended(module, given, output).weights(),

@@ -1,6 +1,7 @@
 """Activation functions, by name. Each returns a new tensor, which its caller may overwrite."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +39,31 @@ def leaky_relu(x: Tensor) -> Tensor:
 def linear(x: Tensor) -> Tensor:
     """x itself, copied: without an activation, a gated feed-forward is bilinear (Shazeer 2020, eq. 5)."""
     return x.clone()
+
+
+class Gating(NamedTuple):
+    """How a gated feed-forward combines its two maps: act(gate) · up.
+
+    Attributes:
+        activation: the name of act.
+        limit: act sees at most this, and the other factor stays within ± this; None: no bound.
+        plus_one: whether the other factor is up + 1.
+    """
+
+    activation: str
+    limit: float | None = None
+    plus_one: bool = False
+
+    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
+        """A new tensor."""
+        opened, factor = self.factors(gate, up)
+        return ACTIVATIONS[self.activation](opened) * factor
+
+    def factors(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        """What act sees, and what multiplies its output."""
+        if self.limit is not None:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return gate, up + 1 if self.plus_one else up
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

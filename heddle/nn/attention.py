@@ -49,6 +49,7 @@ class Attention(nn.Module):
         kernel = KERNELS[config.kernel if config.scores is None else "reference"]
         self.kernel = kernel(score_scale(config, dim), setting.drop(config.dropout), config.cap)
         self.scores = None if config.scores is None else OwnScores(config.scores, setting, heads)
+        self.sinks = nn.Parameter(self.o.weight.new_zeros(heads)) if config.sinks else None
 
     def forward(self, x: Hidden, scope: Scope, state: State = STATELESS) -> Hidden:
         q = rotate(self.heads_of(self.q(x), self.q_norm), scope.rotation)
@@ -60,7 +61,9 @@ class Attention(nn.Module):
             kept = state.update((k, v), scope.queries, scope.keys)
         k, v = kept
         assert scope.mask is not None
-        mask = scope.mask if self.scores is None else replace(scope.mask, own=self.scores)
+        mask = scope.mask
+        if self.scores is not None or self.sinks is not None:
+            mask = replace(mask, own=self.scores, sinks=self.sinks)
         return self.o(merge_heads(self.kernel(q, k, v, mask)))
 
     def heads_of(self, x: Float[Tensor, "B T hd"], norm: nn.Module) -> Float[Tensor, "B h T d"]:

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from heddle.nn.activations import ACTIVATIONS, QUICK, SLOPE
+from heddle.nn.activations import ACTIVATIONS, QUICK, SLOPE, Gating
 
 
 class Experts(nn.Module):
-    """E feed-forwards of one shape with stacked weights: down(act(up(x))), or down(act(gate(x)) · up(x)).
+    """E feed-forwards of one shape with stacked weights: down(act(up(x))), or down(act(gate(x)) · up(x)), bounded as `Gating`.
 
     `loop` is the definition: it calls each expert on its tokens. `grouped` computes the same with tokens sorted by expert and
     the gradient written by hand. Neither drops a token, and no token's output depends on another token.
@@ -30,6 +30,8 @@ class Experts(nn.Module):
         gated: bool = True,
         bias: bool = False,
         dispatch: Literal["grouped", "loop"] = "grouped",
+        limit: float | None = None,
+        plus_one: bool = False,
     ) -> None:
         super().__init__()
 
@@ -42,7 +44,7 @@ class Experts(nn.Module):
         self.up_bias = made(dim, hidden) if bias else None
         self.down_bias = made(hidden, dim) if bias else None
         self.gate_bias = made(dim, hidden) if bias and gated else None
-        self.activation, self.dispatch = activation, dispatch
+        self.gating, self.dispatch = Gating(activation, limit, plus_one), dispatch
 
     def forward(
         self,
@@ -57,9 +59,9 @@ class Experts(nn.Module):
         weights = [each for each in (self.up, self.down, self.gate) if each is not None]
         biases = [each for each in (self.up_bias, self.down_bias, self.gate_bias) if each is not None]
         if torch.is_grad_enabled() and any(each.requires_grad for each in (x, gates, *weights, *biases)):
-            out: Tensor = _Grouped.apply(x, gates, choice, load, self.activation, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
+            out: Tensor = _Grouped.apply(x, gates, choice, load, self.gating, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
             return out
-        return _grouped(x, gates, choice, load, weights, biases, self.activation, False)[0]
+        return _grouped(x, gates, choice, load, weights, biases, *self.gating, False)[0]
 
     def _loop(self, x: Tensor, gates: Tensor, choice: Tensor) -> Tensor:
         out = torch.zeros_like(x)
@@ -77,9 +79,9 @@ class Experts(nn.Module):
 
         up = F.linear(x, self.up[expert], bias(self.up_bias))
         if self.gate is None:
-            hidden = ACTIVATIONS[self.activation](up)
+            hidden = ACTIVATIONS[self.gating.activation](up)
         else:
-            hidden = ACTIVATIONS[self.activation](F.linear(x, self.gate[expert], bias(self.gate_bias))) * up
+            hidden = self.gating(F.linear(x, self.gate[expert], bias(self.gate_bias)), up)
         return F.linear(hidden, self.down[expert], bias(self.down_bias))
 
 
@@ -136,6 +138,8 @@ def _experts(
     weights: list[Tensor],
     biases: list[Tensor],
     activation: str,
+    limit: float | None,
+    plus_one: bool,
     keep: bool,
 ) -> list[Tensor]:
     """The routed sum and, for its gradient, the pairs' order, their place in it, their outputs, and the hidden layers before
@@ -155,7 +159,9 @@ def _experts(
         _affine(rows, expert, UP, weights, biases, inner)
         if gated:
             opened = before[1, start:stop] if keep else before[1, : stop - start]
-            product = ACTIVATIONS[activation](_affine(rows, expert, GATE, weights, biases, opened)).mul_(inner)
+            opened = _affine(rows, expert, GATE, weights, biases, opened)
+            seen, factor = Gating(activation, limit, plus_one).factors(opened, inner)
+            product = ACTIVATIONS[activation](seen).mul_(factor)
         else:
             product = ACTIVATIONS[activation](inner)
         _affine(product, expert, DOWN, weights, biases, outputs[start:stop])
@@ -174,6 +180,8 @@ def _experts_gradient(
     weights: list[Tensor],
     biased: bool,
     activation: str,
+    limit: float | None,
+    plus_one: bool,
 ) -> list[Tensor]:
     """Gradients of x, the gates, the weights and the biases.
 
@@ -195,9 +203,13 @@ def _experts_gradient(
         slope, inner = here @ weights[DOWN][expert], before[0, start:stop]
         if gated:
             opened = before[1, start:stop]
-            acted = ACTIVATIONS[activation](opened)
-            product = acted * inner
-            steps = [acted.mul_(slope), here, SLOPES[activation](slope.mul_(inner), opened)]
+            seen, factor = Gating(activation, limit, plus_one).factors(opened, inner)
+            acted = ACTIVATIONS[activation](seen)
+            product = acted * factor
+            steps = [acted.mul_(slope), here, SLOPES[activation](slope.mul_(factor), seen)]
+            if limit is not None:  # beyond a bound nothing moves
+                steps[UP].mul_(inner.abs() <= limit)
+                steps[GATE] = steps[GATE] * (opened <= limit)
         else:
             product = ACTIVATIONS[activation](inner)
             steps = [SLOPES[activation](slope, inner), here]
@@ -218,14 +230,14 @@ _grouped = torch.library.custom_op(
     _experts,
     mutates_args=(),
     schema="(Tensor x, Tensor gates, Tensor choice, Tensor load, Tensor[] weights, Tensor[] biases, str activation, "
-    "bool keep) -> Tensor[]",
+    "float? limit, bool plus_one, bool keep) -> Tensor[]",
 )
 _grouped_gradient = torch.library.custom_op(
     "heddle::experts_gradient",
     _experts_gradient,
     mutates_args=(),
     schema="(Tensor above, Tensor x, Tensor gates, Tensor load, Tensor order, Tensor place, Tensor outputs, "
-    "Tensor before, Tensor[] weights, bool biased, str activation) -> Tensor[]",
+    "Tensor before, Tensor[] weights, bool biased, str activation, float? limit, bool plus_one) -> Tensor[]",
 )
 
 
@@ -239,7 +251,7 @@ def _(x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, weights: list[Tens
 
 @_grouped_gradient.register_fake
 def _(above: Tensor, x: Tensor, gates: Tensor, *rest: Any) -> list[Tensor]:
-    weights, biased, _ = rest[-3:]
+    weights, biased, *_ = rest[-5:]
     biases = [weight.new_empty(weight.shape[:2]) for weight in weights] if biased else []
     return [torch.empty_like(each) for each in (x, gates, *weights, *biases)]
 
@@ -252,12 +264,12 @@ class _Grouped(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, activation: str, count: int, *every: Tensor
+        ctx: Any, x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, gating: Gating, count: int, *every: Tensor
     ) -> Tensor:
         weights, biases = list(every[:count]), list(every[count:])
-        out, *kept = _grouped(x, gates, choice, load, weights, biases, activation, True)
+        out, *kept = _grouped(x, gates, choice, load, weights, biases, *gating, True)
         ctx.save_for_backward(x, gates, load, *kept, *weights)
-        ctx.biased, ctx.activation = bool(biases), activation
+        ctx.biased, ctx.gating = bool(biases), gating
         return out
 
     @staticmethod
@@ -265,5 +277,5 @@ class _Grouped(torch.autograd.Function):
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
         kept = ctx.saved_tensors  # read once: activation checkpointing gives them away only once
         saved, weights = kept[:7], list(kept[7:])
-        x, gates, *every = _grouped_gradient(above, *saved, weights, ctx.biased, ctx.activation)
+        x, gates, *every = _grouped_gradient(above, *saved, weights, ctx.biased, *ctx.gating)
         return x, gates, None, None, None, None, *every

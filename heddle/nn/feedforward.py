@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from heddle.config.layers import GatedConfig, MLPConfig
-from heddle.nn.activations import ACTIVATIONS
+from heddle.nn.activations import ACTIVATIONS, Gating
 from heddle.nn.layout import Layout
 from heddle.nn.output import Output
 from heddle.nn.setting import Setting
@@ -26,7 +26,7 @@ class MLP(nn.Module):
 
 
 class Gated(nn.Module):
-    """down(act(gate(x)) · up(x)) (L1-21; Shazeer 2020, eq. 6; golden `mlp_gated`)."""
+    """down(act(gate(x)) · up(x)) (L1-21; Shazeer 2020, eq. 6; golden `mlp_gated`); both factors may be bounded (`Gating`)."""
 
     def __init__(self, config: GatedConfig, setting: Setting) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class Gated(nn.Module):
         self.gate = nn.Linear(dim, hidden, bias=config.bias)
         self.up = nn.Linear(dim, hidden, bias=config.bias)
         self.down = nn.Linear(hidden, dim, bias=config.bias)
-        self.activation = ACTIVATIONS[config.activation]
+        self.gating = Gating(config.activation, config.limit, config.plus_one)
         self.dropout = setting.drop(config.dropout)
 
     def forward(self, x: Float[Tensor, "*rows D"], queries: Layout | None = None) -> Output:
-        return Output(self.down(self.dropout(self.activation(self.gate(x)) * self.up(x))))
+        return Output(self.down(self.dropout(self.gating(self.gate(x), self.up(x)))))

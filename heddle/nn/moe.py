@@ -33,6 +33,7 @@ class Router(nn.Module):
     to the lowest index (L2-73). Gates are the softmax over all experts, or the sigmoid of each score, of which the chosen
     ones are kept unchanged; `renormalise` makes a token's chosen gates sum to 1 (Mixtral, Qwen3); `scale` multiplies them.
     With `groups`, it chooses among the experts of the best groups.
+    With `biased`, a learned `score_bias` [E] is added to the scores (gpt-oss).
     With `balanced` there is a `bias` [E], which gets no gradient: it changes the choice but never a gate (Wang et al. 2024),
     and `balance_bias` updates it.
     """
@@ -47,10 +48,12 @@ class Router(nn.Module):
         scale: float = 1.0,
         balanced: bool = False,
         groups: GroupsConfig | None = None,
+        biased: bool = False,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, dim).uniform_(-1 / sqrt(dim), 1 / sqrt(dim)))
         self.bias = nn.Parameter(torch.zeros(experts), requires_grad=False) if balanced else None
+        self.score_bias = nn.Parameter(torch.zeros(experts)) if biased else None
         self.active, self.gate, self.renormalise, self.scale = active, gate, renormalise, scale
         self.groups = groups
 
@@ -59,7 +62,9 @@ class Router(nn.Module):
     ) -> tuple[Float[Tensor, "*rows K"], Int[Tensor, "*rows K"], Float[Tensor, "*rows E"]]:
         """The gates of the chosen experts, their indices, best first, and the scores of all experts."""
         wide = wide_dtype(x.dtype)
-        logits = F.linear(x.to(wide), self.weight.to(wide))
+        logits = F.linear(
+            x.to(wide), self.weight.to(wide), None if self.score_bias is None else self.score_bias.to(wide)
+        )
         with torch.no_grad():  # without a bias, rank by scores: saturated gates would add ties
             by_gates = self.bias is not None or (self.groups is not None and self.groups.by == "two")
             merit = self._gates(logits) + (0 if self.bias is None else self.bias) if by_gates else logits
@@ -108,9 +113,13 @@ class MoE(nn.Module):
             config.scale,
             balanced,
             config.groups,
+            config.router_bias,
         )
         gated = isinstance(expert, GatedConfig)
-        self.experts = Experts(config.experts, dim, hidden, expert.activation, gated, expert.bias, config.dispatch)
+        bounds = (expert.limit, expert.plus_one) if isinstance(expert, GatedConfig) else ()
+        self.experts = Experts(
+            config.experts, dim, hidden, expert.activation, gated, expert.bias, config.dispatch, *bounds
+        )
         self.shared, self.shared_gate = None, None
         if config.shared:
             wide = expert.model_copy(update={"hidden": config.shared * config.shared_width(dim)})

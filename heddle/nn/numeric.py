@@ -10,6 +10,15 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def with_sinks(scores: Float[Tensor, "*b H T S"], sinks: Float[Tensor, " H"] | None) -> Float[Tensor, "*b H T s"]:
+    """Scores with a head's own score as a last one in each of its rows, which takes its share of a softmax; without sinks, the same
+    (gpt-oss; Xiao et al. 2024, 3.3)."""
+    if sinks is None:
+        return scores
+    beside = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, beside), -1)
+
+
 def capped(scores: Float[Tensor, "..."], cap: float | None) -> Float[Tensor, "..."]:
     """cap · tanh(scores / cap): close to the scores while they are small, never beyond ±cap (Gemma 2, section 2)."""
     return scores if cap is None else cap * (scores / cap).tanh()

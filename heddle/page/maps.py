@@ -59,7 +59,7 @@ def thumbnails(layer: AttentionPass) -> Tensor:
 
 
 def one_map(subject: Subject, asked: OneHead) -> Document:
-    """One head in full: the scores before the mask, and the mask; the page computes the weights from both.
+    """One head in full: the scores before the mask, the mask and the head's sink; the page computes the weights from these.
 
     Raises:
         HeddleError: there is no such layer or head, or the text is too long.
@@ -75,6 +75,7 @@ def one_map(subject: Subject, asked: OneHead) -> Document:
         "columns": columns,
         "scores": packed(layer.scores(heads=asked.head, masked=False)[0, 0]),
         "allowed": packed_bits(layer.allowed()[0, 0].expand(layer.queries, layer.keys)),
+        "sink": None if layer.lowered.sinks is None else float(layer.lowered.sinks[asked.head]),
         "strongest": strongest(layer, asked.head, PAIRS),
     }
 

@@ -19,6 +19,7 @@ from heddle.weights.generation import read_decoding
 from heddle.weights.hub import fetch
 from heddle.weights.ids import read_ids
 from heddle.weights.mapping import import_tensors
+from heddle.weights.mxfp4 import Unpacked
 from heddle.weights.published import open_weights, read_chat, read_json, read_tokenizer, read_tokens, write_published
 from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.sentences import Sentences, read_sentences, write_sentences
@@ -67,7 +68,7 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     decoding, how = read_decoding(theirs, generated, len(config.stacks()) == 2)
     if sentences is None and isinstance(config.head, EmbeddingHeadConfig):
         notes.append(NO_SENTENCES.format(architecture=family.architecture))
-    weights = open_weights(folder)
+    weights = Unpacked(open_weights(folder))
     config = family.with_own_head(config, weights)
     check_depths(family, config, weights, folder)
     empty = build_empty(config, folder / "config.json").state_dict()

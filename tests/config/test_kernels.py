@@ -21,7 +21,12 @@ from heddle.errors import HeddleError
 from heddle.nn.kernels import KERNELS
 
 SHORT, LONG = PLAIN_UP_TO["cpu"], PLAIN_UP_TO["cpu"] + 1
-EVERY = [Needs(cap, drops) for cap in (False, True) for drops in ("none", "inverted", "any")]
+EVERY = [
+    Needs(cap, drops, sinks=sinks)
+    for cap in (False, True)
+    for drops in ("none", "inverted", "any")
+    for sinks in (False, True)
+]
 
 
 def test_every_kernel_has_a_row() -> None:
@@ -42,6 +47,8 @@ def test_one_kernel_can_do_whatever_a_layer_needs(needs: Needs) -> None:
         ("cpu", SHORT, Needs(), "plain"),
         ("cpu", LONG, Needs(), "sdpa"),
         ("cpu", LONG, Needs(cap=True), "blockwise"),
+        ("cpu", SHORT, Needs(sinks=True), "plain"),
+        ("cpu", LONG, Needs(sinks=True), "blockwise"),
         ("cpu", LONG, Needs(cap=True, drops="inverted"), "plain"),
         ("cpu", LONG, Needs(drops="inverted"), "sdpa"),
         ("cpu", LONG, Needs(drops="any"), "plain"),
@@ -65,6 +72,7 @@ def test_a_named_kernel_is_taken_as_it_is(kernel: str) -> None:
 def test_configs_refuse_by_the_table(kernel: str, needs: Needs) -> None:
     """A model can be described exactly where its kernel can do what its layers need."""
     options = {"cap": 2.0 if needs.cap else None, "dropout": 0.0 if needs.drops == "none" else 0.1, "kernel": kernel}
+    options |= {"sinks": needs.sinks}
     model = {
         "vocab_size": 9,
         "dim": 4,
@@ -94,6 +102,7 @@ def test_what_layers_need() -> None:
 def test_needs_of_several_layers() -> None:
     assert together([]) == Needs()
     assert together([Needs(cap=True), Needs(drops="inverted"), Needs()]) == Needs(True, "inverted")
+    assert together([Needs(sinks=True), Needs(cap=True)]) == Needs(cap=True, sinks=True)
     assert together([Needs(drops="any"), Needs(drops="inverted")]) == Needs(drops="any")
 
 

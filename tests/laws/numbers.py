@@ -79,6 +79,7 @@ def mixer(config: Any, dim: int) -> int:
         return (
             total
             + linear(config.heads * value, dim, "o" in said)
+            + config.sinks * config.heads
             + sum(
                 norm(config.qk_norm, width * (count if config.qk_norm_over == "all" else 1)) if config.qk_norm else 0
                 for count in (config.heads, keys)
@@ -106,7 +107,7 @@ def feed_forward(config: Any, dim: int) -> int:
     if config.kind == "moe":
         one, wide = feed_forward(config.expert, dim), config.expert.hidden or config.expert.width(dim)
         beside: Config = config.expert.model_copy(update={"hidden": config.shared * (config.shared_hidden or wide)})
-        total = config.experts * (one + dim + (config.bias_rate > 0))
+        total = config.experts * (one + dim + config.router_bias + (config.bias_rate > 0))
         return total + (feed_forward(beside, dim) if config.shared else 0) + config.shared_gate * dim
     if config.kind == "none":
         return 0

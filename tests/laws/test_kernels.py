@@ -1,5 +1,7 @@
 """Every kernel computes the definition, wherever the tokens stand, in every precision."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -33,14 +35,18 @@ LONG = {
     "130, packed": with_itself(Layout.packed([[100, 30], [1, 128]], 130)),
     "800": with_itself(Layout.whole(1, 800)),  # here `auto` changes its mind
 }
-# A cap of the scores, and the rows of a bias that is added to them.
-CHANGES = {"": (None, 0), "cap": (1.5, 0), "bias": (None, 1), "cap, bias of each row": (1.5, -1)}
+# A cap of the scores, the rows of a bias that is added to them, and whether each head has a sink.
+Change = tuple[float | None, int, bool]
+CHANGES: dict[str, Change] = {
+    "": (None, 0, False), "cap": (1.5, 0, False), "bias": (None, 1, False), "cap, bias of each row": (1.5, -1, False),
+    "sinks": (None, 0, True), "cap, bias, sinks": (1.5, 1, True),
+}  # fmt: skip
 # Stated tolerances. The definition gets the same rounded inputs; what is left is rounding inside.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 6e-2}
 
 
 def kernel_keeps_to_the_mask(
-    kernel: Kernel, mask: Mask, dtype: torch.dtype, cap: float | None = None, bias: int = 0
+    kernel: Kernel, mask: Mask, dtype: torch.dtype, cap: float | None = None, bias: int = 0, sunk: bool = False
 ) -> None:
     """Outputs and gradients, with two query heads to a key head and values of another width; padding gives exact zeros."""
     generator = torch.Generator().manual_seed(6)
@@ -49,9 +55,10 @@ def kernel_keeps_to_the_mask(
     shapes += [(rows if bias < 0 else bias, 4, queries, keys)] if bias else []
     weight = torch.randn(rows, 4, queries, 3, generator=generator, dtype=torch.float64)
     given = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
-    wanted = definition(mask, given, weight, cap)
-    names = ("output", "dq", "dk", "dv", "dbias")
-    found = dict(zip(names, outcome(kernel, mask, given, weight), strict=False))
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64).to(dtype) if sunk else None
+    wanted = definition(mask, given, weight, cap, sinks)
+    names = ("output", "dq", "dk", "dv", *(["dbias"] if bias else []), *(["dsinks"] if sunk else []))
+    found = dict(zip(names, outcome(kernel, mask, given, weight, sinks), strict=True))
     dead = ~mask.dense().any(-1).expand(rows, 4, queries)
     assert (found["output"][dead] == 0).all()
     assert (found["dq"][dead] == 0).all()
@@ -66,17 +73,17 @@ def kernel_keeps_to_the_mask(
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_keep_to_the_mask(
-    name: str, place: Place, rule: Rule, change: tuple[float | None, int], monkeypatch: pytest.MonkeyPatch
+    name: str, place: Place, rule: Rule, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that cut a sequence into blocks take several for a short one."""
-    cap, bias = change
-    if name == "sdpa" and cap is not None:
+    cap, bias, sunk = change
+    if name == "sdpa" and (cap is not None or sunk):
         return  # refused: tests/nn/test_kernels.py
     monkeypatch.setattr("heddle.nn.kernels.plain.BLOCK", 4)
     kernel = Blockwise(SCALE, cap=cap, block=4) if name == "blockwise" else KERNELS[name](SCALE, cap=cap)
     # What changes scores has its own test of rounding in bf16: tests/nn/test_kernels.py.
-    for dtype in TOLERANCES if change == (None, 0) else (torch.float64, torch.float32):
-        kernel_keeps_to_the_mask(kernel, Mask(rule, *place), dtype, cap, bias)
+    for dtype in TOLERANCES if change == CHANGES[""] else (torch.float64, torch.float32):
+        kernel_keeps_to_the_mask(kernel, Mask(rule, *place), dtype, cap, bias, sunk)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
@@ -89,17 +96,18 @@ def test_kernels_keep_to_the_mask_over_several_blocks(kernel: str, place: Place,
 @pytest.mark.lecture("L0-91", "D-35")
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-def test_the_references_taps_are_those_of_the_definition(place: Place, change: tuple[float | None, int]) -> None:
+def test_the_references_taps_are_those_of_the_definition(place: Place, change: Change) -> None:
     """Scores, -inf where the mask blocks, and weights: scaled, then capped, then with the bias, then masked."""
-    (cap, bias), mask = change, Mask(RULES["sliding"], *place)
+    (cap, bias, sunk), mask = change, Mask(RULES["sliding"], *place)
     rows, queries, keys = mask.queries.rows, mask.queries.width, mask.keys.width
     shapes = [(rows, 2, queries, 3), (rows, 2, keys, 3), (rows, 2, keys, 3)]
     shapes += [(rows if bias < 0 else bias, 2, queries, keys)] if bias else []
     given = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     kernel = KERNELS["reference"](SCALE, cap=cap)
     with watched(scores=kernel.scores, weights=kernel.weights) as seen:
-        kernel(*given[:3], kernel.lower(mask, *given[3:]))
-    wanted = definition(mask, given, torch.ones(1), cap)
+        sinks = torch.tensor([0.5, -1.0], dtype=torch.float64) if sunk else None
+        kernel(*given[:3], replace(kernel.lower(mask, *given[3:]), sinks=sinks))
+    wanted = definition(mask, given, torch.ones(1), cap, sinks)
     assert (seen["weights"][~mask.dense().expand_as(seen["weights"])] == 0).all()
     for name in ("scores", "weights"):
         torch.testing.assert_close(seen[name], wanted[name], rtol=0, atol=1e-12)

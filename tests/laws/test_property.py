@@ -50,7 +50,7 @@ def test_nothing_is_forgotten() -> None:
         for option in models.options(cls, name)
     }
     met: set[tuple[str, str, str]] = set()
-    for seed in range(500):
+    for seed in range(800):
         met |= set(chosen(models.drawn(seed)))
         if wanted <= met:
             break

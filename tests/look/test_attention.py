@@ -30,7 +30,10 @@ def check(found: dict[str, AttentionPass]) -> None:
         weights, allowed = each.weights(), each.allowed()
         assert (weights[~allowed.expand_as(weights)] == 0).all()
         sums, alive = weights.sum(-1), allowed.any(-1).expand(weights.shape[:-1])
-        torch.testing.assert_close(sums, alive.double())
+        sinks, shares = each.lowered.sinks, alive.double()
+        if sinks is not None:  # e^score of all keys, beside e^sink
+            shares = shares * (each.scores().logsumexp(-1) - sinks.detach()[:, None]).sigmoid()
+        torch.testing.assert_close(sums, shares)
         parts = torch.cat([part for _, _, part in each.blocks()], dim=2)
         torch.testing.assert_close(parts, weights)
 

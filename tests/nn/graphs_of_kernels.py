@@ -1,6 +1,7 @@
 """A program: how many graphs torch.compile captures of kernels, all of which compute the reference, gradients too."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ CASES: dict[str, tuple[Layout, Any, float | None, Any]] = {
     "causal": (PLAIN, Causal(), None, None),
     "sliding, cap, bias": (PLAIN, Causal() & Window(9), 2.0, Alibi(4)),
     "packed, bias": (PACKED, Causal(), None, Alibi(4)),
+    "packed, sliding, sinks": (PACKED, Causal() & Window(9), None, None),
 }
 
 
@@ -24,13 +26,22 @@ def main() -> None:
     for case, (layout, rule, cap, alibi) in CASES.items():
 
         def run(
-            kernel: Any, q: Tensor, k: Tensor, v: Tensor, layout: Layout = layout, rule: Any = rule, alibi: Any = alibi
+            kernel: Any,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            sinks: Tensor | None = None,
+            layout: Layout = layout,
+            rule: Any = rule,
+            alibi: Any = alibi,
         ) -> Tensor:
             bias = None if alibi is None else alibi(layout, layout)
-            out: Tensor = kernel(q, k, v, kernel.lower(Mask(rule, layout, layout), bias))
+            lowered = kernel.lower(Mask(rule, layout, layout), bias)
+            out: Tensor = kernel(q, k, v, lowered if sinks is None else replace(lowered, sinks=sinks))
             return out
 
         leaves = [torch.randn(2, heads, 140, 8, requires_grad=True) for heads in (4, 2, 2)]
+        leaves += [torch.tensor([1.0, -1.0, 0.0, 3.0], requires_grad=True)] if "sinks" in case else []
         wanted = run(KERNELS["reference"](0.3, cap=cap), *leaves)
         weight = torch.randn_like(wanted)
         gradients = torch.autograd.grad((wanted * weight).sum(), leaves)
@@ -53,8 +64,8 @@ def main() -> None:
     compiled, _ = captured(lambda q, k, v, lowered: kernel(q, k, v, lowered))
     kernel = KERNELS["flex"](0.3)
     kernel.blockwise = None
-    found = compiled(*(leaf.detach() for leaf in leaves), kernel.lower(mask))
-    wanted = KERNELS["reference"](0.3)(*leaves, KERNELS["reference"].lower(mask))
+    found = compiled(*(leaf.detach() for leaf in leaves[:3]), kernel.lower(mask))
+    wanted = KERNELS["reference"](0.3)(*leaves[:3], KERNELS["reference"].lower(mask))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
     print(json.dumps(counts))
 

@@ -302,8 +302,9 @@ def test_slopes_are_those_of_autograd(name: str) -> None:
     torch.testing.assert_close(SLOPES[name](above, x.detach()), wanted, rtol=0, atol=1e-15)
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
-    experts = Experts(3, 4, 5, "gelu", gated=True, bias=True).double()
+@pytest.mark.parametrize("bounds", [(None, False), (0.3, False), (0.3, True), (None, True)], ids=str)
+def test_gradients_are_those_of_finite_differences(bounds: tuple[float | None, bool]) -> None:
+    experts = Experts(3, 4, 5, "gelu", True, True, "grouped", *bounds).double()
     choice = torch.tensor([[0, 2], [2, 1], [0, 1], [2, 3], [3, 3]])
     load = torch.tensor([2, 2, 3])
     x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
@@ -315,6 +316,35 @@ def test_gradients_are_those_of_finite_differences() -> None:
         return out
 
     assert torch.autograd.gradcheck(run, (x, gates, *experts.parameters()))
+
+
+@pytest.mark.parametrize("dispatch", ["grouped", "loop"])
+def test_bounded_experts_are_the_formula(dispatch: Any) -> None:
+    """act(min(g, limit)) · (clamp(u, ±limit) + 1), beyond both bounds, with a score bias that decides alone."""
+    expert = {"kind": "gated", "hidden": 5, "activation": "quick_gelu", "bias": True, "limit": 0.3, "plus_one": True}
+    config = {
+        "experts": 3,
+        "active": 1,
+        "expert": expert,
+        "router_bias": True,
+        "renormalise": True,
+        "dispatch": dispatch,
+    }
+    moe, layout = MoE(MoEConfig.of(config), Setting(4)).double(), Layout.whole(1, 6)
+    with torch.no_grad():
+        moe.router.score_bias.copy_(torch.tensor([0.0, 100.0, 0.0]))
+    x = torch.randn(1, 6, 4, dtype=torch.float64)
+    every = moe.experts
+    g = x @ every.gate[1].T + every.gate_bias[1]
+    u = x @ every.up[1].T + every.up_bias[1]
+    assert (g > 0.3).any()
+    assert (u.abs() > 0.3).any()
+    hidden = torch.where(g > 0.3, 0.3, g)
+    hidden = hidden / (1 + (-1.702 * hidden).exp()) * (torch.where(u.abs() > 0.3, 0.3 * u.sign(), u) + 1)
+    wanted = hidden @ every.down[1].T + every.down_bias[1]
+    out, (routing,) = moe(x, layout)
+    torch.testing.assert_close(out, wanted)
+    assert routing.load.tolist() == [0, 6, 0]
 
 
 def test_bf16_stays_close_to_float64() -> None:

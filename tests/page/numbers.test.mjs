@@ -23,6 +23,9 @@ test("weights are a softmax over what is allowed; 0 where nothing is", () => {
   near(found[1], 0.75);
   assert.deepEqual([...found.slice(2)], [0, 0, 0, 0]);
   near(numbers.weights([1000, 1001], null, 1, 2)[1], 1 / (1 + Math.exp(-1)));
+  const beside = numbers.weights([0, Math.log(3), 1, 1], [1, 1, 0, 0], 2, 2, Math.log(4));
+  [1 / 8, 3 / 8, 0, 0].forEach((wanted, place) => near(beside[place], wanted));
+  near(numbers.weights([0], null, 1, 1, 1000)[0], 0);
 });
 
 test("a temperature sharpens, and 0 takes the first of the largest", () => {

@@ -159,6 +159,21 @@ KINDS |= {
     "olmo2": ("Olmo2ForCausalLM", {**LLAMA_TINY, "pad_token_id": None}),
     "smollm3": ("SmolLM3ForCausalLM", {**LLAMA_TINY, "num_hidden_layers": 4, "pad_token_id": None}),
     "granite": ("GraniteForCausalLM", LLAMA_TINY),
+    "gpt_oss": (
+        "GptOssForCausalLM",
+        {
+            **LLAMA_TINY,
+            "intermediate_size": 20,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 5,
+            "swiglu_limit": 0.5,
+            "pad_token_id": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+        },
+    ),
     "deepseek_v2": ("DeepseekV2ForCausalLM", DEEPSEEK_TINY),
     "deepseek_v3": (
         "DeepseekV3ForCausalLM",
@@ -314,6 +329,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
     },
     "granite-one": {"num_key_value_heads": 2, "tie_word_embeddings": True, "attention_bias": True},
+    "gpt_oss": {},
+    "gpt_oss-yarn": {
+        **slowed("yarn", truncate=False),
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    },
+    "gpt_oss-without-biases": {"attention_bias": False, "tie_word_embeddings": True, "num_experts_per_tok": 3},
     "deepseek_v2": {},
     "deepseek_v2-groups": {
         **{"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5},

@@ -35,6 +35,7 @@ class Lowered:
             kernel finds them.
         bias: Float[a H T S], added to the scores before the mask (ALiBi, T5's buckets), or None.
         own: a layer's own change of its scores, from them and the positions of queries and keys; None: there is none.
+        sinks: Float[H], a layer's own score for each head, which joins every softmax; None: there is none.
         blocks: the mask for FlexAttention; None for other kernels, outside torch.compile, and if every query sees every key.
     """
 
@@ -46,6 +47,7 @@ class Lowered:
     dead: Bool[Tensor, "b 1 T 1"] | None = None
     bias: Bias | None = None
     own: Own | None = None
+    sinks: Float[Tensor, " H"] | None = None
     blocks: BlockMask | None = None
 
 
@@ -83,7 +85,7 @@ def dead_queries(mask: Mask, allowed: Tensor | None) -> Tensor | None:
 
 
 class Kernel(nn.Module, ABC):
-    """softmax(cap(q kᵀ · scale) + bias) v under a lowered mask; query head h reads key head h // (H/K).
+    """softmax(cap(q kᵀ · scale) + bias) v under a lowered mask, with a layer's sinks; query head h reads key head h // (H/K).
 
     Args:
         scale: factor on q kᵀ.
@@ -123,8 +125,8 @@ class Kernel(nn.Module, ABC):
     ) -> Float[Tensor, "B H T e"]:
         """The weighted averages of the values, [B H T e], where each row has its own keys."""
 
-    def check_needs(self, name: str) -> None:
-        """Refuse a cap or active dropout that this kernel does not support (`heddle.config.kernels`).
+    def check_needs(self, name: str, lowered: Lowered) -> None:
+        """Refuse a cap, active dropout, or a layer's own scores or sinks, that this kernel lacks (`heddle.config.kernels`).
 
         Raises:
             HeddleError: it does not; the message says what to set instead.
@@ -132,5 +134,6 @@ class Kernel(nn.Module, ABC):
         drops: Drops = "none"
         if self.dropout.active:
             drops = "inverted" if self.dropout.standard else "any"
-        if (why := refusal(name, Needs(self.cap is not None, drops))) is not None:
+        needs = Needs(self.cap is not None, drops, lowered.own is not None, lowered.sinks is not None)
+        if (why := refusal(name, needs)) is not None:
             raise HeddleError(why)

@@ -27,8 +27,11 @@ class Running(NamedTuple):
     weighted: Tensor
 
     @staticmethod
-    def start(shape: tuple[int, ...], width: int, like: Tensor) -> "Running":
-        """The sums before any key, for queries of this shape and values of this width."""
+    def start(shape: tuple[int, ...], width: int, like: Tensor, sinks: Tensor | None = None) -> "Running":
+        """The sums before any key, for queries of this shape and values of this width; sinks, a score for each query, are one
+        key without a value."""
+        if sinks is not None:
+            return Running(sinks.expand(*shape, 1), like.new_ones(*shape, 1), like.new_zeros(*shape, width))
         return Running(like.new_full((*shape, 1), -torch.inf), like.new_zeros(*shape, 1), like.new_zeros(*shape, width))
 
     def add(self, scores: Tensor, values: Tensor) -> "Running":
@@ -59,21 +62,29 @@ class _Tiles(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scoring: Scoring, mask: Mask | None
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        sinks: Tensor | None,
+        scoring: Scoring,
+        mask: Mask | None,
     ) -> Tensor:
         wide, group = wide_dtype(q.dtype), q.shape[2]
         out = q.new_empty(*q.shape[:4], v.shape[3])
         logsumexp = q.new_empty(*q.shape[:4], 1, dtype=wide)
         for start, stop, first, last in scoring.spans(q.shape[3], k.shape[2]):
             block = q[:, :, :, start:stop].flatten(2, 3).to(wide)
-            running = Running.start(tuple(block.shape[:3]), v.shape[3], block)
+            beside = None if sinks is None else _Tiles.sunk(sinks, q, stop - start)
+            running = Running.start(tuple(block.shape[:3]), v.shape[3], block, beside)
             for left, right in _Tiles.keys(scoring, first, last):
                 tile = (start, stop, left, right)
                 scores, _ = _Tiles.scores(block, k[:, :, left:right].to(wide), bias, scoring, mask, tile)
                 running = running.add(scores, v[:, :, left:right].to(wide))
             out[:, :, :, start:stop] = running.output().unflatten(2, (group, -1)).to(q.dtype)
             logsumexp[:, :, :, start:stop] = running.logsumexp().unflatten(2, (group, -1))
-        ctx.save_for_backward(q, k, v, out, logsumexp, bias)
+        ctx.save_for_backward(q, k, v, out, logsumexp, bias, sinks)
         ctx.scoring, ctx.mask = scoring, mask
         return out
 
@@ -84,6 +95,12 @@ class _Tiles(torch.autograd.Function):
             (left, min(left + scoring.block, last))
             for left in range(first - first % scoring.block, last, scoring.block)
         ]
+
+    @staticmethod
+    def sunk(sinks: Tensor, q: Tensor, rows: int) -> Tensor:
+        """The sink of each query [K, G · rows, 1]."""
+        apart = sinks.to(wide_dtype(q.dtype)).unflatten(0, (-1, q.shape[2], 1, 1))
+        return apart.expand(-1, -1, rows, -1).flatten(1, 2)
 
     @staticmethod
     def scores(
@@ -105,11 +122,12 @@ class _Tiles(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, logsumexp, bias = ctx.saved_tensors
+        q, k, v, out, logsumexp, bias, sinks = ctx.saved_tensors
         scoring, mask, wide, group = ctx.scoring, ctx.mask, wide_dtype(q.dtype), q.shape[2]
         q_gradient = torch.zeros_like(q, dtype=wide, memory_format=torch.contiguous_format)
         k_gradient, v_gradient = torch.zeros_like(k, dtype=wide), torch.zeros_like(v, dtype=wide)
         bias_gradient = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[3] else None
+        sinks_gradient = torch.zeros_like(sinks, dtype=wide) if ctx.needs_input_grad[4] else None
         # Rows that saw nothing have only scores of -inf, and e^(-inf - 0) = 0 is the right weight.
         logsumexp = logsumexp.masked_fill(logsumexp == -torch.inf, 0.0)
         for start, stop, first, last in scoring.spans(q.shape[3], k.shape[2]):
@@ -117,6 +135,9 @@ class _Tiles(torch.autograd.Function):
                 tensor[:, :, :, start:stop].flatten(2, 3).to(wide) for tensor in (q, gradient, out, logsumexp)
             )
             mean = (above * result).sum(-1, keepdim=True)  # Σ weight · gradient of the weight, without the weights
+            if sinks_gradient is not None:
+                share = (_Tiles.sunk(sinks, q, stop - start) - total).exp() * mean
+                sinks_gradient -= share.unflatten(2, (group, -1)).sum((0, 3, 4)).flatten()
             for left, right in _Tiles.keys(scoring, first, last):
                 tile, keys, values = (
                     (start, stop, left, right),
@@ -134,7 +155,9 @@ class _Tiles(torch.autograd.Function):
                 share = (share if growth is None else share * growth) * scoring.scale
                 q_gradient[:, :, :, start:stop] += (share @ keys).unflatten(2, (group, -1))
                 k_gradient[:, :, left:right] += share.transpose(-2, -1) @ block
-        return q_gradient.to(q.dtype), k_gradient.to(k.dtype), v_gradient.to(v.dtype), bias_gradient, None, None
+        gradients = (q_gradient.to(q.dtype), k_gradient.to(k.dtype), v_gradient.to(v.dtype))
+        sinks_gradient = None if sinks_gradient is None else sinks_gradient.to(sinks.dtype)
+        return *gradients, bias_gradient, sinks_gradient, None, None
 
 
 class Blockwise(Kernel):
@@ -164,9 +187,10 @@ class Blockwise(Kernel):
     def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        self.check_needs("blockwise")
+        self.check_needs("blockwise", lowered)
         kv_heads, mask = k.shape[1], lowered.mask
         scoring = Scoring(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, self.block)
         apart = q.unflatten(1, (kv_heads, q.shape[1] // kv_heads))
-        out: Tensor = _Tiles.apply(apart, k, v, lowered.bias, scoring, None if mask.is_open() else mask)  # type: ignore[no-untyped-call]
+        given = (apart, k, v, lowered.bias, lowered.sinks, scoring, None if mask.is_open() else mask)
+        out: Tensor = _Tiles.apply(*given)  # type: ignore[no-untyped-call]
         return out.flatten(1, 2)

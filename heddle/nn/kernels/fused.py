@@ -19,7 +19,7 @@ class SDPA(Kernel):
     Anything else (a window, packed rows, a bias) is passed as a whole T×S mask.
 
     Raises:
-        HeddleError: in `forward`, if there is a cap, or dropout of another kind than torch's.
+        HeddleError: in `forward`, if there is a cap, a sink, or dropout of another kind than torch's.
     """
 
     @staticmethod
@@ -39,7 +39,7 @@ class SDPA(Kernel):
     def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        self.check_needs("sdpa")
+        self.check_needs("sdpa", lowered)
         # In bf16, numbers near 20 are about 0.1 apart. On a CPU torch accepts a wider bias; elsewhere dtypes must match.
         precision = wide_dtype(q.dtype) if q.device.type == "cpu" else q.dtype
         out = F.scaled_dot_product_attention(
@@ -79,7 +79,8 @@ class Flex(Kernel):
     def attend(
         self, q: Float[Tensor, "B H T d"], k: Float[Tensor, "B K S d"], v: Float[Tensor, "B K S e"], lowered: Lowered
     ) -> Float[Tensor, "B H T e"]:
-        self.check_needs("flex")
+        self.check_needs("flex", lowered)
+        sinks = lowered.sinks
         learns = q.requires_grad or k.requires_grad or v.requires_grad
         if not torch.compiler.is_compiling() or (learns and q.device.type in ("cpu", "mps")):
             return self.blockwise(q, k, v, lowered)
@@ -94,9 +95,14 @@ class Flex(Kernel):
         changed = None if cap is None and bias is None else score
         # Where the layers alone are compiled, the mask was lowered outside.
         blocks = _blocks(lowered.mask) if lowered.blocks is None else lowered.blocks
-        out = flex_attention(q, k, v, changed, blocks, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1])
-        assert isinstance(out, Tensor)
-        return out
+        gqa = q.shape[1] != k.shape[1]
+        if sinks is None:
+            out = flex_attention(q, k, v, changed, blocks, scale=self.scale, enable_gqa=gqa)
+            assert isinstance(out, Tensor)
+            return out
+        # The keys' share of e^sink + Σ e^score.
+        out, total = flex_attention(q, k, v, changed, blocks, scale=self.scale, enable_gqa=gqa, return_lse=True)
+        return out * (total - sinks[:, None]).sigmoid()[..., None].to(out.dtype)
 
 
 def _blocks(mask: Mask) -> BlockMask | None:

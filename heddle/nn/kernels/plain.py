@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from heddle.nn.kernels.base import Bias, Kernel, Lowered, Scoring, dead_queries
 from heddle.nn.mask import Mask
@@ -28,13 +29,14 @@ class _Blocks(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         bias: Tensor | None,
+        sinks: Tensor | None,
         scoring: Scoring,
         allowed: Tensor | None,
         keeps: tuple[Tensor, ...] | None,
     ) -> Tensor:
-        out, kept = _Blocks.attend(q, k, v, bias, scoring, allowed, keeps, any(ctx.needs_input_grad))
+        out, kept = _Blocks.attend(q, k, v, bias, sinks, scoring, allowed, keeps, any(ctx.needs_input_grad))
         ctx.save_for_backward(q, k, v, *kept, *(keeps or ()))
-        ctx.scoring, ctx.drops = scoring, keeps is not None
+        ctx.scoring, ctx.drops, ctx.sinks = scoring, keeps is not None, None if sinks is None else sinks.dtype
         # Only a bias that learns needs a gradient.
         ctx.bias = None if bias is None or not ctx.needs_input_grad[3] else (bias.shape, bias.dtype)
         return out
@@ -45,18 +47,26 @@ class _Blocks(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         bias: Tensor | None,
+        sinks: Tensor | None,
         scoring: Scoring,
         allowed: Tensor | None,
         keeps: tuple[Tensor, ...] | None,
         learns: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
-        """The output and, if `learns`, the weights of each block: in prediction they would be the square that blocks avoid."""
+        """The output and, if `learns`, the weights of each block: in prediction they would be the square that blocks avoid.
+
+        With sinks, the last weight is the sink's, which has no value.
+        """
         outs, kept = [], []
         for index, (start, stop, first, last) in enumerate(scoring.spans(q.shape[2], k.shape[1])):
             added = None if bias is None else bias[:, :, start:stop, first:last]
             scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], added, scoring, allowed, start, first)
+            if sinks is not None:
+                apart = sinks.to(scores.dtype).view(-1, q.shape[1], 1, 1).expand(-1, -1, stop - start, 1).flatten(1, 2)
+                scores = torch.cat((scores, apart.repeat(len(q) // len(apart), 1, 1)), -1)
             weights = scores.softmax(-1).to(v.dtype)  # torch's softmax computes in fp32 internally
-            dropped = weights if keeps is None else weights * keeps[index]
+            dropped = weights if sinks is None else weights[..., :-1]
+            dropped = dropped if keeps is None else dropped * keeps[index]
             outs.append(torch.bmm(dropped, v[:, first:last]).unflatten(1, (q.shape[1], stop - start)))
             if learns:
                 kept.append(weights)
@@ -108,14 +118,21 @@ class _Blocks(torch.autograd.Function):
         if ctx.bias is not None:
             shape, dtype = ctx.bias
             bias_gradient = torch.zeros(shape, dtype=dtype, device=q.device)
+        sinks_gradient = None if ctx.sinks is None else q.new_zeros(scoring.kv_heads * group, dtype=wide_dtype(q.dtype))
         for index, (start, stop, first, last) in reversed(list(enumerate(spans))):
             weights, block = kept[index], q[:, :, start:stop].flatten(1, 2)
             above = gradient[:, :, start:stop].flatten(1, 2)
-            dropped = weights * keeps[index] if ctx.drops else weights
+            dropped = weights if sinks_gradient is None else weights[..., :-1]
+            dropped = dropped * keeps[index] if ctx.drops else dropped
             v_share = torch.bmm(dropped.transpose(1, 2), above)
             above = torch.bmm(above, transposed(v[:, first:last]))
             above = above * keeps[index] if ctx.drops else above
-            above = torch._softmax_backward_data(above, weights, -1, weights.dtype)
+            if sinks_gradient is None:
+                above = torch._softmax_backward_data(above, weights, -1, weights.dtype)
+            else:
+                every = torch._softmax_backward_data(F.pad(above, (0, 1)), weights, -1, weights.dtype)
+                above, share = every[..., :-1], _Blocks.apart(every[..., -1:], scoring, group)
+                sinks_gradient += share.sum((0, 3, 4), dtype=sinks_gradient.dtype).flatten()
             if bias_gradient is not None:
                 share = _Blocks.apart(above, scoring, group).flatten(1, 2).to(bias_gradient.dtype)
                 share = share.sum(0, keepdim=True) if bias_gradient.shape[0] == 1 else share
@@ -134,7 +151,8 @@ class _Blocks(torch.autograd.Function):
             k_gradient[:, first:last] += k_share
             v_gradient[:, first:last] += v_share
         assert k_gradient is not None
-        return q_gradient, k_gradient.mul_(scoring.scale), v_gradient, bias_gradient, None, None, None
+        sinks_gradient = None if sinks_gradient is None else sinks_gradient.to(ctx.sinks)
+        return q_gradient, k_gradient.mul_(scoring.scale), v_gradient, bias_gradient, sinks_gradient, None, None, None
 
 
 def transposed(x: Float[Tensor, "N S d"]) -> Float[Tensor, "N d S"]:
@@ -171,7 +189,7 @@ class Plain(Kernel):
             shapes = [(rows, heads, stop - start, last - first) for start, stop, first, last in spans]
             drawn = [self.dropout(q.new_ones(shape)).expand(shape) for shape in shapes]
             keeps = tuple(keep.unflatten(1, (kv_heads, group)).flatten(0, 1).flatten(1, 2) for keep in drawn)
-        given = (q, k.flatten(0, 1), v.flatten(0, 1), lowered.bias, scoring, allowed, keeps)
+        given = (q, k.flatten(0, 1), v.flatten(0, 1), lowered.bias, lowered.sinks, scoring, allowed, keeps)
         if torch.is_grad_enabled():
             out: Tensor = _Blocks.apply(*given)  # type: ignore[no-untyped-call]
         else:  # the same, without the cost of an autograd function

@@ -8,23 +8,27 @@ from heddle.errors import HeddleError
 from heddle.nn.dropout import Dropout
 from heddle.nn.kernels.base import Bias, Kernel, Lowered
 from heddle.nn.mask import Mask
-from heddle.nn.numeric import capped, wide_dtype
+from heddle.nn.numeric import capped, wide_dtype, with_sinks
 
 MOST_SCORES = 2**32
 """The most scores of one head held at once: 16 GiB in fp32."""
 
 
 def masked_softmax(
-    scores: Float[Tensor, "*b T S"], allowed: Bool[Tensor, "..."], dead: Bool[Tensor, "..."] | None = None
+    scores: Float[Tensor, "*b T S"],
+    allowed: Bool[Tensor, "..."],
+    dead: Bool[Tensor, "..."] | None = None,
+    sinks: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, "*b T S"]:
     """Softmax over the allowed keys. Blocked keys get weight 0 exactly (L0-92), and so do all keys of a dead row (D-10).
 
     Scores are set to -inf before the softmax, by selection and never by multiplication (D-08, D-09). `dead` marks the rows
-    without any allowed key; None: computed from `allowed`.
+    without any allowed key; None: computed from `allowed`. A head's sink takes its share of each row.
     """
     dead = ~allowed.any(-1, keepdim=True) if dead is None else dead
     # A dead row first sees everything and is then set to 0: the softmax of only -inf is NaN, and so is its gradient.
-    weights = scores.masked_fill(~(allowed | dead), -torch.inf).softmax(-1)
+    every = with_sinks(scores.masked_fill(~(allowed | dead), -torch.inf), sinks)
+    weights = every.softmax(-1)[..., : scores.shape[-1]]
     return weights.masked_fill(dead, 0.0)
 
 
@@ -32,7 +36,7 @@ class Reference(Kernel):
     """The definition of attention, in fp32 or wider, with two tap points for hooks (D-35).
 
     `scores` are scaled, capped, biased, changed by a user's own module, if any, and masked, -inf where blocked (L0-91);
-    `weights` are their softmax.
+    `weights` are their softmax, which a layer's sinks join.
     """
 
     def __init__(self, scale: float, dropout: float | Dropout = 0.0, cap: float | None = None) -> None:
@@ -74,5 +78,5 @@ class Reference(Kernel):
             dead = ~allowed.any(-1, keepdim=True)
         scores = self.scores(scores.masked_fill(~allowed, -torch.inf))
         # A row of only -inf would be NaN in the softmax and in its gradient.
-        weights = masked_softmax(scores.masked_fill(dead, 0.0), allowed, dead)
+        weights = masked_softmax(scores.masked_fill(dead, 0.0), allowed, dead, lowered.sinks)
         return (self.dropout(self.weights(weights)) @ values).to(q.dtype)

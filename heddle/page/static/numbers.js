@@ -27,13 +27,14 @@ export function unpackBits(packed) {
 }
 
 /**
- * The softmax of each row of scores over what is allowed; 0 where nothing is.
+ * The softmax of each row of scores over what is allowed, beside the score of a sink if there is one; 0 where nothing is.
  * @param {ArrayLike<number>} scores
  * @param {ArrayLike<number> | null} allowed
  * @param {number} rows
  * @param {number} columns
+ * @param {number | null} [sink]
  */
-export function weights(scores, allowed, rows, columns) {
+export function weights(scores, allowed, rows, columns, sink = null) {
   const found = new Float32Array(rows * columns);
   for (let row = 0; row < rows; row++) {
     const start = row * columns;
@@ -41,6 +42,10 @@ export function weights(scores, allowed, rows, columns) {
     for (let place = start; place < start + columns; place++)
       if ((!allowed || allowed[place]) && scores[place] > most) most = scores[place];
     if (most === -Infinity) continue;
+    if (sink !== null) {
+      most = Math.max(most, sink);
+      sum = Math.exp(sink - most);
+    }
     for (let place = start; place < start + columns; place++)
       if (!allowed || allowed[place]) sum += found[place] = Math.exp(scores[place] - most);
     for (let place = start; place < start + columns; place++) found[place] /= sum;

@@ -16,6 +16,7 @@ from heddle.weights.families.gemma2 import GEMMA2 as GEMMA2
 from heddle.weights.families.gemma3 import GEMMA3 as GEMMA3
 from heddle.weights.families.gpt2 import GPT2 as GPT2
 from heddle.weights.families.gpt_neox import GPT_NEOX as GPT_NEOX
+from heddle.weights.families.gpt_oss import GPT_OSS as GPT_OSS
 from heddle.weights.families.gptj import GPTJ as GPTJ
 from heddle.weights.families.granite import GRANITE as GRANITE
 from heddle.weights.families.llama import LLAMA as LLAMA
@@ -56,6 +57,7 @@ __all__ = [
     "GPT2",
     "GPTJ",
     "GPT_NEOX",
+    "GPT_OSS",
     "GRANITE",
     "LLAMA",
     "MARIAN",

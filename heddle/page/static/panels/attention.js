@@ -104,7 +104,7 @@ function scores(layers) {
 async function single(found, layer, head, context) {
   const { state } = context, rows = found.rows.length, columns = found.columns.length;
   const raw = unpack(found.scores), bits = unpackBits(found.allowed), masking = state.mask !== "off";
-  const allowed = masking ? bits : null, shares = weights(raw, allowed, rows, columns);
+  const allowed = masking ? bits : null, shares = weights(raw, allowed, rows, columns, found.sink);
   const stage = state.stage ?? "weights", name = `layer ${layer.layer.split(".")[1]}, head ${head}`;
   const map = staged(stage, { raw, bits, shares, allowed, found, name });
   const readout = h("p", { class: "readout", "aria-live": "polite" }, "Point at the map, or move with the arrow keys, to read its numbers.");
