@@ -26,7 +26,7 @@ def show(
     step
         The step, from 1.
     rows
-        How many rows of the batch to show.
+        How many rows of the batch to show, at most.
     length
         How many places of each row to show.
     start

@@ -68,7 +68,7 @@ def read_examples(
 
     - `source` and `target`: pairs of parallel files, line i of one with line i of the other. `columns` names their extensions,
       such as `en` and `de` for `train.en` and `train.de`; without, there are two files, and the first is the source.
-    - `text` and `label`: a text per file; its label is the name of the folder that it is in.
+    - `text` and `label`: a text per file; its label is the name of the folder that it is in, which has no such folder below it.
     - with `labels="tokens"`: CoNLL's columns, a word and its tag per line, a blank line after each sentence. The first column
       is the word and the last the tag, unless `columns` has their numbers, from 1. Tabs or blanks separate columns; a no-break
       space and other blanks of Unicode belong to words. A line that begins with # and has not the columns of the file is a comment.
@@ -262,8 +262,14 @@ def _labelled(files: Sequence[Path], columns: Mapping[str, str], reader: Reader)
             f"{name} = {column!r} names a column, but {files[0]} is no table: the label of a text is the name of its folder"
         )
 
+    above = {folder for file in files for folder in file.absolute().parent.parents}
+
     def example(file: Path) -> Example:
-        return Example({"text": read_text(file, reader.encoding)}, file.absolute().parent.name, str(file))
+        folder = file.absolute().parent
+        if folder in above:
+            fault = f"it lies beside folders, whose names are the labels of other texts, so {folder.name!r} is no label"
+            raise MalformedError("no label", file, fault, "move it into one of them, or leave it out")
+        return Example({"text": read_text(file, reader.encoding)}, folder.name, str(file))
 
     yield from reader.each(files, example)
 

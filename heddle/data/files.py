@@ -80,12 +80,12 @@ def find_files(source: str | Path, known: Collection[str], notes: Notes | None =
     # An existing path is taken literally, so that a file called "notes [old].txt" can be named.
     if path.is_dir():
         return _folder(path, known, notes), False
-    if path.exists():
+    if path.exists() or leads_nowhere(path):
         return [path], True
     if not glob.has_magic(str(path)):
         raise HeddleError(f"{source}: no such file or folder")
     matches = [Path(match) for match in glob.glob(str(path), recursive=True)]
-    files = {match for match in matches if match.is_file()}
+    files = {match for match in matches if match.is_file() or leads_nowhere(match)}
     # "**" matches a folder and its content; for any other pattern, a matched folder means its files.
     if not files or "**" not in path.parts:
         files |= {file for match in matches if match.is_dir() for file in _known(match, known, notes)}
@@ -141,12 +141,17 @@ def looks_like_json(beginning: str) -> bool:
 
 
 def walk(root: Path, leave_out: frozenset[str]) -> list[Path]:
-    """Regular files below `root`, sorted by path; hidden names are skipped and links to folders are not followed."""
+    """Regular files below `root`, and links to ones that are gone, sorted by path; without hidden names and linked folders."""
     files = []
     for folder, folders, names in os.walk(root, onerror=_unreadable):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in leave_out]
         files += [Path(folder, name) for name in names if not name.startswith(".")]
-    return sorted((file for file in files if file.is_file()), key=lambda file: file.parts)
+    return sorted((file for file in files if file.is_file() or leads_nowhere(file)), key=lambda file: file.parts)
+
+
+def leads_nowhere(file: Path) -> bool:
+    """Whether a file is a link to one that is gone, which is not silently left out."""
+    return file.is_symlink() and not file.exists()
 
 
 def _unreadable(error: OSError) -> None:
@@ -161,6 +166,10 @@ def open_file(file: Path) -> Iterator[io.BufferedReader]:
         HeddleError: it cannot be read.
         MalformedError: it is no text but something known, or its compressed data are damaged, here or in the block.
     """
+    if leads_nowhere(file):
+        raise MalformedError(
+            "broken link", file, "a link to a file that is not there", "remove it, or restore the file"
+        )
     if not file.is_file():
         raise HeddleError(f"{file}: not a regular file")
     open_it, name = COMPRESSED.get(file.suffix.lower(), (lambda path: path.open("rb"), ""))

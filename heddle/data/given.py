@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from heddle.checks import as_list
@@ -280,7 +281,8 @@ def items_of(data: Any, what: str) -> list[Any]:
             raise HeddleError(f"{what}: columns must be equally long, and have {sizes} values")
         columns = [as_list(column) or list(column) for column in data.values()]
         return [dict(zip(data, values, strict=True)) for values in zip(*columns, strict=True)]
-    if isinstance(data, Mapping | bytes) or (not isinstance(data, Iterable) and not hasattr(data, "__getitem__")):
+    listed = isinstance(data, Iterable) or hasattr(data, "__getitem__")
+    if not listed or isinstance(data, Mapping | bytes | np.generic | type):
         raise HeddleError(f"{what}: a text, a list or a dataset is needed, not a {type(data).__name__}")
     return list(data)
 
@@ -335,6 +337,8 @@ def _is_array(value: Any) -> bool:
 
 def _ids(item: Any) -> Ids:
     """Int[N] from an array or a tensor of ids."""
+    if isinstance(item, Tensor) and (item.is_meta or item.layout != torch.strided):
+        raise HeddleError("data: ids need an ordinary tensor, not one without values or of a sparse layout")
     array = np.asarray(item.detach().cpu() if isinstance(item, Tensor) else item)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         raise HeddleError(

@@ -158,7 +158,10 @@ def python_library() -> list[Path]:
     files = [
         file
         for file in walk(root, NOT_LIBRARY)
-        if file.suffix == ".py" and not file.name.startswith("_sysconfigdata") and file.stat().st_size > 0
+        if file.suffix == ".py"
+        and file.is_file()
+        and not file.name.startswith("_sysconfigdata")
+        and file.stat().st_size > 0
     ]
     if not files:
         raise HeddleError(

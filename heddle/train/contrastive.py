@@ -221,6 +221,8 @@ class ContrastiveTask(RecordTask):
             np.mean([each > self.reading.length for each in self._needed(self.reading.records(held_out=False))])
         )
         said = self.rows(held_out=False).remarks()
+        if self.reading.corpus.validation is not None and (few := self.rows(held_out=True).too_few):
+            said.append(few)
         prompts = getattr(self.reading.model.head, "prompts", {})
         if prompts:
             said.append(

@@ -64,7 +64,7 @@ class Evaluation:
         return {**shown, "tokens": self.tokens, "share": self.share, **counts}
 
 
-@checked(rows=at_least(1))
+@checked(rows=at_least(1), most=at_least(1))
 @torch.no_grad()
 def evaluate(
     model: Transformer,

@@ -29,7 +29,7 @@ class GroupedRecords(RecordRows):
     def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool, size: int) -> None:
         super().__init__(reading, lengths, targets, held_out)
         count = len(lengths)
-        self.size, self.seed = size, 0 if held_out else reading.seed
+        self.held_out_part, self.size, self.seed = held_out, size, 0 if held_out else reading.seed
         self.groups = max(1, count // size)
         self.largest = ceil(count / self.groups)
         self.starts = np.arange(self.groups + 1) * count // self.groups
@@ -71,8 +71,20 @@ class GroupedRecords(RecordRows):
         return [(texts, max(1, min(self.reading.length, ceil(float(self.lengths.mean()) / 2))))]
 
     def remarks(self) -> list[str]:
-        tokens = self.rows * float(self.lengths.sum()) / self.groups
+        count, tokens = len(self.lengths), self.rows * float(self.lengths.sum()) / self.groups
+        step = f"a step has {pluralize(self.rows, 'group')}, about {tokens:,.0f} tokens"
+        if few := self.too_few:
+            return [few, step]
         return [
-            f"{pluralize(len(self.lengths), 'pair')} in {pluralize(self.groups, 'group')} of {self.size} or a little more; a step "
-            f"has {pluralize(self.rows, 'group')}, about {tokens:,.0f} tokens"
+            f"{pluralize(count, 'pair')} in {pluralize(self.groups, 'group')} of {self.size} or a little more; {step}"
         ]
+
+    @property
+    def too_few(self) -> str:
+        """That there are fewer records than a group should have, so that telling them apart is easier; else nothing."""
+        count, part = len(self.lengths), "held-out" if self.held_out_part else "training"
+        return (
+            f"only {count} {part} pairs for a group of {self.size}, so each is told from fewer"
+            if count < self.size
+            else ""
+        )

@@ -119,7 +119,7 @@ def show_step(run: str | Path, step: int = 1, rows: int = 1, length: int = 32, s
     Args:
         run: a run directory.
         step: from 1, as reports count.
-        rows: how many of the batch's rows to return.
+        rows: how many of the batch's rows to return, at most.
         length: how many places of each row, and of each source, to return.
         start: the first place of each row to return, from 0; None: the row's first target if it is not among the first `length`
             places, else 0. A source is always returned from its start.

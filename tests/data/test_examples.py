@@ -197,6 +197,21 @@ class TestLabels:
         assert "is no table" in refusal(tmp_path / "all", fields=CLASSES, columns={"label": "stars"})
         assert "are read from tables only" in refusal(tmp_path / "all", fields=("text", "pair", "label"))
 
+    def test_a_text_beside_the_folders_of_others_has_no_label(self, tmp_path: Path) -> None:
+        """Such as a readme: it would be the only text of a class that is called like the folder of all."""
+        for name in ("all/pos/a.txt", "all/neg/a.txt", "all/readme.md"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text("words")
+        line = refusal(tmp_path / "all", fields=CLASSES)
+        assert line.startswith(f"{tmp_path}/all/readme.md: it lies beside folders")
+        assert "'all' is no label; move it" in line
+        skipped = read(tmp_path / "all", fields=CLASSES, reader=Reader(skips="items"))
+        assert [each.label for each in skipped] == ["neg", "pos"]
+        assert [each.label for each in read(tmp_path / "all" / "pos", tmp_path / "all" / "neg", fields=CLASSES)] == [
+            "pos",
+            "neg",
+        ]
+
     def test_labels_of_tables(self, tmp_path: Path) -> None:
         lines = [{"text": "a", "label": label} for label in (3, "three", True, 2.5)]
         (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))

@@ -42,6 +42,15 @@ def test_a_folder_is_read_sorted_and_by_known_extensions(corpus: Path) -> None:
     assert texts(corpus) == ["first", "second", "fourth"]  # source code only where it is asked for
 
 
+@pytest.mark.parametrize("source", ["corpus", "corpus/*.txt", "corpus/gone.txt"])
+def test_a_link_to_a_file_that_is_gone_is_not_silently_left_out(tmp_path: Path, corpus: Path, source: str) -> None:
+    (corpus / "gone.txt").symlink_to("elsewhere.txt")
+    said = refusal(tmp_path / source)
+    assert said == f"{corpus}/gone.txt: a link to a file that is not there; remove it, or restore the file"
+    (corpus / "elsewhere.txt").write_text("there")
+    assert "there" in texts(tmp_path / source)
+
+
 def test_sources_come_in_the_order_given(corpus: Path) -> None:
     assert texts(corpus / "b.md", str(corpus / "a.txt"), corpus / "b.md") == ["second", "first", "second"]
 

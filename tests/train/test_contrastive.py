@@ -249,6 +249,14 @@ def test_batch_counts_groups_and_batch_tokens_bound_them(begun: Callable[..., Pa
     assert rows.remarks() == ["100 pairs in 20 groups of 5 or a little more; a step has 16 groups, about 800 tokens"]
 
 
+def test_fewer_pairs_than_a_group_should_have_are_told() -> None:
+    """Their accuracy is among fewer candidates, which is easier."""
+    said = task(count=6, group=7).remarks()
+    assert said[0] == "only 6 training pairs for a group of 7, so each is told from fewer"
+    assert "only 6 held-out pairs for a group of 7, so each is told from fewer" in said
+    assert not any("only" in line for line in task(count=7, group=7).remarks())
+
+
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(HeddleError, match="a part has 1 pair"):
         task(count=1)
