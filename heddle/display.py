@@ -32,6 +32,15 @@ def displayed(rest: str = "") -> Callable[[type[T]], type[T]]:
     return decorate
 
 
+class Listed(list[T]):
+    """A list whose `repr` fits on a screen: numbers in one line, anything else in a line each."""
+
+    def __repr__(self) -> str:
+        if all(isinstance(each, int | float) for each in self):
+            return brief([*self], COLUMNS)
+        return screen(["[", *(f"  {' '.join(repr(each).split()).replace('( ', '(')}," for each in self), "]"])
+
+
 def screen(lines: Iterable[str], rest: str = "") -> str:
     """Lines cut to a screen; if some are cut, the last says where the rest is."""
     whole = [line.rstrip() for line in lines]

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import heddle
-from heddle import account, config, data, generate, look, prove
-from heddle.display import COLUMNS, ROWS, brief, displayed, largest, screen
+from heddle import account, config, data, generate, look, prove, train
+from heddle.display import COLUMNS, ROWS, Listed, brief, displayed, largest, screen
 
 PACKAGES = (
     "account",
@@ -134,6 +134,11 @@ SHOWN: dict[str, tuple[Callable[[dict[str, Any]], Any], Callable[[dict[str, Any]
         lambda t, v: ["8 steps", f"{v.losses[-1]:.4f}", f"{v.evaluation.loss:.4g}", "step 8"],
     ),
     "labelled": (lambda t: t["judged"], lambda t, v: [f"accuracy {v.evaluation.metrics['accuracy']:.4g}"]),
+    "reports": (
+        lambda t: t["history"].reports,
+        lambda t, v: ["[", f"Report(step=1, steps=8, values={{'loss': {v[0].values['loss']:.6g}"],
+    ),
+    "losses": (lambda t: t["history"].losses, lambda t, v: [f"[{v[0]:.6g}, {v[1]:.6g}"]),
     "evaluation": (lambda t: t["history"].evaluation, lambda t, v: [f"{v.loss:.4f}", "perplexity"]),
     "report": (lambda t: t["history"].reports[0], lambda t, v: ["step=1", f"{v.values['loss']:.6g}"]),
     "config": (lambda t: t["model"].config, lambda t, v: ["depth=9", "dim=32"]),
@@ -205,6 +210,20 @@ def test_a_result_fits_on_a_screen_and_shows_its_key_figure(name, trained):
     said = fits(value)
     missing = [each for each in needed(trained, value) if each not in said]
     assert not missing, f"{missing} not in\n{said}"
+
+
+def test_a_list_of_results_fits_on_a_screen_however_long_it_is():
+    numbers = Listed([0.5] * 5000)
+    assert repr(numbers).startswith("[0.5, 0.5, ")
+    assert repr(numbers).endswith(" more]")
+    reports = repr(Listed([train.Report(step, 900, {"loss": 1.0}, {}) for step in range(900)]))
+    for shown in (repr(numbers), reports):
+        assert len(shown.splitlines()) <= ROWS
+        assert max(map(len, shown.splitlines())) <= COLUMNS
+    assert "Report(step=0, steps=900" in reports
+    assert reports.endswith("more lines.")
+    assert Listed([1, 2]) == [1, 2]
+    assert repr(Listed()) == "[]"
 
 
 def test_a_proof_starts_with_what_failed():

@@ -48,22 +48,37 @@ def with_input(items: Items, results: Sequence[Mapping[str, Any]]) -> list[dict[
 
 
 def write_rows(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV, lines of JSON or Parquet; what is missing is empty or null."""
+    """Write rows as CSV, lines of JSON or Parquet; what is missing is empty or null, and half of a surrogate pair is escaped.
+
+    Raises:
+        HeddleError: the file cannot be written, or it is Parquet and a column has values of several kinds.
+    """
     columns = list(dict.fromkeys(column for row in rows for column in row))
     if out.suffix == ".csv":
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
-        data = text.getvalue().encode()
+        data = text.getvalue().encode(errors="backslashreplace")
     elif out.suffix == ".jsonl":
-        data = "".join(f"{json.dumps(_plain(row), ensure_ascii=False, default=str)}\n" for row in rows).encode()
+        written = (f"{json.dumps(_plain(row), ensure_ascii=False, default=str)}\n" for row in rows)
+        data = "".join(written).encode(errors="backslashreplace")
     else:
-        stream = io.BytesIO()
-        table = package("pyarrow", out).table({column: [row.get(column) for row in rows] for column in columns})
-        package("pyarrow.parquet", out).write_table(table, stream)
+        stream, arrow = io.BytesIO(), package("pyarrow", out)
+        table = {column: _array(arrow, out, column, [row.get(column) for row in rows]) for column in columns}
+        package("pyarrow.parquet", out).write_table(arrow.table(table), stream)
         data = stream.getvalue()
     write_file(out, data)
+
+
+def _array(arrow: Any, out: Path, column: str, values: list[Any]) -> Any:
+    """A column of Parquet."""
+    try:
+        return arrow.array(values)
+    except (arrow.ArrowException, OverflowError, UnicodeError) as error:
+        raise HeddleError(
+            f"--out {out}: the column {column!r} has values that no column of Parquet can have ({error}): write .jsonl or .csv"
+        ) from error
 
 
 def _cell(value: Any) -> Any:

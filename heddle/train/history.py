@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from heddle.display import displayed, wrapped
+from heddle.display import Listed, displayed, wrapped
 from heddle.errors import pluralize
 from heddle.train.evaluate import Evaluation
 from heddle.train.journal import Report
@@ -26,7 +26,7 @@ class History:
         adapter: what adapters learned, which those weights contain; None if none were trained.
     """
 
-    reports: list[Report] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=Listed)
     evaluation: Evaluation | None = None
     weights: Published | None = None
     epochs: float | None = None
@@ -39,12 +39,12 @@ class History:
     @property
     def losses(self) -> list[float]:
         """The training loss of each step, in nats per target."""
-        return [report.values["loss"] for report in self.reports if "loss" in report.values]
+        return Listed(report.values["loss"] for report in self.reports if "loss" in report.values)
 
     @property
     def validation(self) -> list[float]:
         """The validation loss of each evaluation during training, in nats per target."""
-        return [report.values["validation_loss"] for report in self.reports if "validation_loss" in report.values]
+        return Listed(report.values["validation_loss"] for report in self.reports if "validation_loss" in report.values)
 
     def plot(self) -> Any:
         """Draw losses, learning rate and gradient norm over the steps; return matplotlib's `Figure`.

@@ -309,6 +309,21 @@ def test_malformed_rows_are_refused_or_left_out_and_counted(
         assert "1 empty text of 3: no result" in found.err
 
 
+def test_columns_of_several_kinds_fit_into_text_and_not_into_parquet(
+    heddle: Heddle, refused: Refused, runs: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "new.jsonl").write_text('{"text": "the warp", "id": 5}\n{"text": "held", "id": "\\ud83d x"}\n')
+    said = refused("classify", "class", "new.jsonl", "--out", "out.parquet")
+    assert said.startswith("--out out.parquet: the column 'id' has values that no column of Parquet can have (")
+    assert said.endswith("): write .jsonl or .csv")
+    assert not (tmp_path / "out.parquet").exists()
+    for name in ("out.jsonl", "out.csv"):
+        heddle("classify", "class", "new.jsonl", "--out", name)
+    assert [row["id"] for row in read_back(tmp_path / "out.jsonl")] == [5, "\ud83d x"]
+    assert [row["id"] for row in read_back(tmp_path / "out.csv")] == ["5", "\\ud83d x"]
+
+
 def test_files_of_results_that_cannot_be_written_are_refused(refused: Refused, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("text,predicted\nthe warp,x\n")
     said = refused("classify", "class", "new.csv", "--out", "out.csv")
