@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from heddle.config.layers import GatedConfig, MLPConfig
+
 QUICK = 1.702  # the sigmoid of this multiple is close to GELU's normal distribution
 SLOPE = 0.01  # of the leaky ReLU below 0
 
@@ -53,6 +55,13 @@ class Gating(NamedTuple):
     activation: str
     limit: float | None = None
     plus_one: bool = False
+
+    @classmethod
+    def of(cls, config: MLPConfig | GatedConfig) -> "Gating":
+        """That of a feed-forward; one without a gate has just the activation."""
+        if isinstance(config, MLPConfig):
+            return cls(config.activation)
+        return cls(config.activation, config.limit, config.plus_one)
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
         """A new tensor."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from heddle.config.layers import GatedConfig, MLPConfig
 from heddle.nn.activations import ACTIVATIONS, QUICK, SLOPE, Gating
 
 
@@ -25,26 +26,22 @@ class Experts(nn.Module):
         self,
         experts: int,
         dim: int,
-        hidden: int,
-        activation: str = "silu",
-        gated: bool = True,
-        bias: bool = False,
+        expert: MLPConfig | GatedConfig,
         dispatch: Literal["grouped", "loop"] = "grouped",
-        limit: float | None = None,
-        plus_one: bool = False,
     ) -> None:
         super().__init__()
+        hidden, bias = expert.width(dim), expert.bias
 
         def made(fan_in: int, *shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(experts, *shape).uniform_(-1 / sqrt(fan_in), 1 / sqrt(fan_in)))
 
         self.up = made(dim, hidden, dim)
         self.down = made(hidden, dim, hidden)
-        self.gate = made(dim, hidden, dim) if gated else None
+        self.gate = made(dim, hidden, dim) if isinstance(expert, GatedConfig) else None
         self.up_bias = made(dim, hidden) if bias else None
         self.down_bias = made(hidden, dim) if bias else None
-        self.gate_bias = made(dim, hidden) if bias and gated else None
-        self.gating, self.dispatch = Gating(activation, limit, plus_one), dispatch
+        self.gate_bias = made(dim, hidden) if bias and isinstance(expert, GatedConfig) else None
+        self.gating, self.dispatch = Gating.of(expert), dispatch
 
     def forward(
         self,

@@ -34,7 +34,7 @@ class Gated(nn.Module):
         self.gate = nn.Linear(dim, hidden, bias=config.bias)
         self.up = nn.Linear(dim, hidden, bias=config.bias)
         self.down = nn.Linear(hidden, dim, bias=config.bias)
-        self.gating = Gating(config.activation, config.limit, config.plus_one)
+        self.gating = Gating.of(config)
         self.dropout = setting.drop(config.dropout)
 
     def forward(self, x: Float[Tensor, "*rows D"], queries: Layout | None = None) -> Output:

@@ -1,7 +1,6 @@
 """Mixture of experts: a router sends each token through a few of many feed-forwards (L2-67 … L2-76; golden `moe`)."""
 
 from math import sqrt
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -33,29 +32,19 @@ class Router(nn.Module):
     to the lowest index (L2-73). Gates are the softmax over all experts, or the sigmoid of each score, of which the chosen
     ones are kept unchanged; `renormalise` makes a token's chosen gates sum to 1 (Mixtral, Qwen3); `scale` multiplies them.
     With `groups`, it chooses among the experts of the best groups.
-    With `biased`, a learned `score_bias` [E] is added to the scores (gpt-oss).
-    With `balanced` there is a `bias` [E], which gets no gradient: it changes the choice but never a gate (Wang et al. 2024),
+    With `router_bias`, a learned `score_bias` [E] is added to the scores (gpt-oss).
+    With `bias_rate` there is a `bias` [E], which gets no gradient: it changes the choice but never a gate (Wang et al. 2024),
     and `balance_bias` updates it.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        experts: int,
-        active: int = 2,
-        gate: Literal["softmax", "sigmoid"] = "softmax",
-        renormalise: bool = False,
-        scale: float = 1.0,
-        balanced: bool = False,
-        groups: GroupsConfig | None = None,
-        biased: bool = False,
-    ) -> None:
+    def __init__(self, config: MoEConfig, dim: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(experts, dim).uniform_(-1 / sqrt(dim), 1 / sqrt(dim)))
-        self.bias = nn.Parameter(torch.zeros(experts), requires_grad=False) if balanced else None
-        self.score_bias = nn.Parameter(torch.zeros(experts)) if biased else None
-        self.active, self.gate, self.renormalise, self.scale = active, gate, renormalise, scale
-        self.groups = groups
+        self.weight = nn.Parameter(torch.empty(config.experts, dim).uniform_(-1 / sqrt(dim), 1 / sqrt(dim)))
+        balanced, biased = config.bias_rate > 0, config.router_bias
+        self.bias = nn.Parameter(torch.zeros(config.experts), requires_grad=False) if balanced else None
+        self.score_bias = nn.Parameter(torch.zeros(config.experts)) if biased else None
+        self.active, self.gate, self.groups = config.active, config.gate, config.groups
+        self.renormalise, self.scale = config.renormalise, config.scale
 
     def forward(
         self, x: Float[Tensor, "*rows D"]
@@ -102,24 +91,9 @@ class MoE(nn.Module):
 
     def __init__(self, config: MoEConfig, setting: Setting) -> None:
         super().__init__()
-        dim, hidden, expert = setting.dim, config.width(setting.dim), config.expert
-        balanced = config.bias_rate > 0
-        self.router = Router(
-            dim,
-            config.experts,
-            config.active,
-            config.gate,
-            config.renormalise,
-            config.scale,
-            balanced,
-            config.groups,
-            config.router_bias,
-        )
-        gated = isinstance(expert, GatedConfig)
-        bounds = (expert.limit, expert.plus_one) if isinstance(expert, GatedConfig) else ()
-        self.experts = Experts(
-            config.experts, dim, hidden, expert.activation, gated, expert.bias, config.dispatch, *bounds
-        )
+        dim, expert = setting.dim, config.expert
+        self.router = Router(config, dim)
+        self.experts = Experts(config.experts, dim, expert, config.dispatch)
         self.shared, self.shared_gate = None, None
         if config.shared:
             wide = expert.model_copy(update={"hidden": config.shared * config.shared_width(dim)})

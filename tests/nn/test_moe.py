@@ -61,6 +61,10 @@ def spread(gates: Tensor, choice: Tensor, experts: int) -> Tensor:
     return gates.new_zeros(*gates.shape[:-1], experts).scatter(-1, choice, gates)
 
 
+def router_of(dim: int, experts: int, active: int = 2, gate: Any = "softmax", **more: Any) -> Router:
+    return Router(MoEConfig(experts=experts, active=active, gate=gate, **more), dim)
+
+
 dispatches = pytest.mark.parametrize("dispatch", ["grouped", "loop"])
 
 
@@ -159,8 +163,8 @@ def test_one_expert_of_one_is_the_dense_layer(kind: str, dispatch: str) -> None:
 @pytest.mark.lecture("L2-72")
 def test_the_router_is_one_matrix() -> None:
     """Of E rows, without a bias; two experts for a token where no number is named, at least one, at most all."""
-    assert {name: tuple(each.shape) for name, each in Router(6, 5).named_parameters()} == {"weight": (5, 6)}
-    assert Router(6, 5).active == MoEConfig(experts=5).active == 2
+    assert {name: tuple(each.shape) for name, each in router_of(6, 5).named_parameters()} == {"weight": (5, 6)}
+    assert router_of(6, 5).active == MoEConfig(experts=5).active == 2
     assert [MoEConfig(experts=5, active=active).active for active in (1, 5)] == [1, 5]
     for active in (0, 6):
         with pytest.raises(HeddleError, match=r"active"):
@@ -172,7 +176,7 @@ def test_the_router_is_one_matrix() -> None:
 @pytest.mark.lecture("L2-73")
 def test_equal_scores_go_to_the_lowest_index(gate: Any, balanced: bool) -> None:
     """Many experts: `topk` takes others from about 17 on."""
-    router = Router(6, 40, 3, gate, balanced=balanced)
+    router = router_of(6, 40, 3, gate, bias_rate=0.1 if balanced else 0.0)
     with torch.no_grad():
         router.weight.zero_()
     gates, choice, _ = router(torch.randn(50, 6))
@@ -183,13 +187,13 @@ def test_equal_scores_go_to_the_lowest_index(gate: Any, balanced: bool) -> None:
 @pytest.mark.parametrize("active", [1, 2, 5])
 @pytest.mark.lecture("L2-73")
 def test_exactly_k_gates_are_not_zero(active: int) -> None:
-    gates, choice, _ = Router(6, 5, active)(torch.randn(30, 6))
+    gates, choice, _ = router_of(6, 5, active)(torch.randn(30, 6))
     assert (spread(gates, choice, 5).count_nonzero(-1) == active).all()
 
 
 def test_routing_does_not_depend_on_the_precision_of_the_rest() -> None:
     """bf16 inputs are the same numbers in fp32, so choices and gates are equal to the bit."""
-    router = Router(64, 16, 4)
+    router = router_of(64, 16, 4)
     x = torch.randn(200, 64, dtype=torch.bfloat16)
     for ours, wide in zip(router(x), router(x.float()), strict=True):
         assert torch.equal(ours, wide)
@@ -197,7 +201,7 @@ def test_routing_does_not_depend_on_the_precision_of_the_rest() -> None:
 
 
 def test_sigmoid_gates() -> None:
-    router = Router(6, 5, 3, "sigmoid", scale=2.5).double()
+    router = router_of(6, 5, 3, "sigmoid", scale=2.5).double()
     x = torch.randn(7, 6, dtype=torch.float64)
     gates, choice, logits = router(x)
     assert torch.equal(choice, logits.topk(3).indices)
@@ -210,7 +214,7 @@ def test_sigmoid_gates() -> None:
 
 @pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
 def test_renormalised_gates_are_finite_for_any_scores(gate: Any) -> None:
-    router = Router(1, 4, 2, gate, renormalise=True)
+    router = router_of(1, 4, 2, gate, renormalise=True)
     with torch.no_grad():
         router.weight.copy_(torch.tensor([[-300.0], [-400.0], [-500.0], [-600.0]]))
     gates, _, _ = router(torch.ones(1, 1))
@@ -220,7 +224,7 @@ def test_renormalised_gates_are_finite_for_any_scores(gate: Any) -> None:
 
 @pytest.mark.parametrize("gate", ["softmax", "sigmoid"])
 def test_a_bias_moves_the_choice_and_never_a_gate(gate: Any) -> None:
-    router = Router(6, 5, 2, gate, balanced=True)
+    router = router_of(6, 5, 2, gate, bias_rate=0.1)
     x = torch.randn(40, 6)
     _, before, logits = router(x)
     assert torch.equal(before, logits.topk(2).indices)
@@ -241,7 +245,7 @@ def test_the_bias_steps_towards_an_even_load() -> None:
 
 
 def test_repeated_steps_of_the_bias_even_out_the_load() -> None:
-    moe = mixture(6, 4, 4, 2, balanced=True)
+    moe = mixture(6, 4, 4, 2, bias_rate=0.1)
     x, layout = row(torch.randn(400, 6) + 1)
     assert moe.router.bias is not None
     crowded = int(moe(x, layout).routings[0].load.max())
@@ -304,7 +308,8 @@ def test_slopes_are_those_of_autograd(name: str) -> None:
 
 @pytest.mark.parametrize("bounds", [(None, False), (0.3, False), (0.3, True), (None, True)], ids=str)
 def test_gradients_are_those_of_finite_differences(bounds: tuple[float | None, bool]) -> None:
-    experts = Experts(3, 4, 5, "gelu", True, True, "grouped", *bounds).double()
+    expert = GatedConfig(hidden=5, activation="gelu", bias=True, limit=bounds[0], plus_one=bounds[1])
+    experts = Experts(3, 4, expert).double()
     choice = torch.tensor([[0, 2], [2, 1], [0, 1], [2, 3], [3, 3]])
     load = torch.tensor([2, 2, 3])
     x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
@@ -494,7 +499,7 @@ def test_layouts_know_how_many_documents_their_rows_hold() -> None:
 @pytest.mark.parametrize(("group_by", "expected"), [("best", {2, 3}), ("two", {0, 1})])
 def test_experts_come_from_the_best_groups(group_by: Any, expected: set[int]) -> None:
     """Of the gates 0.7, 0.6 | 0.9, 0.1 | 0.2, 0.3 the second group has the best expert, and the first the best two."""
-    router = Router(1, 6, active=2, gate="sigmoid", groups=GroupsConfig(count=3, by=group_by)).double()
+    router = router_of(1, 6, active=2, gate="sigmoid", groups=GroupsConfig(count=3, by=group_by)).double()
     gates = torch.tensor([0.7, 0.6, 0.9, 0.1, 0.2, 0.3], dtype=torch.float64)
     with torch.no_grad():
         router.weight.copy_(gates.logit()[:, None])
