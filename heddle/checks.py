@@ -95,7 +95,9 @@ def wrong(where: str, argument: str, value: Any, needed: str, choices: Iterable[
 def shown(value: Any) -> str:
     """A value, shortened to one line."""
     shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple) and hasattr(value, "dtype"):
+    if isinstance(shape, tuple) and not hasattr(value, "dtype"):  # a data frame
+        return f"a {type(value).__name__} of shape {list(shape)}"
+    if isinstance(shape, tuple):
         kind = "a tensor" if "torch" in type(value).__module__ else "an array"
         return f"{kind} of {str(value.dtype).removeprefix('torch.')} and shape {list(shape)}"
     whole = isinstance(value, str | bytes | Collection)
@@ -312,7 +314,8 @@ def _many(kind: type, inner: list[Check]) -> Check:
         if isinstance(value, CONTAINERS):
             return all(map(each.fits, value))
         items: Any = value
-        if hasattr(items, "dtype") and not hasattr(kind, "dtype"):  # arrays are read as lists, tensors number by number
+        # Arrays are read as lists, tensors number by number.
+        if (hasattr(items, "dtype") or hasattr(items, "to_pylist")) and not hasattr(kind, "dtype"):
             numbers = each is ANYTHING or each.needed == WORDS[int]
             return "torch" in type(items).__module__ and kind is Iterable and numbers and len(items.shape) > 0
         if kind is not Collection:

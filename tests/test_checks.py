@@ -108,6 +108,14 @@ def test_arrays_are_read_as_lists_and_tensors_number_by_number() -> None:
         assert refusal(lambda number=number: add(number)).endswith("must be a list (each item a whole number) or None")
 
 
+def test_a_column_of_arrow_is_read_as_a_list() -> None:
+    arrow = pytest.importorskip("pyarrow")
+    for column in (arrow.array(["warp", "weft"]), arrow.chunked_array([["warp"], ["weft"]])):
+        assert read(column) == pick(column) == ["warp", "weft"]
+    assert "texts = " in refusal(lambda: read(arrow.array(["warp", None])))
+    assert "texts = " in refusal(lambda: read(arrow.table({"text": ["warp"]})))
+
+
 def test_values_of_a_table_are_checked() -> None:
     assert weigh({"a": torch.ones(2)}) == 2
     assert "tensors = {'a': 1}: must be a table of keys (each value" in refusal(lambda: weigh({"a": 1}))
@@ -136,7 +144,8 @@ def test_a_refusal_is_one_line_whatever_a_file_is_called() -> None:
 
 
 def test_a_table_without_a_dtype_is_shown_by_its_kind() -> None:
-    assert shown(Table()) == "a Table"
+    assert shown(Table()) == "a Table of shape [2, 2]"
+    assert shown(Lines()) == "a Lines"
     assert shown(np.zeros((2, 3))) == "an array of float64 and shape [2, 3]"
 
 

@@ -1036,7 +1036,7 @@ TABLE: dict[str, Call] = {
         {"found": VARIANTS, "run": "a"},
         {
             "found": [None, 3, [], [{}], config.variants({}), VARIANTS * 2],
-            "run": NO_PATH,
+            "run": [*NO_PATH, "."],
             "tell": [None, *NO_CALL],
             "watch": NO_CALL,
         },

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt, model_validator
 
+from heddle.checks import shown
 from heddle.config.base import Config
 from heddle.config.data import DataConfig
 from heddle.config.model import TransformerConfig
@@ -66,9 +67,10 @@ class SavedConfig(Config):
     @classmethod
     def _this_version(cls, data: Any) -> Any:
         """Refuse a directory of another version for its version, not for a missing key."""
-        if isinstance(data, dict) and data.get("version", VERSION) != VERSION:
+        version = data.get("version", VERSION) if isinstance(data, dict) else VERSION
+        if not isinstance(version, int) or version != VERSION:
             raise ValueError(
-                f"run directory version {data['version']!r}, but this heddle reads version {VERSION}: "
+                f"run directory version {shown(version)}, but this heddle reads version {VERSION}: "
                 "train it again, or export it with the version of heddle that wrote it"
             )
         return data

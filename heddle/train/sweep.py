@@ -114,7 +114,13 @@ def sweep(
 
 
 def directory_of(base: Path, variant: Variant) -> Path:
-    """Where the run of a variant is."""
+    """Where the run of a variant is.
+
+    Raises:
+        HeddleError: there is no name to put the variant's label behind, as in `.`.
+    """
+    if not base.name:
+        raise HeddleError(f"run = {str(base)!r}: runs of a series need a name, to which each adds what it tries")
     return base.with_name(f"{base.name}-{variant.label}")
 
 
