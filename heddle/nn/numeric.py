@@ -10,7 +10,7 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def with_sinks(scores: Float[Tensor, "*b H T S"], sinks: Float[Tensor, " H"] | None) -> Float[Tensor, "*b H T s"]:
+def with_sinks(scores: Float[Tensor, "*b T S"], sinks: Float[Tensor, " H"] | None) -> Float[Tensor, "*b T s"]:
     """Scores with a head's own score as a last one in each of its rows, which takes its share of a softmax; without sinks, the same
     (gpt-oss; Xiao et al. 2024, 3.3)."""
     if sinks is None:
