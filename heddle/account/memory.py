@@ -33,7 +33,7 @@ from heddle.nn.output import EncoderOutput
 from heddle.nn.state import Fixed, Growing, State
 
 # Bytes that a process holds before its first tensor of training: Python, torch, what it compiles and keeps for its threads.
-PROCESS = 450 << 20
+PROCESS = 400 << 20
 # Numbers in fp32 that an optimizer keeps for each parameter: of the blocks' matrices, of everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2), "sgd": (1, 1)}
 

@@ -13,7 +13,7 @@ from heddle.config.layers import (
     NoNormConfig,
     NormConfig,
 )
-from heddle.config.positions import BucketsConfig, LongRopeScaling, RotaryConfig
+from heddle.config.positions import BucketsConfig, LongRopeScaling, RotaryConfig, YarnScaling
 
 if TYPE_CHECKING:
     from heddle.config.model import BlockConfig, StackConfig
@@ -102,6 +102,11 @@ def _attention_possible(mixer: AttentionConfig, dim: int) -> None:
                 "change one of them"
             )
         scaling, pairs = mixer.relative.scaling, (rotated + 1) // 2
+        if isinstance(scaling, YarnScaling) and rotated % 2:
+            raise ValueError(
+                f"yarn blends frequencies over an even number of rotated channels, and head_dim = {width} · fraction = {rotated}: "
+                "change one of them"
+            )
         if isinstance(scaling, LongRopeScaling) and {len(scaling.short), len(scaling.long)} != {pairs}:
             raise ValueError(
                 f"scaling.short and scaling.long have {len(scaling.short)} and {len(scaling.long)} numbers, but {pairs} "

@@ -13,6 +13,8 @@ from heddle.train.length import step_size
 from heddle.train.runtime import resident
 from heddle.train.task import Task
 
+LARGE = 1 << 20  # tokens of a micro-batch from which reading one takes longer than accounting for it
+
 
 @dataclass(frozen=True)
 class Need:
@@ -29,14 +31,25 @@ class Need:
     @classmethod
     def of(cls, task: Task, train: TrainConfig) -> "Need":
         """Those of a task whose steps are split as the settings say."""
-        shapes = ((-(-rows // train.accumulate), length) for rows, length in task.shapes())
+        shapes = _shapes(task, train)
         size = step_size(task)
         decoded = size.tokens / len(task.reading.model.stacks())  # of an encoder-decoder, as many are read as a source
-        return cls(tuple(shapes), min(1.0, 1.1 * size.targets / decoded))
+        return cls(shapes, min(1.0, 1.1 * size.targets / decoded))
 
     def bytes(self, model: TransformerConfig, precision: str, train: TrainConfig) -> int:
         """What the tensors of a training hold, at most."""
         return max(training_bytes(model, rows, precision, train, length, self.targets) for rows, length in self.shapes)
+
+
+def _shapes(task: Task, train: TrainConfig) -> tuple[tuple[int, int], ...]:
+    return tuple((-(-rows // train.accumulate), length) for rows, length in task.shapes())
+
+
+def check_rows(task: Task, train: TrainConfig, precisions: Iterable[str], device: str) -> None:
+    """Refuse rows that do not fit even without targets, before a step is read: reading so large a one may fill the memory."""
+    rows = Need(_shapes(task, train), targets=0.0)
+    if max(count * length for count, length in rows.shapes) >= LARGE:
+        check_memory((rows.bytes(task.reading.model, name, train) for name in precisions), device)
 
 
 def held_by_process(device: str, store: Store, tokens: int) -> int:

@@ -23,7 +23,7 @@ from heddle.model.device import has_compiler
 from heddle.model.precision import DTYPES
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.length import SAVING, SHARE, Evaluations, steps_asked, steps_within, warmup_of
-from heddle.train.need import Need, check_memory, held_by_process
+from heddle.train.need import Need, check_memory, check_rows, held_by_process
 from heddle.train.outcome import check_outcome
 from heddle.train.rates import faster_precision, measurable, measure, pick_products, pick_threads
 from heddle.train.runtime import keep_memory
@@ -102,6 +102,8 @@ def plan(
     # Refuses texts that are too short for it.
     small = make_task(config.task, replace(reading, rows=batch, batch_tokens=padded, multiple=least))
     check_tokens(train, small)
+    precisions = DTYPES if train.precision == "auto" else (train.precision,)
+    check_rows(small, measurable(train, smallest), precisions, device)
     need = Need.of(small, train)
     precision = _precision(config, replace(reading, rows=rows), device, need)
     found = _sized(config, reading, small, need, batch, device, precision, start)

@@ -26,7 +26,7 @@ from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.train.optimizer import Optimizer
-from heddle.train.sizes import by_tokens
+from heddle.train.sizes import has_rows
 from heddle.train.step import train_step
 from heddle.train.task import Reading, Task, tokens_read
 from heddle.train.tasks import make_task
@@ -79,7 +79,7 @@ def measure(
 
     Ten steps are timed, or fewer if they take over `PATIENCE` seconds together. It is kept for this machine.
     """
-    if by_tokens(config):
+    if not has_rows(config):
         reading = replace(reading, batch_tokens=reading.rows * reading.length)
     train = measurable(config.train, reading.model)
     task = make_task(config.task, reading)

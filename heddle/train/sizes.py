@@ -29,8 +29,7 @@ def batch_size(config: RunConfig, context: int, device: str) -> tuple[int, int]:
 
 def padded_tokens(config: RunConfig, default: int) -> int | None:
     """Tokens of a step, padding included, if its rows have different lengths and their number is not given."""
-    train = config.train
-    return None if train.batch or not by_tokens(config) else train.batch_tokens or default
+    return None if has_rows(config) else config.train.batch_tokens or default
 
 
 def check_tokens(train: TrainConfig, task: Task) -> None:
@@ -47,6 +46,11 @@ def check_tokens(train: TrainConfig, task: Task) -> None:
             f"batch_tokens = {train.batch_tokens}: a step has at least {pluralize(task.reading.multiple, 'row')}, and {rows} of up "
             f"to {length} tokens have {rows * length:,}; give as many, or a shorter context, or batch"
         )
+
+
+def has_rows(config: RunConfig) -> bool:
+    """Whether all steps have as many rows: their number is given, or rows are equally long."""
+    return config.train.batch is not None or not by_tokens(config)
 
 
 def by_tokens(config: RunConfig) -> bool:

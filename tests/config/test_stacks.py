@@ -43,6 +43,8 @@ def test_one_layer_per_stack_stands_for_the_whole() -> None:
     assert preset("gpt1").shallow().decoder.ends_in_norm() is False
 
 
+YARN = {"kind": "yarn", "factor": 3, "original": 8}
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "a model needs an encoder, a decoder or both"),
     ({"decoder": BESIDE}, "decoder.block.cross needs an encoder, and is allowed only in a decoder"),
@@ -115,6 +117,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"decoder": merge(STACK, {"block": {"mixer": {"relative": {"fraction": 0.2}}}})},
         "rotary positions rotate pairs of channels, and head_dim = 4 · fraction = 0 has no room for them",
+    ),
+    (  # Hugging Face transformers blends three channels as it would two, and fails for five
+        {"decoder": merge(STACK, {"block": {"mixer": {"relative": {"fraction": 0.8, "scaling": YARN}}}})},
+        "yarn blends frequencies over an even number of rotated channels, and head_dim = 4 · fraction = 3",
     ),
 ]
 

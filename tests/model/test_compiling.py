@@ -18,7 +18,7 @@ PROGRAM = "model.compiled_steps"
 def test_every_family_draws_the_same_tokens_in_few_graphs() -> None:
     """Over rows alone and together, of equal and unequal lengths, and over capacities of the cache."""
     told = json.loads(programs.run(PROGRAM, "families"))
-    assert len(told) == 7
+    assert len(told) == 5
     graphs = {name: 3 if name == "encoder-decoder" else 2 for name in told}  # one for padded sources
     assert told == {name: [True, count] for name, count in graphs.items()}
 
@@ -34,10 +34,14 @@ needs_compiler = pytest.mark.skipif(not device.has_compiler(), reason="torch.com
 
 @needs_compiler
 def test_the_compiler_computes_the_same() -> None:
-    """For one row; rounded weights within their rounding of rows to bf16. `both graphs trained` compares several rows, too."""
-    trained, rounded = json.loads(programs.run(PROGRAM, "inductor", "trained", "int8"))
+    """For one row. `both graphs trained` compares several rows, too, and `inductor int8` rounded weights: each compiles as long."""
+    (trained,) = json.loads(programs.run(PROGRAM, "inductor", "trained"))
     assert trained < 1e-5
-    assert rounded < 0.02
+
+
+def test_steps_of_rounded_weights_are_captured() -> None:
+    """In the compiler's code they differ by the rounding of rows to bf16, here by nothing."""
+    assert float(programs.run(PROGRAM, "captured", "int8")) < 1e-5
 
 
 @needs_compiler

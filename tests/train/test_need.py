@@ -51,6 +51,24 @@ def test_tokens_that_are_read_stay_in_memory_once(device: str, tokens: int, held
     assert need.held_by_process(device, store, tokens) == held + (PROCESS if device == "cpu" else 0)
 
 
+@pytest.mark.parametrize(("rows", "refused"), [(need.LARGE // 64, True), (need.LARGE // 64 - 1, False)])
+def test_rows_that_cannot_fit_are_refused_before_a_step_is_read(
+    machine: None, monkeypatch: pytest.MonkeyPatch, rows: int, refused: bool
+) -> None:
+    """A task whose steps cannot be read; precisions are tried until one fits, and fewer rows are left to the whole account."""
+    model = sized(1, vocab_size=16, dim=16)
+    task = acting(Task, shapes=lambda self: [(4 * rows, 64)], reading=SimpleNamespace(model=model))
+    needs = {"fp32": 4 * GIB, "bf16": 3 * GIB}
+    monkeypatch.setattr(need, "training_bytes", lambda model, rows, precision, *more: needs[precision])
+    if not refused:
+        need.check_rows(task, TrainConfig(accumulate=4), needs, "cpu")
+        return
+    with pytest.raises(HeddleError, match=r"needs about 3\.0 GiB, but only 1\.0 GiB"):
+        need.check_rows(task, TrainConfig(accumulate=4), needs, "cpu")
+    needs["bf16"] = GIB
+    need.check_rows(task, TrainConfig(accumulate=4), needs, "cpu")
+
+
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 of 10 GiB is free, of which this process has half a GiB."""

@@ -19,6 +19,7 @@ from heddle.account.parameters import parameters
 from heddle.config import SavedConfig, TransformerConfig, sized
 from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
+from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus, Part
 from heddle.data.order import windows_per_epoch
 from heddle.errors import HeddleError
@@ -301,6 +302,25 @@ def test_a_precision_that_cannot_win_is_not_tried(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(rates, "slowdown", lambda *arguments, slower=slower: slower)
         assert faster_precision(READING, "cpu", RunConfig()) == expected
         assert sorted(tried) == ([] if units is False or slower > 1 else ["bf16", "fp32"])
+
+
+@pytest.mark.parametrize(("train", "rows"), [({"batch": 8}, 8), ({"batch_tokens": 256}, 32)])
+def test_a_rate_is_of_the_rows_that_are_trained(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: dict[str, Any], rows: int
+) -> None:
+    """Short documents: eight rows that were asked for do not become as many as the tokens of eight whole contexts."""
+    shapes: list[tuple[int, ...]] = []
+    (tmp_path / "short.jsonl").write_text("".join(f'{{"text": "{number}"}}\n' for number in range(1000)))
+
+    def seconds(task: Any, train: Any, batch: Batch, *more: Any) -> float:
+        shapes.append(tuple(batch.tokens.shape))
+        return 1.0
+
+    monkeypatch.setattr(rates, "_seconds", seconds)
+    monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path / "measurements"))
+    data = {"sources": [str(tmp_path / "short.jsonl")], "layout": "documents"}
+    prepare(config(data=data, products="torch", **{"batch": None, **train}), tmp_path / "run")
+    assert {rows for rows, _ in shapes} == {rows}, shapes
 
 
 def test_who_multiplies(planning: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
