@@ -9,6 +9,7 @@ from heddle.config.model import TransformerConfig
 from heddle.config.train import TrainConfig
 from heddle.data.record_store import Store
 from heddle.errors import HeddleError
+from heddle.model.precision import DTYPES
 from heddle.train.length import step_size
 from heddle.train.runtime import resident
 from heddle.train.task import Task
@@ -45,10 +46,11 @@ def _shapes(task: Task, train: TrainConfig) -> tuple[tuple[int, int], ...]:
     return tuple((-(-rows // train.accumulate), length) for rows, length in task.shapes())
 
 
-def check_rows(task: Task, train: TrainConfig, precisions: Iterable[str], device: str) -> None:
+def check_rows(task: Task, train: TrainConfig, device: str) -> None:
     """Refuse rows that do not fit even without targets, before a step is read: reading so large a one may fill the memory."""
     rows = Need(_shapes(task, train), targets=0.0)
     if max(count * length for count, length in rows.shapes) >= LARGE:
+        precisions = DTYPES if train.precision == "auto" else (train.precision,)
         check_memory((rows.bytes(task.reading.model, name, train) for name in precisions), device)
 
 

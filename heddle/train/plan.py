@@ -102,8 +102,7 @@ def plan(
     # Refuses texts that are too short for it.
     small = make_task(config.task, replace(reading, rows=batch, batch_tokens=padded, multiple=least))
     check_tokens(train, small)
-    precisions = DTYPES if train.precision == "auto" else (train.precision,)
-    check_rows(small, measurable(train, smallest), precisions, device)
+    check_rows(small, measurable(train, smallest), device)
     need = Need.of(small, train)
     precision = _precision(config, replace(reading, rows=rows), device, need)
     found = _sized(config, reading, small, need, batch, device, precision, start)

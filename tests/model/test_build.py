@@ -46,7 +46,7 @@ def test_every_parameter_is_filled(config: TransformerConfig) -> None:
     initialise(model, config, torch.Generator().manual_seed(0))
     for name, parameter in model.named_parameters():
         assert parameter.isfinite().all(), name
-        if name.endswith("bias"):  # those of experts are stacked
+        if name.endswith(("bias", "sinks")):  # those of experts are stacked
             assert (parameter == 0).all(), name
         elif parameter.ndim == 1:
             assert (parameter == 1).all(), name

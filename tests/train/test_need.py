@@ -61,12 +61,12 @@ def test_rows_that_cannot_fit_are_refused_before_a_step_is_read(
     needs = {"fp32": 4 * GIB, "bf16": 3 * GIB}
     monkeypatch.setattr(need, "training_bytes", lambda model, rows, precision, *more: needs[precision])
     if not refused:
-        need.check_rows(task, TrainConfig(accumulate=4), needs, "cpu")
+        need.check_rows(task, TrainConfig(accumulate=4), "cpu")
         return
     with pytest.raises(HeddleError, match=r"needs about 3\.0 GiB, but only 1\.0 GiB"):
-        need.check_rows(task, TrainConfig(accumulate=4), needs, "cpu")
+        need.check_rows(task, TrainConfig(accumulate=4), "cpu")
     needs["bf16"] = GIB
-    need.check_rows(task, TrainConfig(accumulate=4), needs, "cpu")
+    need.check_rows(task, TrainConfig(accumulate=4), "cpu")
 
 
 @pytest.fixture
