@@ -1290,7 +1290,7 @@ FAULTS = [
           old="max(1, round(tokens / context))", new="max(1, int(tokens / context))"),
     Fault("rows that were asked for are tokens", "train/sizes.py",
           test="train/test_sizes.py::test_steps_of_rows_of_different_lengths_are_tokens_unless_rows_are_asked_for",
-          old="None if train.batch or not by_tokens(config)", new="None if not by_tokens(config)"),
+          old="config.train.batch is not None or not by_tokens(config)", new="not by_tokens(config)"),
     Fault("unscored targets are scored", "train/extent.py",
           test="train/test_extent.py::test_what_is_scored_is_the_rest_of_what_is_cut_and_unscored",
           old="1 - (self.cut + self.unscored) / self.targets", new="1 - self.cut / self.targets"),

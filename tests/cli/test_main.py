@@ -71,7 +71,11 @@ def test_a_dash_is_standard_input_but_for_the_value_of_an_option() -> None:
     words = ["classify", "-", "--json", "-", "--stop", "-", "a-b"]
     assert _without_dash(words) == ["classify", "/dev/stdin", "--json", "/dev/stdin", "--stop", "-", "a-b"]
     text = "".join(path.read_text() for path in (programs.ROOT / "heddle/cli").glob("*.py"))
-    named = {name.replace("_", "-") for name in re.findall(r"(\w+): bool = False", text)} - {"as-json", "pairs"}
+    named = {name.replace("_", "-") for name in re.findall(r"(\w+): bool = False", text)} - {
+        "as-json",
+        "pairs",
+        "several",
+    }
     assert {f"--{name}" for name in named} == FLAGS
 
 

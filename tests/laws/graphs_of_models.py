@@ -41,7 +41,7 @@ def main() -> None:
     counts = {}
     for name, text in json.load(sys.stdin).items():
         model = build(TransformerConfig.of(text))
-        for form, training in [*((form, True) for form in FORMS), ("whole", False)]:
+        for form, training in (("padded", True), ("packed", True), ("whole", False)):
             counts[f"{name} {form} {'training' if training else 'evaluation'}"] = graphs(model, form, training)
     print(json.dumps(counts))
 

@@ -12,20 +12,19 @@ ALIBI: dict[str, Any] = {"positions": "none", "relative": AlibiConfig()}
 # In each, what another has not. The two kernels that take long to compile have a test of their own: tests/nn/test_kernels.py.
 MODELS = {
     "auto": config_of(**COMMON, dropout=0.1, placement="sandwich"),
-    "reference": config_of(**COMMON, dropout=0.1, kernel="reference", positions="both", cap=2.0),
-    "plain": config_of(**COMMON, dropout=0.1, kernel="plain", window=3, wiring="parallel", **ALIBI),
+    "plain": config_of(**COMMON, dropout=0.1, kernel="plain", window=3, cap=2.0, wiring="parallel", **ALIBI),
     "sdpa": config_of(
         **COMMON, dropout=0.1, kernel="sdpa", positions="none", relative=BucketsConfig(buckets=8, furthest=20)
     ),
     "experts": config_of(**COMMON, dropout=0.1, first=ConvolutionConfig(), ffn="moe"),
-    "recurrent": config_of(**COMMON, dropout=0.1, first=RecurrentConfig(), positions="sinusoidal", ffn="none"),
+    "recurrent": config_of(**COMMON, dropout=0.1, first=RecurrentConfig(), positions="both", ffn="none"),
 }
 
 
 def test_a_forward_pass_is_one_graph() -> None:
     tables = {name: config.to_dict() for name, config in MODELS.items()}
     counts = json.loads(programs.run("laws.graphs_of_models", given=json.dumps(tables)))
-    assert len(counts) == 4 * len(MODELS)
+    assert len(counts) == 3 * len(MODELS)
     # The balance of experts counts documents, so that their number is one more size: the second makes it a variable.
     assert counts.pop("experts packed training") == 2
     assert set(counts.values()) == {1}, counts

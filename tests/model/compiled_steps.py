@@ -17,7 +17,7 @@ from heddle.config import RecurrentConfig, RotaryConfig, SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import Engine, Lookup, generate, naive
 from heddle.model import Transformer, build
-from heddle.model.compiling import compile_steps, warm_up
+from heddle.model.compiling import LIBRARIES, compile_steps, warm_up
 from heddle.model.device import compile_graphs
 from heddle.model.quantize import quantize
 from tests.graphs import Graphs
@@ -126,11 +126,17 @@ def changes() -> dict[str, bool]:
     return told
 
 
-def inductor(kind: str, graphs: int = 1) -> float:
-    """The largest difference of logits from those of the same steps without a compiler, relative to the largest one."""
+def inductor(kind: str, graphs: int = 1, libraries: bool = False) -> float:
+    """The largest difference of logits from those of the same steps without a compiler, relative to the largest one.
+
+    The compiler's own products for one row take twice as long to compile as those of `libraries`.
+    """
     more = {"relative": RotaryConfig(), "positions": "none", "kv_heads": 2, "ffn": "gated"}
     model = quantize(made("learned", depth=1, dim=64, **more), kind)
     compiled = compile_steps(copy.deepcopy(model))
+    if libraries:
+        assert compiled.steps is not None
+        compiled.steps.use(False, LIBRARIES)
     warm_up(compiled, (1, 2)[:graphs])
     worst = 0.0
     with torch.inference_mode():
@@ -166,6 +172,7 @@ if __name__ == "__main__":
         "families": families,
         "changes": changes,
         "inductor": lambda: [inductor(kind) for kind in words],
+        "libraries": lambda: inductor(words[0], libraries=True),
         "captured": lambda: captured(words[0]),
         "both graphs": lambda: inductor(words[0], 2),
         "small": small,

@@ -34,9 +34,8 @@ needs_compiler = pytest.mark.skipif(not device.has_compiler(), reason="torch.com
 
 @needs_compiler
 def test_the_compiler_computes_the_same() -> None:
-    """For one row. `both graphs trained` compares several rows, too, and `inductor int8` rounded weights: each compiles as long."""
-    (trained,) = json.loads(programs.run(PROGRAM, "inductor", "trained"))
-    assert trained < 1e-5
+    """For one row. `inductor trained int8` has the compiler's own products, `both graphs trained` several rows, in minutes."""
+    assert float(programs.run(PROGRAM, "libraries", "trained")) < 1e-5
 
 
 def test_steps_of_rounded_weights_are_captured() -> None:
