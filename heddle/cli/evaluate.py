@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from heddle.cli.benchmarks import evaluate_published
+from heddle.cli.inputs import reader_of
 from heddle.cli.models import open_model
 from heddle.cli.say import bar, console, document, estimate, find_run, table
 from heddle.cli.scored import Scored, held_out, read_files, task_of
@@ -13,7 +14,6 @@ from heddle.config.decoding import BeamConfig, WeightKind, completed
 from heddle.config.tasks import TranslationConfig
 from heddle.data.corpus import Corpus
 from heddle.data.examples import Example
-from heddle.data.notes import Reader
 from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.generate.bleu import TranslationScore, metrics, score_translations
@@ -113,7 +113,7 @@ def evaluate(
     ready = open_model(path, device, weights)
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
     length = _length(context, model.config.context)
-    reader = Reader(encoding or "utf-8", "items" if skip_invalid else "none")
+    reader = reader_of(encoding or "utf-8", skip_invalid)
     scored = read_files(files, path, config, tokenizer, named, reader) if files else held_out(path)
     corpus, layout = Corpus(validation=scored.part), layout_of(config)
     task = make_task(task_of(config), Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from heddle.cli.streams import input_lines, is_piped
-from heddle.config.data import Labels
+from heddle.config.data import DataConfig, Labels
 from heddle.data.examples import LABEL, TAGGED, Example, of_row, read_examples
-from heddle.data.files import COMPRESSED, STDIN, TABLES, TEXTS, kind_of, read_lines
+from heddle.data.files import COMPRESSED, STDIN, TABLES, TEXTS, check_line, kind_of, raw_lines, read_lines
 from heddle.data.notes import MalformedError, Reader
 from heddle.data.tables import Row, read_rows
 from heddle.errors import HeddleError, TextError, pluralize
@@ -80,7 +80,7 @@ class Inputs:
         numbers = count(1)
         for word in given:
             if word in STDIN:
-                yield from self._lines(input_lines(), "standard input")
+                yield from self._lines(input_lines(self.reader.encoding), "standard input")
             elif _is_file(word):
                 yield from self._file(Path(word))
             else:
@@ -97,7 +97,9 @@ class Inputs:
             for example in read_examples([file], ("text", LABEL), {}, "tokens", reader=self.reader):
                 yield example, {"words": list(example.texts["text"]), "tags": list(example.label or ())}
         else:
-            yield from self._lines(text_lines(file), str(file))
+            with self.reader.file():
+                lines = (line.rstrip("\r\n") for line in raw_lines(file, self.reader.encoding))
+                yield from self._lines(lines, str(file))
 
     def _lines(self, lines: Any, where: str) -> Iterator[tuple[Example, Mapping[str, Any]]]:
         """A text per line; or lines of JSON, if the first one is an object."""
@@ -109,6 +111,7 @@ class Inputs:
                     raise HeddleError(f"{where} has a text per line, but this run reads pairs of texts: give a table")
             row = Row({"text": line}, f"{where}:{number}")
             with self.reader.file():
+                check_line(line, row.origin, self.reader.encoding)
                 made = self._line(line, row, bool(objects and line.strip()))
                 self.reader.notes.read += 1
                 yield made
@@ -130,9 +133,13 @@ class Inputs:
         return of_row(replace(row, values={**row.values, **empty}), self.fields, columns, self.labels), row.values
 
 
-def reader_of(skip_invalid: bool) -> Reader:
-    """A reader that leaves out malformed items, or refuses the first."""
-    return Reader(skips="items" if skip_invalid else "none")
+def reader_of(encoding: str, skip_invalid: bool) -> Reader:
+    """A reader that leaves out malformed items, or refuses the first.
+
+    Raises:
+        HeddleError: Python knows no such encoding.
+    """
+    return Reader(DataConfig.of({"encoding": encoding}).encoding, "items" if skip_invalid else "none")
 
 
 class Items(list[Any]):

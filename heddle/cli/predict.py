@@ -51,6 +51,7 @@ def classify(
     threshold: float | None = None,
     out: Path | None = None,
     device: str = "auto",
+    encoding: str = "utf-8",
     skip_invalid: bool = False,
     json: bool = False,
 ) -> None:
@@ -76,8 +77,10 @@ def classify(
         Write the results to this new file, a row for each row of the input with its columns: .csv, .jsonl or .parquet.
     device
         auto, cpu, cuda or mps.
+    encoding
+        Encoding of the files, such as cp1252.
     skip_invalid
-        Leave out malformed rows of tables and lines of JSON, and say how many there are.
+        Leave out malformed rows and lines, and say how many there are.
     json
         One JSON document on stdout. Of several texts, each is one line.
     """
@@ -98,7 +101,7 @@ def classify(
         ("text", "pair") if pairs else ("text",),
         columns,
         "tokens" if kind == "words" else "classes",
-        reader_of(skip_invalid),
+        reader_of(encoding, skip_invalid),
     )
     items = inputs.read(texts, pair or ())
     cut = 0
@@ -127,6 +130,7 @@ def fill(
     text_column: str | None = None,
     out: Path | None = None,
     device: str = "auto",
+    encoding: str = "utf-8",
     skip_invalid: bool = False,
     json: bool = False,
 ) -> None:
@@ -147,8 +151,10 @@ def fill(
         Write the results to this new file, a row for each row of the input with its columns: .csv, .jsonl or .parquet.
     device
         auto, cpu, cuda or mps.
+    encoding
+        Encoding of the files, such as cp1252.
     skip_invalid
-        Leave out malformed rows of tables and lines of JSON, and say how many there are.
+        Leave out malformed rows and lines, and say how many there are.
     json
         One JSON document on stdout. Of several texts, each is one line.
     """
@@ -158,7 +164,7 @@ def fill(
         check_out(out)
     ready, tokenizer = _opened(run, device)
     check_fills(ready.model, tokenizer)
-    items = _plain_inputs(ready, text_column, skip_invalid).read(texts)
+    items = _plain_inputs(ready, text_column, encoding, skip_invalid).read(texts)
     printed = console()
     results: list[dict[str, Any]] = []
     nothing = dict.fromkeys(field.name for field in fields(Filling) if field.name != "text")
@@ -194,6 +200,7 @@ def embed(
     out: Path | None = None,
     text_column: str | None = None,
     device: str = "auto",
+    encoding: str = "utf-8",
     skip_invalid: bool = False,
     json: bool = False,
 ) -> None:
@@ -223,15 +230,17 @@ def embed(
         Column of the text in tables. Defaults to the one that the run was trained on.
     device
         auto, cpu, cuda or mps.
+    encoding
+        Encoding of the files, such as cp1252.
     skip_invalid
-        Leave out malformed rows of tables and lines of JSON, and say how many there are.
+        Leave out malformed rows and lines, and say how many there are.
     json
         One JSON document on stdout. Of several texts, each is one line.
     """
     if out is not None:
         check_out(out, (".npy", ".safetensors", *ROWS))
     ready, tokenizer = _opened(run, device)
-    items = _plain_inputs(ready, text_column, skip_invalid).read(texts)
+    items = _plain_inputs(ready, text_column, encoding, skip_invalid).read(texts)
     rows: list[Vector | None] = []
     cut = 0
 
@@ -277,11 +286,11 @@ def _opened(run: str, device: str) -> tuple[Ready, Tokenizer]:
     return ready, ready.tokenizer
 
 
-def _plain_inputs(ready: Ready, column: str | None, skip_invalid: bool) -> Inputs:
+def _plain_inputs(ready: Ready, column: str | None, encoding: str, skip_invalid: bool) -> Inputs:
     """Texts alone, in the column that the user names or the run was trained on."""
     trained = (ready.config.data or DataConfig()).columns()
     named = {"text": column} if column is not None else {name: trained[name] for name in ("text",) if name in trained}
-    return Inputs(columns=named, reader=reader_of(skip_invalid))
+    return Inputs(columns=named, reader=reader_of(encoding, skip_invalid))
 
 
 def _predicted(kind: str, result: Prediction | None) -> dict[str, Any]:

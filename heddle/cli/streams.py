@@ -86,28 +86,29 @@ class Lasting(io.TextIOBase):
             print(f"heddle: nobody reads the output any more; {self.then}", file=sys.stderr)
 
 
-def read_input() -> str:
+def read_input(encoding: str = "utf-8") -> str:
     """All of standard input, as text.
 
     Raises:
-        HeddleError: it is not UTF-8.
+        HeddleError: it is not in this encoding.
     """
     raw = getattr(sys.stdin, "buffer", None)
     if raw is None:  # replaced by a text stream
         return str(sys.stdin.read())
     try:
-        return str(raw.read(), "utf-8")
+        return str(raw.read(), encoding)
     except UnicodeDecodeError as error:
-        raise HeddleError(f"standard input is not UTF-8 at byte {error.start}; convert it with iconv") from None
+        name = "UTF-8" if encoding == "utf-8" else encoding
+        raise HeddleError(f"standard input is not {name} at byte {error.start}; convert it with iconv") from None
 
 
-def input_lines() -> list[str]:
+def input_lines(encoding: str = "utf-8") -> list[str]:
     """The lines of standard input without their ends; as in a file, only a line feed ends one.
 
     Raises:
-        HeddleError: it is not UTF-8.
+        HeddleError: it is not in this encoding.
     """
-    *lines, last = read_input().removeprefix("\ufeff").split("\n")
+    *lines, last = read_input(encoding).removeprefix("\ufeff").split("\n")
     return [line.rstrip("\r") for line in (*lines, *([last] if last else []))]
 
 

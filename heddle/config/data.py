@@ -57,7 +57,7 @@ class DataConfig(Config):
     """Leave out what cannot be read: rows with something else in a column, lines that are no JSON, bytes in another encoding. It
     is counted and told. Otherwise training stops at the first one; heddle data lint names all."""
     unlabelled: tuple[str, ...] = ()
-    """Labels that mean that a record has none, such as - or -1; these records are left out."""
+    """Labels that mean that a record has none, such as - or -1: it is left out. Words with such a tag are no targets."""
     tokenizer: str = "bpe"
     """bytes, characters, words, bpe, wordpiece or unigram, trained on the text; or the path of a tokenizer.json or a run."""
     tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096

@@ -232,6 +232,11 @@ class RunConfig(Config):
                 raise ValueError(
                     f"{field} = {column!r} names a column that task.kind = {self.task.kind!r} does not read; it reads {reads}"
                 )
+        if self.data.unlabelled and "label" not in self.task.fields:
+            raise ValueError(
+                f"unlabelled = {self.data.unlabelled[0]} has no effect with task.kind = {self.task.kind!r}, which reads no "
+                "labels: leave it out"
+            )
         if self.data.separator != DataConfig.model_fields["separator"].default and self.task.labels != "several":
             raise ValueError(
                 f"separator = {self.data.separator!r} has no effect with task.kind = {self.task.kind!r}, whose records have one "

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from math import isfinite
@@ -22,6 +22,7 @@ TAGGED = (".conll", ".conllu", ".bio", ".iob", ".iob2")
 """The extensions of files with a word and its tag per line that are read from folders."""
 LABEL, MESSAGES = "label", "messages"
 NO_LABEL = "unlabelled"  # what is left out because the user said that its label means none
+NO_TAG = "unlabelled words"
 
 
 @displayed(".fields")
@@ -102,15 +103,28 @@ def read_examples(
     some = False
     for example in examples:
         some = True
-        if example.label in reader.unlabelled:
-            said = f"records have the label {example.label}, which says that they have none"
-            reader.notes.add(NO_LABEL, example.origin, said, "they are left out")
-            continue
-        yield example
+        if (labelled := _labelled_part(example, labels, reader)) is not None:
+            yield labelled
     if not some and not reader.notes.left_out:
         raise HeddleError(f"{', '.join(map(str, sources))}: no records; every file there is empty")
     for line in reader.notes.lines() if warns else ():
         warnings.warn(line, stacklevel=2)
+
+
+def _labelled_part(example: Example, labels: Labels, reader: Reader) -> Example | None:
+    """A record without the tags of words that mean that there is none; None if its label means that, or all of its tags."""
+    found = example.label if isinstance(example.label, tuple) and labels != "roles" else (example.label,)
+    none = next((each for each in found if each and each in reader.unlabelled), None)
+    if none is None:
+        return example
+    tags = tuple("" if tag in reader.unlabelled else str(tag) for tag in found)
+    if labels == "tokens" and any(tags):
+        said = f"sentences have words with the tag {none}, which says that they have none"
+        reader.notes.add(NO_TAG, example.origin, said, "these words are no targets", left_out=False)
+        return replace(example, label=tags)
+    said = f"records have the label {none}, which says that they have none"
+    reader.notes.add(NO_LABEL, example.origin, said, "they are left out")
+    return None
 
 
 def example_files(
@@ -295,7 +309,8 @@ def _tagged(file: Path, columns: Mapping[str, str], reader: Reader) -> Iterator[
                         f"at least {needed} are needed" if len(cells) < needed else f"the first line has {width}"
                     )
                     raise MalformedError("wrong number of columns", f"{file}:{number}", fault)
-                words.append((cells[(word_at or 1) - 1], cells[-1 if tag_at is None else tag_at - 1]))
+                # No tag ends in a no-break space, and a class of its own would not show.
+                words.append((cells[(word_at or 1) - 1], cells[-1 if tag_at is None else tag_at - 1].strip()))
             texts = {"text": tuple(word for word, _ in words)}
             return Example(texts, tuple(tag for _, tag in words), f"{file}:{lines[0][0]}")
 

@@ -17,11 +17,16 @@ SHARED = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "
 
 
 def message_of(message: Any) -> Any:
-    """A message with its role and content, also if it is one of ShareGPT."""
+    """A message with its role and content, also if it is one of ShareGPT.
+
+    A weight is left out where it says what heddle does: only answers are learned, each as much as the others.
+    """
     if not isinstance(message, Mapping) or {"from", "value"} - set(message) or {"role", "content"} & set(message):
         return message
-    others = {key: value for key, value in message.items() if key not in ("from", "value", "weight")}
-    return {"role": SHARED.get(message["from"], message["from"]), "content": message["value"], **others}
+    role, weight = SHARED.get(message["from"], message["from"]), message.get("weight")
+    usual = ("weight",) if role != "assistant" or weight in (None, 1) else ()
+    others = {key: value for key, value in message.items() if key not in ("from", "value", *usual)}
+    return {"role": role, "content": message["value"], **others}
 
 
 def split_words(text: str) -> tuple[str, ...]:

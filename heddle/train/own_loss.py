@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -58,4 +59,7 @@ def scalar(total: object, own: OwnLoss) -> Float[Tensor, ""]:
         raise HeddleError(
             f"the loss {name!r} returned {shape}; it must return one number, the sum over the batch's targets"
         )
+    if torch.is_grad_enabled() and not total.requires_grad:
+        name = getattr(own, "__name__", type(own).__name__)
+        raise HeddleError(f"the loss {name!r} returned a number without a gradient: compute it from the scores")
     return total

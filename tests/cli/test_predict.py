@@ -309,6 +309,24 @@ def test_malformed_rows_are_refused_or_left_out_and_counted(
         assert "1 empty text of 3: no result" in found.err
 
 
+@pytest.mark.parametrize("name", ["new.txt", "new.csv"])
+def test_other_encodings_are_read_where_they_are_named(
+    heddle: Heddle, refused: Refused, runs: Path, tmp_path: Path, name: str
+) -> None:
+    rows = ["the warp", "caf\u00e9", "over"]
+    (tmp_path / name).write_text("\n".join(["text", *rows] if name.endswith(".csv") else rows), "cp1252")
+    line = 3 if name.endswith(".csv") else 2
+    for command in (["classify", "class"], ["embed", "class"]):
+        assert f"{name}:{line}: not UTF-8 (0xe9)" in refused(*command, name)
+        read = lines(heddle(*command, name, "--encoding", "cp1252", "--json").out)
+        assert [each["text"] for each in read] == rows
+        left = heddle(*command, name, "--skip-invalid", "--json")
+        assert [each["text"] for each in lines(left.out)] == [rows[0], rows[2]]
+        assert f"left out: 1 of 3 items (not UTF-8: 1, first {name}:{line})" in left.err
+    for command in (["classify", "class"], ["eval", "class"]):
+        assert "encoding = 'cp12522' is none that Python knows" in refused(*command, name, "--encoding", "cp12522")
+
+
 def test_columns_of_several_kinds_fit_into_text_and_not_into_parquet(
     heddle: Heddle, refused: Refused, runs: Path, tmp_path: Path
 ) -> None:

@@ -438,6 +438,18 @@ class TestConversations:
         assert (one.label, one.texts["messages"]) == (("system", "user", "assistant"), ("be", "hi", "yes"))
         assert other.label == ("user", "assistant")
 
+    @pytest.mark.parametrize(("weight", "read"), [(None, True), (1, True), (1.0, True), (0, False), (0.5, False)])
+    def test_an_answer_that_must_not_be_learned_is_named(
+        self, tmp_path: Path, weight: float | None, read: bool
+    ) -> None:
+        messages = [{"from": "human", "value": "hi", "weight": 0}, {"from": "gpt", "value": "yes", "weight": weight}]
+        (tmp_path / "a.jsonl").write_text(json.dumps({"conversations": messages}))
+        reader = Reader(skips="items")
+        found = list(read_examples([tmp_path / "a.jsonl"], ("messages",), labels="roles", reader=reader))
+        assert [example.label for example in found] == [("user", "assistant")] * read
+        wanted = [] if read else ["message 2 has 'weight', which heddle does not read: remove it"]
+        assert [note.said for note in reader.notes] == wanted
+
     def test_what_is_no_message_is_named(self, tmp_path: Path) -> None:
         for message, line in (
             ({"from": "tool", "value": "x"}, "message 1 has the role 'tool', none of system, user, assistant"),
@@ -458,6 +470,34 @@ def test_labels_that_mean_none_are_left_out_if_they_are_named(tmp_path: Path) ->
     assert found.label == "1"
     assert reader.notes.left_out == {"unlabelled": 2}
     assert DataConfig(unlabelled=-1).unlabelled == ("-1",)
+
+
+def test_words_whose_tag_means_none_are_no_targets(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("a O\nb -\n\nc -\nd -\n\ne O\n")
+    reader = Reader(unlabelled=("-",))
+    found = read_examples([tmp_path / "a.conll"], ("text", "label"), labels="tokens", reader=reader)
+    assert [(each.texts["text"], each.label) for each in found] == [(("a", "b"), ("O", "")), (("e",), ("O",))]
+    assert [(note.kind, note.count, note.left_out) for note in reader.notes] == [
+        ("unlabelled words", 1, False),
+        ("unlabelled", 1, True),
+    ]
+
+
+def test_a_record_with_a_label_that_means_none_among_several_is_left_out(tmp_path: Path) -> None:
+    labels = (["-"], ["a"], ["a", "-"], [])
+    lines = [json.dumps({"text": "x", "label": each}) for each in labels]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    reader = Reader(unlabelled=("-",))
+    found = read_examples([tmp_path / "a.jsonl"], ("text", "label"), labels="several", reader=reader)
+    assert [each.label for each in found] == [("a",), ()]
+    assert reader.notes.left_out == {"unlabelled": 2}
+
+
+def test_a_tag_has_no_blanks_around_it(tmp_path: Path) -> None:
+    """A no-break space after a tag would make a class of its own that looks like the other."""
+    (tmp_path / "a.conll").write_text("a O\u00a0\nb\u00a0c O\n")
+    (found,) = read_examples([tmp_path / "a.conll"], ("text", "label"), labels="tokens")
+    assert (found.texts["text"], found.label) == (("a", "b\u00a0c"), ("O", "O"))
 
 
 def test_unequal_lines_are_never_skipped(tmp_path: Path) -> None:

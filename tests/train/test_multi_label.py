@@ -160,6 +160,8 @@ def test_a_classifier_of_one_answer_and_one_of_several_are_not_taken_for_each_ot
         task(MultiLabelConfig(label_weights={"hott": 2.0}))
     with pytest.raises(HeddleError, match=r"separator = '\\|' has no effect with task.kind = 'classification'"):
         RunConfig.of({"task": "classification", "data": {"separator": "|"}})
+    with pytest.raises(HeddleError, match=r"unlabelled = - has no effect with task.kind = 'translation'"):
+        RunConfig.of({"task": "translation", "data": {"unlabelled": "-"}})
 
 
 def test_a_label_that_every_text_has_is_weighed_as_if_one_had_not() -> None:

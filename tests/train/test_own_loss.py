@@ -12,6 +12,7 @@ import torch
 import heddle
 from heddle.config import RunConfig, TrainConfig
 from heddle.config.tasks import ClassificationConfig, ContrastiveConfig
+from heddle.data.batch import Batch
 from heddle.data.given import Given, corpus_of
 from heddle.errors import HeddleError
 from heddle.prove.laws import check_law
@@ -170,4 +171,12 @@ def test_scores_are_those_of_prediction_without_entries_that_only_fill_up(head: 
 def test_a_count_is_no_loss() -> None:
     with pytest.raises(HeddleError, match=r"returned a tensor of shape \[\]; it must return one number"):
         scalar(torch.tensor(3), own_losses.plain)
-    assert scalar(torch.tensor(3.0), own_losses.plain) == 3
+    assert scalar(torch.tensor(3.0, requires_grad=True), own_losses.plain) == 3
+
+
+def test_a_loss_without_a_gradient_is_refused_in_one_line() -> None:
+    def detached(scores: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return own_losses.plain(scores, batch).detach()
+
+    with pytest.raises(HeddleError, match="the loss 'detached' returned a number without a gradient"):
+        heddle.fit(decoder(), BYTES, TEXT, 2, loss=detached, **QUIET)
