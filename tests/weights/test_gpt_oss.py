@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM, 
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from heddle.account import parameter_count
-from heddle.weights import export_gguf, import_model, load
+from heddle.weights import export_gguf, export_model, import_model, load
 from heddle.weights.families import gpt_oss
 from heddle.weights.mxfp4 import Unpacked, unpacked
 from heddle.weights.tensors import Weights
@@ -110,6 +110,15 @@ def test_without_a_word_angles_are_slowed_as_in_transformers(make_published: Mak
     with torch.no_grad():
         wanted, found = published(TOKENS).logits, model.logits(model(TOKENS).hidden)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_window_in_any_layer_an_export_computes_the_same(make_published: Make, tmp_path: Path) -> None:
+    make_published("gpt_oss", layer_types=2 * ["full_attention"], num_hidden_layers=2).save_pretrained(
+        tmp_path / "published"
+    )
+    import_model(tmp_path / "published", tmp_path / "run")
+    export_model(tmp_path / "run", tmp_path / "out")  # compares what both compute
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["layer_types"] == 2 * ["full_attention"]
 
 
 def test_what_it_lacks_is_said(make_published: Make, tmp_path: Path) -> None:

@@ -120,7 +120,8 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "num_local_experts": ffn.experts,
         "num_experts_per_tok": ffn.active,
         "swiglu_limit": getattr(ffn.expert, "limit", None) or LIMIT,
-        "sliding_window": window,
+        # Hugging Face transformers makes the window's mask even where no layer uses it.
+        "sliding_window": window or DEFAULTS["sliding_window"],
         "layer_types": types,
     }
 
