@@ -1,6 +1,5 @@
 """What `heddle eval` scores: files, as a run's task reads them, or what the run held out; and what of them it does not score."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,13 +28,11 @@ from heddle.data.record_store import open_store
 from heddle.data.records import MISSED, Column, Records
 from heddle.data.sources import read_documents
 from heddle.data.tables import read_rows
+from heddle.data.unseen import known_labels, told_unseen
 from heddle.errors import HeddleError, pluralize
 from heddle.predict.classify import class_names
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.labelled import listed_names
 from heddle.train.material import TEXT
-
-SHOWN = 8  # labels in a line
 
 
 @dataclass(frozen=True)
@@ -68,10 +65,7 @@ class Scored:
         """What is not scored, in a line each."""
         lines = self.notes.lines()
         if self.unseen:
-            names = ", ".join(f"{name!r} ({count:,})" for name, count in list(self.unseen.items())[:SHOWN])
-            labels = f"{pluralize(sum(self.unseen.values()), 'label')} that the run has not learned: {names}"
-            how = "counted as missed" if self.several else "not scored"
-            lines.append(f"{how}: {labels}{', …' if len(self.unseen) > SHOWN else ''}")
+            lines.append(told_unseen(self.unseen, self.several, "the run"))
         if self.malformed and not self.notes.malformed:
             kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.malformed.items())
             count = pluralize(sum(self.malformed.values()), "item")
@@ -107,7 +101,6 @@ def read_files(
     _check_columns(named, task, config, run)
     data = (config.data or DataConfig()).override(named)
     reader = replace(reader, unlabelled=data.unlabelled)
-    unseen: Counter[str] = Counter()
     columns, records = data.columns(), task.fields != TEXT
     with standard_input(files, ".jsonl" if records else ".txt") as sources:
         if not records:
@@ -118,14 +111,15 @@ def read_files(
             _refuse_unread(example_files(sources, fields, columns, task.labels), reader.encoding)
         examples = list(read_examples(sources, fields, columns, task.labels, data.separator, reader))
         classes = class_names(config.model) if task.has_classes else ()
-        several, missed = task.labels == "several", list[int]()
+        several, unseen = task.labels == "several", dict[str, int]()
         if classes:
-            examples, missed = _known(examples, classes, run, unseen, several)
+            known = known_labels(examples, classes, str(run), several)
+            examples, unseen = known.examples, dict(known.unseen)
         part = records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat))
         if several and unseen:
-            counts = [[count] for count, example in zip(missed, examples, strict=True) if not example.empty]
+            counts = [[count] for count, each in zip(known.missed, examples, strict=True) if not each.empty]
             part = replace(part, columns={**part.columns, MISSED: Column.of(counts)})
-        return Scored(part, examples, reader.notes, reader.notes.left_out, dict(unseen), several)
+        return Scored(part, examples, reader.notes, reader.notes.left_out, unseen, several)
 
 
 def _check_columns(named: Collection[str], task: TaskConfig, config: SavedConfig, run: Path) -> None:
@@ -147,40 +141,6 @@ def _refuse_unread(files: Sequence[Path], encoding: str) -> None:
         raise HeddleError(
             f"{origin}: the column 'pair' would not be read: add --pair-column pair, or remove the column"
         )
-
-
-def _known(
-    examples: Sequence[Example], classes: tuple[str, ...], run: Path, unseen: Counter[str], several: bool
-) -> tuple[list[Example], list[int]]:
-    """The records without those whose label the run does not know, and without such labels of words and among several; and how
-    many each is without.
-
-    Raises:
-        HeddleError: it knows none of the labels, as if they were those of another task.
-    """
-    first: dict[str, str] = {}
-    known, missed = list[Example](), list[int]()
-    for example in examples:
-        names = example.label if isinstance(example.label, tuple) else (example.label,)
-        strange = [str(name) for name in names if name not in classes]
-        unseen.update(strange)
-        for name in strange:
-            first.setdefault(name, example.origin)
-        if names and len(strange) == len(names) and not several:
-            continue
-        if several:
-            example = replace(example, label=tuple(name for name in names if name in classes))
-        elif isinstance(example.label, tuple):
-            example = replace(example, label=tuple(name if name in classes else "" for name in example.label))
-        known.append(example)
-        missed.append(len(strange))
-    if unseen and not any(example.label or not count for example, count in zip(known, missed, strict=True)):
-        unknown = tuple(first)
-        raise HeddleError(
-            f"{first[unknown[0]]}: {run} does not know the label{'s' if len(unknown) > 1 else ''} {listed_names(unknown)}; "
-            f"it has learned {listed_names(classes)}"
-        )
-    return known, missed
 
 
 def task_of(config: SavedConfig) -> TaskConfig:

@@ -11,6 +11,7 @@ In reading order:
 - `base`: what both kinds of stores share; `origin`: the files and settings that a store was made from.
 - `parts`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
 - `tally`, `encode`: which part a record is for and which classes there are; ids and numbers of classes.
+- `unseen`: labels to evaluate on that a model has not learned.
 - `records`: records as columns of ids; `record_store` builds and opens a store of them (`build_records`, `RecordStore`).
 - `order`: which windows a step reads: a function of (seed, step).
 - `batch`: rows of ids to inputs and targets (`Batch`).

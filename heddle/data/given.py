@@ -23,10 +23,12 @@ from heddle.data.examples import LABEL, MESSAGES, Example, as_number, of_row
 from heddle.data.memory import EncodedDocument, part_of, part_of_encoded
 from heddle.data.notes import MalformedError, Reader
 from heddle.data.parts import first_bytes
+from heddle.data.records import MISSED, Column
 from heddle.data.sources import Document, Tally, describe_documents
 from heddle.data.split import choose_split
 from heddle.data.tables import Row
 from heddle.data.tally import ExamplesTally, class_names, for_parts
+from heddle.data.unseen import Known, known_labels, told_unseen
 from heddle.errors import HeddleError
 from heddle.text.tokenizer import Tokenizer
 
@@ -54,6 +56,7 @@ class Given:
         self.task, self.columns, self.what = task, columns, what
         self.items, self.names = items_of(data, what), class_names_of(data)
         self._reader = Reader()
+        self._unseen: Mapping[str, int] = {}
         self.ids = [_ids(item) for item in self.items] if self.items and _is_array(self.items[0]) else None
         if not self.items:
             raise HeddleError(f"{what}: empty; the task {task_name(task)} needs {self.needed()}")
@@ -78,9 +81,25 @@ class Given:
         """The records."""
         return self._each(self._example)
 
+    def known(self, classes: tuple[str, ...]) -> Known:
+        """The records with labels that a model with these classes has learned; all if it has none yet.
+
+        Raises:
+            HeddleError: it knows none of the labels.
+        """
+        examples = list(self.examples())
+        if not classes or not self.task.has_classes:
+            return Known(examples, [0] * len(examples), {})
+        found = known_labels(examples, classes, "the model", self.task.labels == "several")
+        self._unseen = found.unseen
+        return found
+
     def left_out(self) -> list[str]:
-        """What the last reading left out as malformed, in a line."""
-        return [f"{self.what}: {line}" for line in self._reader.notes.lines()]
+        """What the last reading left out as malformed, and labels that a model has not learned, in a line each."""
+        lines = self._reader.notes.lines()
+        if self._unseen:
+            lines.append(told_unseen(self._unseen, self.task.labels == "several", "the model"))
+        return [f"{self.what}: {line}" for line in lines]
 
     def _each(self, make: Callable[[int], Made]) -> Iterator[Made]:
         """What is made of each item; of malformed ones, only if they are not to be skipped, an error."""
@@ -239,7 +258,8 @@ def _records(
     if validation is None:
         return Corpus(records_of(given.examples(), tokenizer, labels, classes or given.classes(), chat))
     share = validation if isinstance(validation, float) else None
-    theirs = validation.examples() if isinstance(validation, Given) else None
+    known = validation.known(classes) if isinstance(validation, Given) else None
+    theirs = None if known is None else known.examples
     examples = list(for_parts(given.examples(), theirs))
     counted = ExamplesTally(share, labels)
     for example in examples:
@@ -251,6 +271,9 @@ def _records(
         if part := tally.add(example):
             parts[part].append(example)
     train, held_out = (records_of(part, tokenizer, labels, classes, chat) for part in parts.values())
+    if known is not None and known.unseen and labels == "several":
+        counts = [[count] for count, each in zip(known.missed, known.examples, strict=True) if not each.empty]
+        held_out = replace(held_out, columns={**held_out.columns, MISSED: Column.of(counts)})
     return Corpus(train, replace(held_out, blank=counted.blank))
 
 
@@ -260,8 +283,8 @@ def items_of(data: Any, what: str) -> list[Any]:
     Raises:
         HeddleError: it is something else.
     """
-    if isinstance(data, np.ndarray) and data.dtype.kind in "OUST" and data.ndim == 1:
-        return list(data.tolist())
+    if isinstance(data, np.ndarray) and data.dtype.kind in "OUST" and data.ndim in (1, 2):
+        return [tuple(row) for row in data.tolist()] if data.ndim == 2 else list(data.tolist())
     if isinstance(data, PathLike) or (isinstance(data, str) and _names_a_file(data)):
         raise HeddleError(
             f"{what}: {str(data)!r} names a file or a folder, and would be learned as a text: read it with "
@@ -348,8 +371,8 @@ def _ids(item: Any) -> Ids:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's scalars and arrays, and tuples, as Python's own values; what is missing in a data frame is None."""
-    if isinstance(value, np.generic | np.ndarray):
+    """Scalars and arrays of numpy and torch, and tuples, as Python's own values; what is missing in a data frame is None."""
+    if isinstance(value, np.generic | np.ndarray) or (isinstance(value, Tensor) and not value.is_meta):
         value = value.tolist()
     if isinstance(value, float) and isnan(value):
         return None

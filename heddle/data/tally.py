@@ -221,3 +221,8 @@ def class_names(labels: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     except ValueError:
         return tuple(sorted(names))
+
+
+def listed_names(names: tuple[str, ...], most: int = 8) -> str:
+    """The first few names."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")

@@ -13,6 +13,7 @@ from heddle.config.model import ClassifierHeadConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.buckets import EMPTY
 from heddle.data.records import Column, Records
+from heddle.data.tally import listed_names
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
@@ -179,11 +180,6 @@ class ClassTask(LabelledTask):
         if said is not None and len(said) != count:
             raise HeddleError(f"{name} has {len(said)} numbers, but there are {count} classes")
         return np.ones(count) if said is None else np.array(said)
-
-
-def listed_names(names: tuple[str, ...], most: int = 8) -> str:
-    """The first few names."""
-    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def check_classes(labels: npt.NDArray[Any], names: tuple[str, ...]) -> None:

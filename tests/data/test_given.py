@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pytest
+import torch
 
 import heddle
 from heddle.checks import as_list, checked
@@ -26,6 +27,8 @@ FRAMES = {
     "arrays": {"text": np.array(TEXTS), "label": np.array(LABELS)},
     "series": {"text": pandas.Series(TEXTS), "label": pandas.Categorical(LABELS)},
     "tuples": list(zip(TEXTS, LABELS, strict=True)),
+    "array of rows": np.array(list(zip(TEXTS, LABELS, strict=True))),
+    "array of objects": np.array(list(zip(TEXTS, LABELS, strict=True)), dtype=object),
 }
 
 
@@ -48,6 +51,14 @@ def test_texts_in_a_column_are_texts(texts: Any) -> None:
 def test_a_label_of_a_frame_may_be_a_numpy_number() -> None:
     frame = pandas.DataFrame({"text": TEXTS, "label": np.array([0.5, 1, 2], dtype=np.float32)})
     assert [float(str(example.label)) for example in read(frame, RegressionConfig())] == [0.5, 1.0, 2.0]
+
+
+def test_a_label_may_be_a_tensor() -> None:
+    assert [example.label for example in read(list(zip(TEXTS, torch.tensor([0, 1, 0]), strict=True)))] == [
+        "0",
+        "1",
+        "0",
+    ]
 
 
 @pytest.mark.parametrize(
