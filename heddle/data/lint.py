@@ -22,6 +22,7 @@ INVISIBLE = re.compile(
 MOJIBAKE = re.compile("[ÃÂ][\u0080-\u00bf]|â€[\u0080-\u00bf˜™œš“”¢¦]|ï»¿|\ufffd")
 
 MARKUP = re.compile(r"\s*(<!DOCTYPE|<html|<\?xml|<body|<head)\b", re.IGNORECASE)
+COMMENT = "#"
 QUOTED = re.compile(r'\s*"[^"]*"\s*')
 QUOTES = 0.1  # share of texts in quotes from which on it is a habit of the file
 NONE = frozenset(("", "-", "_", "?", "n/a", "na", "nan", "none", "null", "unlabeled", "unlabelled", "-1"))
@@ -206,6 +207,8 @@ class RecordLint:
         self._where: dict[str, str] = {}
         self._first: dict[bytes, str] = {}
         self._answered: Counter[str] = Counter()  # conversations with an answer, by part
+        self._signs: Counter[str] = Counter()  # tags of words that are a sign of comments
+        self._sign_at: dict[str, str] = {}
 
     def findings(self, labels: Labels) -> Iterator[Finding]:
         """Read everything, and once more if records have two sides, and say what was found.
@@ -283,6 +286,11 @@ class RecordLint:
             self._classes[part].update(filter(None, labels))
             for label in labels:
                 self._where.setdefault(f"{part} {label}", example.origin)
+            words = example.texts.get("text")
+            for word, label in zip(words, labels, strict=True) if isinstance(words, tuple) else ():
+                if word == COMMENT:
+                    self._signs[label] += 1
+                    self._sign_at.setdefault(label, example.origin)
 
     def _compare(self, written: Mapping[str, str], where: str) -> None:
         """Look for equal texts among those that are told apart."""
@@ -311,6 +319,15 @@ class RecordLint:
             only = next(iter(train))
             yield Finding("one class", True, total, total, "", f"labels are {only!r}", "classes need at least two")
         yield from self._unlabelled(train, total)
+        alone = [
+            tag for tag, count in self._signs.items() if tag not in ("", COMMENT) and count == train[tag] + held[tag]
+        ]
+        if alone:
+            yield Finding(
+                "comments", True, sum(self._signs[tag] for tag in alone), total + sum(held.values()), self._sign_at[alone[0]],
+                f"words are {COMMENT!r} with a tag that no other word has, such as {alone[0]!r}, as in a comment of two words",
+                f"remove these lines, or the blank after {COMMENT}",
+            )  # fmt: skip
         once = [label for label, count in train.items() if count == 1]
         if once:
             where = self._where[f"train {once[0]}"]

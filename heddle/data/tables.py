@@ -247,7 +247,10 @@ def _fields(
             except StopIteration:
                 return
             except csv.Error as error:
-                raise MalformedError("not CSV", f"{file}:{number}", f"not valid CSV ({error})") from error
+                returns = "new-line character" in str(error)
+                said = "its lines end in carriage returns alone" if returns else str(error)
+                advice = "end them with line feeds, as tr '\\r' '\\n' does" if returns else ""
+                raise MalformedError("not CSV", f"{file}:{number}", f"not valid CSV ({said})", advice) from error
             if row:
                 yield number, row
 

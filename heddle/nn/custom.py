@@ -40,7 +40,7 @@ class Custom(nn.Module):
 
     def made(self) -> nn.Module:
         """A new instance of the user's class, initialised by its constructor."""
-        kind = found(self.config)
+        kind = found(self.config, self.first)
         try:
             made = kind(self.width, **self.config.options)
         except Exception as error:
@@ -118,7 +118,7 @@ class OwnScores(Custom):
         return self.call(scores, queries[:, None, :, None], keys[:, None, None, :])
 
 
-def found(config: CustomConfig | ScoresConfig) -> type[nn.Module]:
+def found(config: CustomConfig | ScoresConfig, first: str = "dim") -> type[nn.Module]:
     """Import the user's class. Only a subclass of `nn.Module` is accepted, so that a config cannot call arbitrary code.
 
     Raises:
@@ -128,7 +128,7 @@ def found(config: CustomConfig | ScoresConfig) -> type[nn.Module]:
     try:
         kind = getattr(importlib.import_module(module), name)
     except Exception as error:
-        raise HeddleError(_refusal(config, error)) from error
+        raise HeddleError(_refusal(config, error, first)) from error
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise HeddleError(
             f"target = {config.target!r} is not a subclass of torch.nn.Module; name one as 'module:Class'"
@@ -136,7 +136,7 @@ def found(config: CustomConfig | ScoresConfig) -> type[nn.Module]:
     return kind
 
 
-def _refusal(config: CustomConfig | ScoresConfig, error: Exception, first: str = "dim") -> str:
+def _refusal(config: CustomConfig | ScoresConfig, error: Exception, first: str) -> str:
     said = " ".join(str(error).split())
     called = f"{config.target.split(':')[1]}({first}, **options)"
     return f"target = {config.target!r}: {type(error).__name__}: {said}; it must be importable and callable as {called}"

@@ -77,6 +77,7 @@ def test_one_field_may_be_a_long_document(tmp_path: Path) -> None:
         ("a.csv", 'source,target\n"a\n,b",c,d\n', "a.csv:2: 3 fields"),
         ("a.csv", 'source,target\n"a,b\n', "a.csv:2: not valid CSV (unexpected end of data)"),
         ("a.csv", 'source,target\n"a" x,b\n', "a.csv:2: not valid CSV"),
+        ("a.csv", "source,target\ra,b\r", "a.csv:1: not valid CSV (its lines end in carriage returns alone); end them with"),
         ("a.csv", "source,source\na,b\n", "a.csv:1: the header names the column 'source' twice"),
         ("a.csv", "source,targets\na,b\n", "a.csv:2: no column 'target'; there are: source, targets. Did you mean 'targets'?"),
         ("a.tsv", "source\ttarget\na\tb\tc\n", "a.tsv:2: 3 fields"),

@@ -128,6 +128,28 @@ def labelled(train: list[Any], validation: list[Any], labels: Labels = "classes"
     return {each.name: each for each in RecordLint(read).findings(labels)}
 
 
+@pytest.mark.parametrize(
+    ("words", "tags", "named"),
+    [
+        (("#", "the", "warp"), ("newdoc", "O", "B"), "newdoc"),
+        (("#", "the", "warp"), ("O", "O", "B"), None),  # a number sign
+        (("#", "5", "warp"), ("#", "CD", "NN"), None),  # as the Penn Treebank tags it
+        (("the", "#"), ("O", ""), None),
+    ],
+)
+def test_comments_that_are_read_as_words_are_named(words: Any, tags: Any, named: str | None) -> None:
+    def read() -> Iterator[tuple[str, Example]]:
+        for number in range(9):
+            yield "train" if number < 7 else "validation", Example({"text": words}, tags, f"a:{number}")
+
+    found = {each.name: each for each in RecordLint(read).findings("tokens")}
+    assert ("comments" in found) == (named is not None)
+    if named is not None:
+        line = "wrong: comments: 9 of 27 words are '#' with a tag that no other word has, such as 'newdoc'"
+        assert found["comments"].line().startswith(line)
+        assert found["comments"].where == "a:0"
+
+
 def test_labels() -> None:
     assert labelled(["x", "y"] * 9, ["x", "y"]) == {}
     assert labelled(["x", "x"], ["x"])["one class"].wrong

@@ -147,5 +147,7 @@ def test_only_the_reference_kernel_has_a_place_for_it() -> None:
         build(config(scores=own("Narrow")))(tokens())
     with pytest.raises(HeddleError, match=r"callable as SoftCap\(heads, \*\*options\)"):
         build(config(scores=own("SoftCap", width=3)))
+    with pytest.raises(HeddleError, match=r"callable as Missing\(heads, \*\*options\)"):
+        build(config(scores=own("Missing")))
     with pytest.raises(HeddleError, match=r"is not a subclass of torch\.nn\.Module"):
         build(config(scores={"target": "builtins:print"}))
