@@ -3,7 +3,9 @@
 Each measurement is kept for the machine (`heddle.model.measured`), so that two plans of one command agree.
 """
 
+import gc
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from statistics import median
 
@@ -26,6 +28,7 @@ from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.train.optimizer import Optimizer
+from heddle.train.runtime import give_back
 from heddle.train.sizes import has_rows
 from heddle.train.step import train_step
 from heddle.train.task import Reading, Task, tokens_read
@@ -98,10 +101,12 @@ def measure(
     }
 
     def seconds() -> float:
-        if not steady:
-            return _seconds(task, train, batch, device, precision, by_onednn, compiled)
-        with one_thread():
-            return _seconds(task, train, batch, device, precision, by_onednn, compiled, steady)
+        with one_thread() if steady else nullcontext():
+            taken = _seconds(task, train, batch, device, precision, by_onednn, compiled, steady)
+        # Else the training's tensors come on top of these: a model and its optimizer refer to each other until they are collected.
+        gc.collect()
+        give_back()
+        return taken
 
     return tokens_read(batch) / measured_once("training-step", about, seconds, device, steady)
 

@@ -47,6 +47,7 @@ class Heap:
     EVERY = 16  # steps between looks
 
     def __init__(self) -> None:
+        give_back()  # what measuring and loading left in pieces
         self.steps, self.needed, self.last = 0, 0, time.monotonic()
 
     def step(self) -> bool:
