@@ -68,7 +68,7 @@ def test_memory_of_steps_that_follow_fast_is_left_alone(given_back: dict[str, fl
         given_back["now"] += 0.01
         given_back["held"] = 100 if step < 20 else 200
         heap.step()
-    assert 2 <= given_back["count"] <= 20 / (0.03 * 200)
+    assert 3 <= given_back["count"] <= 1 + 20 / (0.03 * 200)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc gives memory back")
