@@ -113,17 +113,17 @@ def read_examples(
 
 def _labelled_part(example: Example, labels: Labels, reader: Reader) -> Example | None:
     """A record without the tags of words that mean that there is none; None if its label means that, or all of its tags."""
-    found = example.label if isinstance(example.label, tuple) and labels != "roles" else (example.label,)
-    none = next((each for each in found if each and each in reader.unlabelled), None)
+    all_labels = example.label if isinstance(example.label, tuple) and labels != "roles" else (example.label,)
+    none = next((each for each in all_labels if each and each in reader.unlabelled), None)
     if none is None:
         return example
-    tags = tuple("" if tag in reader.unlabelled else str(tag) for tag in found)
+    tags = tuple("" if tag in reader.unlabelled else str(tag) for tag in all_labels)
     if labels == "tokens" and any(tags):
-        said = f"sentences have words with the tag {none}, which says that they have none"
-        reader.notes.add(NO_TAG, example.origin, said, "these words are no targets", left_out=False)
+        message = f"sentences have words with the tag {none}, which says that they have none"
+        reader.notes.add(NO_TAG, example.origin, message, "these words are no targets", left_out=False)
         return replace(example, label=tags)
-    said = f"records have the label {none}, which says that they have none"
-    reader.notes.add(NO_LABEL, example.origin, said, "they are left out")
+    message = f"records have the label {none}, which says that they have none"
+    reader.notes.add(NO_LABEL, example.origin, message, "they are left out")
     return None
 
 

@@ -90,9 +90,9 @@ class Given:
         examples = list(self.examples())
         if not classes or not self.task.has_classes:
             return Known(examples, [0] * len(examples), {})
-        found = known_labels(examples, classes, "the model", self.task.labels == "several")
-        self._unseen = found.unseen
-        return found
+        known = known_labels(examples, classes, "the model", self.task.labels == "several")
+        self._unseen = known.unseen
+        return known
 
     def left_out(self) -> list[str]:
         """What the last reading left out as malformed, and labels that a model has not learned, in a line each."""
@@ -259,8 +259,8 @@ def _records(
         return Corpus(records_of(given.examples(), tokenizer, labels, classes or given.classes(), chat))
     share = validation if isinstance(validation, float) else None
     known = validation.known(classes) if isinstance(validation, Given) else None
-    theirs = None if known is None else known.examples
-    examples = list(for_parts(given.examples(), theirs))
+    held_out_examples = None if known is None else known.examples
+    examples = list(for_parts(given.examples(), held_out_examples))
     counted = ExamplesTally(share, labels)
     for example in examples:
         counted.add(example)
