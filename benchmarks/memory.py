@@ -134,11 +134,16 @@ WORDS: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
+def peak() -> int:
+    """The most bytes that this process has held since its peak was last counted anew; Linux only."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["VmHWM"].split()[0]) << 10
+
+
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Plan and train the first steps, in this process; the words are made in another, whose memory does not count."""
     from heddle.cli.train import read_words
     from heddle.train import Trainer, prepare
-    from heddle.train.runtime import resident
 
     words = json.loads(options.words)
     folder = Path(options.folder)
@@ -148,18 +153,19 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     training = trainer.session
     steps, began, held = min(options.steps, training.steps), time.perf_counter(), list[int]()
     while len(held) < steps and time.perf_counter() - began < options.seconds:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
         training.advance()
-        held.append(resident())
+        held.append(peak())
         if len(held) == steps // 2:
             trainer._score()
             training.save()
-    peak, half = max(held), len(held) // 2
+    half = len(held) // 2
     return {
         "recipe": name,
         "steps": len(held),
         "plan": planned.memory,
-        "peak": peak,
-        "ratio": planned.memory / peak,
+        "peak": max(held),
+        "ratio": planned.memory / max(held),
         "flat": max(held[half:]) / max(held[:half] or held),
         "precision": planned.chosen.precision,
         "seconds_per_step": (time.perf_counter() - began) / len(held),

@@ -38,29 +38,33 @@ def resident() -> int:
 class Heap:
     """Gives free memory back where the heap has come to be in pieces: blocks of other sizes than before fit into none of them.
 
-    The memory that the first steps needed is the measure. Pages that are given back cost time when they are used again, 0.3 ms per
-    MiB, so this happens only after a hundred times as long: it takes at most a hundredth of the time.
+    What the first steps need is the measure. In each of these that needs more than those before, the free pieces are given back at
+    once: the next ones begin without them. Pages that are given back cost time when they are used again, 0.3 ms per MiB, so later
+    this happens only after a hundred times as long: it takes at most a hundredth of the time.
     """
 
     SETTLED = 16  # steps until the measure is taken
-    GROWN = 1.15  # times the measure from which on memory is given back
-    EVERY = 16  # steps between looks
+    GROWN = 1.05  # times the measure from which on memory is given back
+    LOOK = 0.5  # seconds between looks after that
 
     def __init__(self) -> None:
         give_back()  # what measuring and loading left in pieces
-        self.steps, self.needed, self.last = 0, 0, time.monotonic()
+        self.steps, self.needed = 0, 0
+        self.last = self.looked = time.monotonic()
 
     def step(self) -> bool:
         """Called after each step; whether memory was given back."""
         self.steps += 1
-        if self.steps <= self.SETTLED:
-            self.needed = max(self.needed, resident())
+        now = time.monotonic()
+        settled = self.steps > self.SETTLED
+        if settled and now - self.looked < self.LOOK:
             return False
-        if self.steps % self.EVERY:
+        held, self.looked = resident(), now
+        fits = held < self.GROWN * self.needed if settled else held <= self.needed
+        if fits or (settled and now - self.last < 0.03 * held / 2**20):
             return False
-        held, now = resident(), time.monotonic()
-        if held < self.GROWN * self.needed or now - self.last < 0.03 * held / 2**20:
-            return False
+        if not settled:
+            self.needed = held
         self.last = now
         return give_back()
 
