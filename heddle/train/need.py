@@ -14,6 +14,9 @@ from heddle.train.length import step_size
 from heddle.train.runtime import resident
 from heddle.train.task import Task
 
+PIECES = (
+    1.1  # times what tensors hold, a heap holds whose blocks have other sizes from step to step: pieces that none fits
+)
 LARGE = 1 << 20  # tokens of a micro-batch from which reading one takes longer than accounting for it
 
 
@@ -38,8 +41,9 @@ class Need:
         return cls(shapes, min(1.0, 1.1 * size.targets / decoded))
 
     def bytes(self, model: TransformerConfig, precision: str, train: TrainConfig) -> int:
-        """What the tensors of a training hold, at most."""
-        return max(training_bytes(model, rows, precision, train, length, self.targets) for rows, length in self.shapes)
+        """What a training holds for its tensors, at most."""
+        most = max(training_bytes(model, rows, precision, train, length, self.targets) for rows, length in self.shapes)
+        return most if len(self.shapes) == 1 else int(PIECES * most)
 
 
 def _shapes(task: Task, train: TrainConfig) -> tuple[tuple[int, int], ...]:
