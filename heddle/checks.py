@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from heddle.errors import HeddleError, did_you_mean
+from heddle.errors import HeddleError, article, did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,7 +96,7 @@ def shown(value: Any) -> str:
     """A value, shortened to one line."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and not hasattr(value, "dtype"):  # a data frame
-        return f"a {type(value).__name__} of shape {list(shape)}"
+        return f"{article(type(value).__name__)} of shape {list(shape)}"
     if isinstance(shape, tuple):
         kind = "a tensor" if "torch" in type(value).__module__ else "an array"
         return f"{kind} of {str(value.dtype).removeprefix('torch.')} and shape {list(shape)}"
@@ -108,7 +108,7 @@ def shown(value: Any) -> str:
         text, whole = "", False
     if 0 < len(text) <= LONGEST and not (text.startswith("<") and re.search("at 0x|[.]{3}", text)):
         return text
-    return f"{text[:LONGEST]}…" if whole and len(text) > LONGEST else f"a {type(value).__name__}"
+    return f"{text[:LONGEST]}…" if whole and len(text) > LONGEST else article(type(value).__name__)
 
 
 def as_list(value: Any) -> list[Any] | None:

@@ -44,6 +44,11 @@ def pluralize(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def article(noun: str) -> str:
+    """A noun with its indefinite article: `a list`, `an int`."""
+    return f"{'an' if noun[:1].lower() in tuple('aeio') else 'a'} {noun}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'depth'?"`` for the nearest known name, or an empty string if none is near.
 

@@ -34,6 +34,9 @@ from heddle.nn.state import Fixed, Growing, State
 
 # Bytes that a process holds before its first tensor of training: Python, torch, what it compiles and keeps for its threads.
 PROCESS = 400 << 20
+# What a heap holds for tensors that come and go within a step, as multiples of their bytes: of activations, of the loss. Where one
+# block was, another seldom fits. Measured with glibc on the recipes (see docs/benchmarks.md).
+ACTIVATION_HEAP, LOSS_HEAP = 1.45, 1.15
 # Numbers in fp32 that an optimizer keeps for each parameter: of the blocks' matrices, of everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2), "sgd": (1, 1)}
 
@@ -189,10 +192,11 @@ def training_bytes(
     length: int | None = None,
     targets: float = 1.0,
 ) -> int:
-    """An upper bound of what training's tensors hold at once.
+    """What a process holds at most for the tensors of a training.
 
     It adds up the states, what a forward pass keeps, what the loss allocates (gradients of the head's table and of the
-    hidden vectors, a few copies of one chunk of logits), and a second gradient of the table.
+    hidden vectors, a few copies of one chunk of logits), and a second gradient of the table. All but the states take more of the
+    heap than their own bytes (`ACTIVATION_HEAP`, `LOSS_HEAP`).
 
     Args:
         rows: rows of a micro-batch.
@@ -218,7 +222,7 @@ def training_bytes(
     )
     activations = kept(config, rows, length, precision, checkpointed=train.checkpoint_activations).bytes
     average = 0 if train.ema is None else FP32 * trained(config, train).total
-    return held["total"] + average + activations + loss
+    return held["total"] + average + ceil(ACTIVATION_HEAP * activations) + ceil(LOSS_HEAP * loss)
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))

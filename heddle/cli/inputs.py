@@ -173,15 +173,15 @@ def named_text(number: int, of: int) -> str:
     return "the text" if of == 1 else f"text {number}"
 
 
-def text_lines(file: Path) -> Iterator[str]:
+def text_lines(file: Path, encoding: str = "utf-8") -> Iterator[str]:
     """The lines of a text file, without their ends.
 
     Raises:
-        HeddleError: there is no such file, or it is not text.
+        HeddleError: there is no such file, or it is not text in this encoding.
     """
     if not file.exists():
         raise HeddleError(f"{file}: no such file")
-    for line in read_lines(file):
+    for line in read_lines(file, encoding):
         yield line.rstrip("\r\n")
 
 

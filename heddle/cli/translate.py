@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heddle.cli.inputs import EMPTY, Items, named_text, placed, text_lines
+from heddle.cli.inputs import EMPTY, Items, named_text, placed, reader_of, text_lines
 from heddle.cli.models import Ready, open_model, strategy
 from heddle.cli.say import bar, console, document, find_run, pluralize
 from heddle.cli.streams import input_lines
@@ -34,6 +34,7 @@ def translate(
     no_repeat_ngram: int | None = None,
     crop: bool = False,
     rows: int = 128,
+    encoding: str = "utf-8",
     weights: WeightKind = "trained",
     device: str = "auto",
     json: bool = False,
@@ -70,6 +71,8 @@ def translate(
         Cut off the ends of sources that do not fit into the model's context, instead of refusing them.
     rows
         Sources that share each forward pass.
+    encoding
+        Encoding of the files and of standard input, such as cp1252.
     weights
         int8 or int4: round the weights, which takes less memory on a CPU, and less time with one text at once. See
         docs/serving.md for what it costs.
@@ -96,7 +99,7 @@ def translate(
     config = strategy(ready, BeamConfig, settings)
     if ready.tokenizer is None:
         raise HeddleError(f"{path} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
-    sources = _sources(files, prompt)
+    sources = _sources(files, prompt, reader_of(encoding, skip_invalid=False).encoding)
     what = f"translating {pluralize(len(sources), 'line')}"
     with bar(console(as_json=True), what) as done, placed(sources.origins):
         special = sentinels(ready.config.task, ready.tokenizer)
@@ -128,7 +131,7 @@ def _check_translates(run: Path, ready: Ready) -> None:
     raise HeddleError(f"{run} was not trained to translate; train one with task=translation{started}")
 
 
-def _sources(files: Sequence[Path], prompts: list[str] | None) -> Items:
+def _sources(files: Sequence[Path], prompts: list[str] | None, encoding: str) -> Items:
     """The texts to translate.
 
     Raises:
@@ -141,7 +144,7 @@ def _sources(files: Sequence[Path], prompts: list[str] | None) -> Items:
         found.append((text, named_text(number, len(prompts or ()))))
     for file in () if prompts is not None else files or (Path(STDIN[1]),):
         piped = str(file) in STDIN
-        lines = input_lines() if piped else text_lines(file)
+        lines = input_lines(encoding) if piped else text_lines(file, encoding)
         where = "standard input" if piped else str(file)
         found += [(line, f"{where}:{number}") for number, line in enumerate(lines, start=1)]
     if not any(text.strip() for text, _ in found):

@@ -29,7 +29,7 @@ from heddle.data.split import choose_split
 from heddle.data.tables import Row
 from heddle.data.tally import ExamplesTally, class_names, for_parts
 from heddle.data.unseen import Known, known_labels, told_unseen
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.text.tokenizer import Tokenizer
 
 LONGEST_PATH = 1024  # characters of a text that may be a path
@@ -306,7 +306,7 @@ def items_of(data: Any, what: str) -> list[Any]:
         return [dict(zip(data, values, strict=True)) for values in zip(*columns, strict=True)]
     listed = isinstance(data, Iterable) or hasattr(data, "__getitem__")
     if not listed or isinstance(data, Mapping | bytes | np.generic | type):
-        raise HeddleError(f"{what}: a text, a list or a dataset is needed, not a {type(data).__name__}")
+        raise HeddleError(f"{what}: a text, a list or a dataset is needed, not {article(type(data).__name__)}")
     return list(data)
 
 

@@ -22,6 +22,8 @@ INVISIBLE = re.compile(
 MOJIBAKE = re.compile("[ÃÂ][\u0080-\u00bf]|â€[\u0080-\u00bf˜™œš“”¢¦]|ï»¿|\ufffd")
 
 MARKUP = re.compile(r"\s*(<!DOCTYPE|<html|<\?xml|<body|<head)\b", re.IGNORECASE)
+WINDOWS = re.compile(r"\r\n|\A[^\r]*\r\Z")  # also at the end of a text that was a line
+RETURNS = re.compile(r"\r[^\n]")
 COMMENT = "#"
 QUOTED = re.compile(r'\s*"[^"]*"\s*')
 QUOTES = 0.1  # share of texts in quotes from which on it is a habit of the file
@@ -119,12 +121,11 @@ class TextLint:
             return
         patterns = {
             "invisible characters": INVISIBLE, "mojibake": MOJIBAKE, "special tokens": self._special, "markup": MARKUP,
+            "CRLF": WINDOWS, "carriage returns": RETURNS,
         }  # fmt: skip
         for name, pattern in patterns.items():
             if any(pattern.search(text) for text in texts):
                 self.places.add(name, where)
-        if any("\r" in text for text in texts):
-            self.places.add("CRLF", where)
         if any(QUOTED.fullmatch(text) for text in texts):
             self.places.add("quoted texts", where)
         digest = sha256("\0".join(texts).encode()).digest()[:12]
@@ -188,6 +189,10 @@ class TextLint:
         yield from find(
             "CRLF", False, of, f"{unit}s have Windows line ends", "convert them with dos2unix, unless they are meant"
         )
+        yield from find(
+            "carriage returns", False, of, f"{unit}s have carriage returns alone, which end no line",
+            "convert them with tr '\\r' '\\n', unless they are meant",
+        )  # fmt: skip
 
 
 class RecordLint:

@@ -12,7 +12,7 @@ from heddle.checks import RepeatedKeyError, once
 from heddle.data.arrow import ARROW, arrow_rows
 from heddle.data.files import JSON, check_line, kind_of, raw_lines, read_text
 from heddle.data.notes import MalformedError, Reader
-from heddle.errors import did_you_mean
+from heddle.errors import did_you_mean, pluralize
 
 # Python's csv refuses fields above 128 kB, but a document may be one field.
 _LONGEST_FIELD = 2**31 - 1
@@ -25,6 +25,7 @@ _KINDS = {
     type(None): "nothing",
 }
 _DELIMITERS = ",;\t|"
+_RETURNS, _FEEDS = "its lines end in carriage returns alone", "end them with line feeds, as tr '\\r' '\\n' does"
 _QUOTED = re.compile(r'("[^"\t]*"\t?)+')  # a line whose fields are all quoted
 _DOUBLED = re.compile(r'(?:^|\t)"(?:[^"\t]|"")*""(?:[^"\t]|"")*"(?=[\t\r\n]|$)')  # a quoted field with quotes inside
 _RECORDS = 'every line must be an object, like {"text": "..."}'
@@ -131,7 +132,7 @@ def _with_header(file: Path, lines: Iterator[tuple[int, list[str]]], reader: Rea
             continue
         with reader.file():
             if len(row) != len(header):
-                fault = f"{len(row)} fields, but the header names {len(header)}: {', '.join(header)}"
+                fault = f"{pluralize(len(row), 'field')}, but the header names {len(header)}: {', '.join(header)}"
                 raise MalformedError("wrong number of fields", origin, fault)
             for field in row:
                 check_line(field, origin, reader.encoding)
@@ -216,6 +217,8 @@ def _refuse_object(file: Path, reader: Reader) -> None:
 def _tsv(file: Path, reader: Reader) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(raw_lines(file, reader.encoding), start=1):
         if line := line.removesuffix("\n").removesuffix("\r"):
+            if number == 1 and "\r" in line:
+                raise MalformedError("not TSV", f"{file}:1", f"not a header ({_RETURNS})", _FEEDS)
             yield number, line.split("\t")
 
 
@@ -248,9 +251,11 @@ def _fields(
                 return
             except csv.Error as error:
                 returns = "new-line character" in str(error)
-                said = "its lines end in carriage returns alone" if returns else str(error)
-                advice = "end them with line feeds, as tr '\\r' '\\n' does" if returns else ""
-                raise MalformedError("not CSV", f"{file}:{number}", f"not valid CSV ({said})", advice) from error
+                reason = _RETURNS if returns else str(error)
+                place = f"{file}:{number}"
+                raise MalformedError(
+                    "not CSV", place, f"not valid CSV ({reason})", _FEEDS if returns else ""
+                ) from error
             if row:
                 yield number, row
 

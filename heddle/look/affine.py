@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.nn.norm import LayerNorm, RMSNorm
 
 Vectors = Float[Tensor, "B P D"]
@@ -47,7 +47,7 @@ def norm_at(norm: nn.Module, x: Vectors) -> Affine:
         return _rms(norm, x)
     if isinstance(norm, LayerNorm):
         return _layer_norm(norm, x)
-    raise HeddleError(f"a score cannot be divided among the parts in front of a {type(norm).__name__}")
+    raise HeddleError(f"a score cannot be divided among the parts in front of {article(type(norm).__name__)}")
 
 
 def _rms(norm: RMSNorm, x: Vectors) -> Affine:

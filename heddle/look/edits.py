@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heddle.checks import checked
 from heddle.display import displayed
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.look.sites import Change, Site, broadcast, chosen, hooked
 from heddle.model.transformer import Transformer
 
@@ -132,7 +132,7 @@ def _partly(site: Site, change: Callable[[Tensor], Tensor], axes: Mapping[int, S
                 f"an edit of {site.name}, which is {list(tensor.shape)} there, failed: {message}"
             ) from error
         if not isinstance(new, Tensor):
-            raise HeddleError(f"an edit of {site.name} returned a {type(new).__name__} instead of a tensor")
+            raise HeddleError(f"an edit of {site.name} returned {article(type(new).__name__)} instead of a tensor")
         if new.shape != tensor.shape:
             raise HeddleError(f"an edit of {site.name} returned {list(new.shape)} instead of {list(tensor.shape)}")
         if not axes:

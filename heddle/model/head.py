@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from heddle.config.model import LanguageHeadConfig
 from heddle.config.train import ProductKind
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.layout import Layout
 from heddle.nn.norm import LayerNorm
@@ -75,7 +75,7 @@ class Head(nn.Module):
         Raises:
             HeddleError: this head returns vectors, not scores.
         """
-        raise HeddleError(f"a {type(self).__name__} head returns vectors, not scores, so it cannot predict")
+        raise HeddleError(f"{article(type(self).__name__)} head returns vectors, not scores, so it cannot predict")
 
     def forward(
         self, hidden: Float[Tensor, "*rows D"], layout: Layout | None, table: Tensor

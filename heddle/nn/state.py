@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.nn.layout import EVEN, Layout
 
 ROUND = 64  # capacities and visible widths are multiples of this by default, so that few shapes are compiled
@@ -217,6 +217,6 @@ def empty_state(module: nn.Module) -> State:
             state: State = new_state()
             return state
     raise HeddleError(
-        f"a {type(module).__name__} is in a mixer's place, and has no new_state to say what a cache keeps for it: "
+        f"{article(type(module).__name__)} is in a mixer's place, and has no new_state to say what a cache keeps for it: "
         "wrap the mixer that was there, or generate without a cache"
     )

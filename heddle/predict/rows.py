@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heddle.data.records import Column, Records
-from heddle.errors import TextError, pluralize
+from heddle.errors import TextError, article, pluralize
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -73,7 +73,7 @@ def check_text(where: str, number: int, text: Any, needed: str = "a text") -> st
         TextError: it is something else.
     """
     if not isinstance(text, str):
-        raise TextError(f"{where}: texts: item", number, f"is a {type(text).__name__}, but {needed} is needed")
+        raise TextError(f"{where}: texts: item", number, f"is {article(type(text).__name__)}, but {needed} is needed")
     if not text.strip():
         raise TextError(f"{where}: texts: item", number, "is empty; leave it out")
     return text

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, Self, get_args
 
 from heddle.checks import checked
 from heddle.display import brief
-from heddle.errors import HeddleError, did_you_mean
+from heddle.errors import HeddleError, article, did_you_mean
 from heddle.text.apart import ApartTemplate
 from heddle.text.template import compiled, rendered
 from heddle.text.tokenizer import Tokenizer
@@ -260,7 +260,9 @@ def checked_messages(messages: Sequence[Any]) -> list[dict[str, str]]:
     found = []
     for number, message in enumerate(messages, start=1):
         if not isinstance(message, Mapping):
-            raise HeddleError(f"message {number} is a {type(message).__name__}: it must have a role and a content")
+            raise HeddleError(
+                f"message {number} is {article(type(message).__name__)}: it must have a role and a content"
+            )
         said = {str(key): value for key, value in message.items() if value is not None}
         for key in ("role", "content"):
             if not isinstance(said.get(key), str):

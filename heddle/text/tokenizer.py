@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from heddle.checks import checked, wrong
-from heddle.errors import HeddleError, did_you_mean
+from heddle.errors import HeddleError, article, did_you_mean
 from heddle.text.base import END_OF_TEXT as END_OF_TEXT
 from heddle.text.base import Base, Kind, utf8
 from heddle.text.file import Around as Around
@@ -139,7 +139,7 @@ def load_tokenizer(path: str | Path, lowercase: bool = False) -> Tokenizer:
 def _recognise(content: Content) -> Tokenizer:
     reader = next((reader for reader in READERS if reader.recognises(content)), None)
     if reader is None:
-        raise HeddleError(f"a {model_type(content)} tokenizer, which is not supported; {', '.join(KIND_OF)} are")
+        raise HeddleError(f"{article(model_type(content))} tokenizer, which is not supported; {', '.join(KIND_OF)} are")
     made: Any = reader
     read: Tokenizer = made(content)
     return read

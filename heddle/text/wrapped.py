@@ -9,7 +9,7 @@ from typing import Self
 import tokenizers
 
 from heddle.checks import checked
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.text.base import Base, Kind
 from heddle.text.file import Content, model_type, plain_vocabulary, vocabulary
 from heddle.text.spelling import Spelling, read_spelling
@@ -35,7 +35,7 @@ class Wrapped(Base):
     def __init__(self, content: Content) -> None:
         sort = model_type(content)
         if sort not in KIND_OF:
-            raise HeddleError(f"a {sort} tokenizer, which is not supported; {', '.join(KIND_OF)} are")
+            raise HeddleError(f"{article(sort)} tokenizer, which is not supported; {', '.join(KIND_OF)} are")
         self.kind = KIND_OF[sort]
         self._pieces = {i: piece for piece, i in vocabulary(content["model"]).items()}
         self._pieces |= {token["id"]: token["content"] for token in content["added_tokens"]}

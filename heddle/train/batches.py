@@ -7,7 +7,7 @@ import numpy as np
 
 from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.model.transformer import Transformer
 from heddle.train.objective import CrossEntropy
 from heddle.train.task import Examples, HeldOut, Reading, Task
@@ -100,5 +100,5 @@ def checked_batch(batch: Any) -> Batch:
         HeddleError: it is something else.
     """
     if not isinstance(batch, Batch):
-        raise HeddleError(f"data: began with a heddle.data.Batch, but then gave a {type(batch).__name__}")
+        raise HeddleError(f"data: began with a heddle.data.Batch, but then gave {article(type(batch).__name__)}")
     return batch

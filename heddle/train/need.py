@@ -42,8 +42,7 @@ class Need:
 
     def bytes(self, model: TransformerConfig, precision: str, train: TrainConfig) -> int:
         """What a training holds for its tensors, at most."""
-        most = max(training_bytes(model, rows, precision, train, length, self.targets) for rows, length in self.shapes)
-        return most if len(self.shapes) == 1 else int(PIECES * most)
+        return max(training_bytes(model, rows, precision, train, length, self.targets) for rows, length in self.shapes)
 
 
 def _shapes(task: Task, train: TrainConfig) -> tuple[tuple[int, int], ...]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heddle.data.batch import Batch
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.model.transformer import Transformer
 from heddle.nn.numeric import wide_dtype
 
@@ -41,7 +41,7 @@ def own_loss(target: str) -> OwnLoss:
         raise HeddleError(f"loss = {target!r}: {type(error).__name__}: {message}; it must be importable") from error
     if not callable(function):
         raise HeddleError(
-            f"loss = {target!r} is a {type(function).__name__}, and must be a function of scores and a batch"
+            f"loss = {target!r} is {article(type(function).__name__)}, and must be a function of scores and a batch"
         )
     made: OwnLoss = function
     return made
@@ -54,7 +54,7 @@ def scalar(total: object, own: OwnLoss) -> Float[Tensor, ""]:
         HeddleError: it is something else.
     """
     if not isinstance(total, Tensor) or total.dim() or not total.is_floating_point():
-        shape = f"a tensor of shape {list(total.shape)}" if isinstance(total, Tensor) else f"a {type(total).__name__}"
+        shape = f"a tensor of shape {list(total.shape)}" if isinstance(total, Tensor) else article(type(total).__name__)
         name = getattr(own, "__name__", type(own).__name__)
         raise HeddleError(
             f"the loss {name!r} returned {shape}; it must return one number, the sum over the batch's targets"

@@ -15,7 +15,7 @@ from heddle.config.tasks import (
     TokenClassificationConfig,
     TranslationConfig,
 )
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.train.chat import ChatTask
 from heddle.train.classification import ClassificationTask
 from heddle.train.contrastive import ContrastiveTask
@@ -57,5 +57,7 @@ def make_task(config: Config, reading: Reading) -> Task:
     """
     if type(config) not in TASKS:
         known = ", ".join(kind.__name__ for kind in TASKS)
-        raise HeddleError(f"make_task: config = a {type(config).__name__}: must be a task's config, such as {known}")
+        raise HeddleError(
+            f"make_task: config = {article(type(config).__name__)}: must be a task's config, such as {known}"
+        )
     return TASKS[type(config)](config, reading)

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from heddle.config.chat import ChatTemplateConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.model import TransformerConfig
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.model.transformer import Transformer
 from heddle.text.apart import ApartTemplate
 from heddle.text.base import Base
@@ -166,7 +166,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise HeddleError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(data, dict):
-        raise HeddleError(f"{path}: holds a {type(data).__name__}, must be a table of keys")
+        raise HeddleError(f"{path}: holds {article(type(data).__name__)}, must be a table of keys")
     return data
 
 

@@ -30,7 +30,7 @@ from heddle.checks import SOME, at_least, checked
 from heddle.config.model import TransformerConfig
 from heddle.config.saved import SavedConfig
 from heddle.display import displayed
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, article
 from heddle.model.build import build, materialise
 from heddle.model.device import pick_device
 from heddle.model.groups import trained_state
@@ -147,9 +147,9 @@ def check_described(model: Transformer) -> None:
         module = modules.pop(name, None)
         if type(module) in (type(wanted), KINDS.get(type(wanted))):
             continue
-        actual = "missing" if module is None else f"a {type(module).__name__}"
+        actual = "missing" if module is None else article(type(module).__name__)
         raise HeddleError(
-            f"cannot save this model: {name} is {actual}, and its config describes a {type(wanted).__name__}, which is what "
+            f"cannot save this model: {name} is {actual}, and its config describes {article(type(wanted).__name__)}, which is what "
             "load would build; name your own mixer or feed-forward in the config, as kind = 'custom'"
         )
     if modules:

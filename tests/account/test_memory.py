@@ -186,8 +186,16 @@ def test_short_rows_and_few_targets_need_less() -> None:
     short = training_bytes(wide, 4, "fp32", train, 100)
     kept_less = kept(wide, 4, 200).bytes - kept(wide, 4, 100).bytes
     logits = 4 * 4 * wide.table_rows() + 4 * wide.dim  # of a target
-    assert whole - short == kept_less + 400 * logits
-    assert whole - training_bytes(wide, 4, "fp32", train, None, 0.1) == 720 * logits
+    assert whole - short == pytest.approx(1.45 * kept_less + 1.15 * 400 * logits, abs=2)
+    assert whole - training_bytes(wide, 4, "fp32", train, None, 0.1) == pytest.approx(1.15 * 720 * logits, abs=2)
+
+
+def test_the_heap_holds_more_than_the_tensors() -> None:
+    """Where a tensor of a step was, another seldom fits; what stays as long as the training is in one piece."""
+    train, wide = TrainConfig(), TINY.override({"vocab_size": 5000})
+    loss = 800 * (4 * 4 + 4) * wide.table_rows()
+    least = states(wide, "muon", "fp32").total + 1.4 * kept(wide, 4, 200).bytes
+    assert least < training_bytes(wide, 4, "fp32", train) < least + 1.2 * loss
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -56,6 +56,22 @@ def test_standard_input_has_the_lines_that_a_file_has(
     assert [each["source"] for each in told] == ["ab\u2028cd", "b\x85a", "", "kl"]
 
 
+@pytest.mark.parametrize("piped", [False, True])
+def test_sources_are_read_in_the_encoding_that_is_named(
+    heddle: Heddle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piped: bool
+) -> None:
+    tokenizer = train_tokenizer("bytes", [], special=("<|endoftext|>",))
+    model = build(MODELS["both"].override({"vocab_size": tokenizer.vocab_size}), seed=4)
+    save(model, "runs/any", tokenizer, overwrite=True)
+    file = tmp_path / "latin.txt"
+    file.write_bytes("caf\u00e9\nab\n".encode("cp1252"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+    words = ["translate", "any", *([] if piped else [str(file)]), "--max-tokens", "6", "--json"]
+    result = heddle(*words, "--encoding", "cp1252")
+    assert [each["source"] for each in result.json["translations"]] == ["caf\u00e9", "ab"]
+    assert "encoding = 'cp12522' is none that Python knows" in heddle(*words, "--encoding", "cp12522").err
+
+
 def test_the_best_few_and_as_a_document(heddle: Heddle, run: str) -> None:
     words = ["--prompt", "abcd", "--beams", "3", "--best", "2", "--max-tokens", "5", "--length-penalty", "0.6"]
     lines = [line.split("\t") for line in heddle("translate", run, *words).out.splitlines()]

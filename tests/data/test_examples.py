@@ -73,7 +73,7 @@ def test_one_field_may_be_a_long_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", "source,target\na,b\nc\n", "a.csv:3: 1 fields, but the header names 2: source, target"),
+        ("a.csv", "source,target\na,b\nc\n", "a.csv:3: 1 field, but the header names 2: source, target"),
         ("a.csv", 'source,target\n"a\n,b",c,d\n', "a.csv:2: 3 fields"),
         ("a.csv", 'source,target\n"a,b\n', "a.csv:2: not valid CSV (unexpected end of data)"),
         ("a.csv", 'source,target\n"a" x,b\n', "a.csv:2: not valid CSV"),
@@ -81,6 +81,7 @@ def test_one_field_may_be_a_long_document(tmp_path: Path) -> None:
         ("a.csv", "source,source\na,b\n", "a.csv:1: the header names the column 'source' twice"),
         ("a.csv", "source,targets\na,b\n", "a.csv:2: no column 'target'; there are: source, targets. Did you mean 'targets'?"),
         ("a.tsv", "source\ttarget\na\tb\tc\n", "a.tsv:2: 3 fields"),
+        ("a.tsv", "source\ttarget\ra\tb\r", "a.tsv:1: not a header (its lines end in carriage returns alone); end them with"),
         ("a.jsonl", '{"source": "a"}\n', "a.jsonl:1: no column 'target'; there are: source"),
         ("a.jsonl", '{"source": "a", "target": ["b"]}\n', "a.jsonl:1: column 'target' has a list, not a string"),
         ("a.jsonl", '{"source": "a", "target": null}\n', "a.jsonl:1: column 'target' has nothing, not a string"),

@@ -72,6 +72,7 @@ def test_a_pair_does_not_vouch_for_its_own_words() -> None:
         (("the caf\u00c3\u00a9", "das hund"), 5, "mojibake", True),
         (("the \ufffd", "das hund"), 5, "mojibake", True),
         (("the dog\r\n", "das hund"), 5, "CRLF", False),
+        (("the dog\rruns", "das hund"), 5, "carriage returns", False),
         (pairs()[0], 5, "duplicates", False),
         (pairs()[0], 119, "overlap", True),
         ((pairs()[0][0], "anders"), 119, "shared source", False),

@@ -244,7 +244,7 @@ def test_a_blank_text_has_a_row_and_no_class_and_a_warning_says_so() -> None:
 def test_what_cannot_be_classified_is_refused() -> None:
     model = build(model_for(TASKS["class"], Corpus(records("class"))))
     for texts, said in (
-        (["warp", 3], "item 1 is a int, but a text or a pair of texts is needed"),
+        (["warp", 3], "item 1 is an int, but a text or a pair of texts is needed"),
         ([["warp", " ", "x"]], "item 0 has 3 parts"),
         ([("warp", "weft", "loom")], "item 0 has 3 parts"),
         (["warp", None], "item 1 is a NoneType"),

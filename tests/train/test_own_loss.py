@@ -95,7 +95,7 @@ def test_a_run_keeps_the_name_of_its_loss(begin: Callable[..., Path]) -> None:
         (lambda scores, batch: 3.0, {}, "returned a float; it must return one number"),
         (own_losses.plain, {"label_smoothing": 0.1}, "label_smoothing = 0.1 has no effect with a loss"),
         (f"{HOME}:plain", {"z_loss": 0.1}, "z_loss = 0.1 has no effect with loss"),
-        (f"{HOME}:NUMBER", {}, "is a int, and must be a function"),
+        (f"{HOME}:NUMBER", {}, "is an int, and must be a function"),
         ("nothing", {}, "loss"),
     ],
     ids=["scores", "number", "smoothing", "z", "no function", "no name"],
