@@ -177,12 +177,12 @@ def adapted(model: Transformer) -> None:
 
 
 CHANGES = {
-    replaced: "decoder.blocks.0.mixer is a Doubled, and its config describes a Attention",
-    same_names: "is a Other, and its config describes a Linear",
+    replaced: "decoder.blocks.0.mixer is a Doubled, and its config describes an Attention",
+    same_names: "is an Other, and its config describes a Linear",
     added: "does not describe probe",
     resized: "embedding.weight has shape",
     infinite: "1 of the .* numbers of embedding.weight are NaN or infinite",
-    adapted: "is a AdaptedLinear",
+    adapted: "is an AdaptedLinear",
 }
 
 
