@@ -177,7 +177,7 @@ def text_lines(file: Path, encoding: str = "utf-8") -> Iterator[str]:
     """The lines of a text file, without their ends.
 
     Raises:
-        HeddleError: there is no such file, or it is not text in this encoding.
+        HeddleError: the file does not exist, or is not valid text in this encoding.
     """
     if not file.exists():
         raise HeddleError(f"{file}: no such file")

@@ -135,10 +135,12 @@ def _sources(files: Sequence[Path], prompts: list[str] | None, encoding: str) ->
     """The texts to translate.
 
     Raises:
-        HeddleError: files and prompts are both given, a file cannot be read, or every text is empty.
+        HeddleError: prompts are given with files or an encoding, a file cannot be read, or every text is empty.
     """
     if prompts is not None and files:
         raise HeddleError("give files or --prompt, not both")
+    if prompts is not None and encoding != "utf-8":
+        raise HeddleError("--encoding is about files and standard input: leave it out with --prompt")
     found: list[tuple[str, str]] = []
     for number, text in enumerate(prompts or (), start=1):
         found.append((text, named_text(number, len(prompts or ()))))

@@ -70,6 +70,9 @@ def test_sources_are_read_in_the_encoding_that_is_named(
     result = heddle(*words, "--encoding", "cp1252")
     assert [each["source"] for each in result.json["translations"]] == ["caf\u00e9", "ab"]
     assert "encoding = 'cp12522' is none that Python knows" in heddle(*words, "--encoding", "cp12522").err
+    prompted = heddle("translate", "any", "--prompt", "ab", "--encoding", "cp1252")
+    assert (prompted.code, prompted.out) == (2, "")
+    assert "--encoding is about files and standard input" in prompted.err
 
 
 def test_the_best_few_and_as_a_document(heddle: Heddle, run: str) -> None:
