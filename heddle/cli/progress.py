@@ -10,9 +10,9 @@ from rich.text import Text
 from heddle.cli.say import duration, estimate, metrics
 from heddle.config.saved import Chosen
 from heddle.train.extent import Extent
-from heddle.train.journal import Report
 from heddle.train.length import SHARE
 from heddle.train.live import Pace, ordinary
+from heddle.train.report import Report
 
 QUIET = 10.0  # seconds between lines without a terminal
 LATE = 1.2  # times the planned duration; from here on a run reports that it is slow

@@ -15,7 +15,7 @@ from heddle.cli.training import tell_opening
 from heddle.config.sweep import Variant
 from heddle.look.readings import Readings
 from heddle.train.compare import compare_runs
-from heddle.train.journal import Report
+from heddle.train.report import Report
 from heddle.train.session import Session
 from heddle.train.spread import Spread
 from heddle.train.sweep import directory_of, spreads, sweep

@@ -26,7 +26,7 @@ from heddle.train.prepare import name_sources, prepare
 from heddle.train.ranks import join_ranks
 from heddle.train.session import Session
 from heddle.train.trainer import Interrupted, Trainer, resume_command
-from heddle.weights.token_roles import mask_of
+from heddle.weights.special_tokens import mask_of
 
 
 def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:

@@ -13,7 +13,7 @@ from heddle.model.transformer import Transformer
 from heddle.predict.rows import Done, Row, check_text, frame_for, framed, is_blank, passes, predicted, predicting
 from heddle.text.masking import masked_ids, stand_ins
 from heddle.text.tokenizer import Tokenizer
-from heddle.weights.token_roles import mask_of
+from heddle.weights.special_tokens import mask_of
 
 
 @displayed()

@@ -18,7 +18,7 @@ from heddle.nn.layout import Layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.framing import Frame, check_frame
 from heddle.train.records import padded, padded_layout
-from heddle.weights.token_roles import around_read, check_ids
+from heddle.weights.special_tokens import around_read, check_ids
 
 TOKENS = 8192  # most padded tokens of a batch, unless a single row has more
 Done = Callable[[int, int], None]

@@ -19,11 +19,11 @@ In reading order:
 - `outcome`: which weights a run publishes, and when it stops early.
 - `training`: what every training is: its step, its evaluation, the weights to use (`Training`).
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`); `ranks` connects several processes.
-- `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports, `load` how
-  evenly experts are used.
+- `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `report` is what it reports, `journal` writes
+  it, `load` how evenly experts are used.
 - `extend`: continues a run for longer than planned; `changeable` has the settings that may then differ.
 - `sweep`: several runs, one at a time; `spread`: how far their results lie apart.
-- `compare`: runs side by side; `export` and `plot` read their metrics for other programs and for people.
+- `compare`: runs side by side; `export` and `plot` read their metrics for other programs and for people; `curves` draws them.
 - `show`: what a step reads, to look at (`show_step`).
 - `runtime`: allocator, and the seed of each step; `diagnose`: finds where a loss became NaN or infinite.
 - `fit`: training in memory, without files; `batches` is the task of a user's own batches, `history` what it returns, `live` its
@@ -45,7 +45,6 @@ from heddle.train.export import write_events as write_events
 from heddle.train.extend import extend as extend
 from heddle.train.fit import fit as fit
 from heddle.train.history import History as History
-from heddle.train.journal import Report as Report
 from heddle.train.loss import cross_entropy as cross_entropy
 from heddle.train.masked import MaskedTask as MaskedTask
 from heddle.train.moving import MovingAverage as MovingAverage
@@ -61,6 +60,7 @@ from heddle.train.plot import plot_runs as plot_runs
 from heddle.train.prefix_lm import PrefixLMTask as PrefixLMTask
 from heddle.train.prepare import prepare as prepare
 from heddle.train.regression import RegressionTask as RegressionTask
+from heddle.train.report import Report as Report
 from heddle.train.session import Session as Session
 from heddle.train.session import open_session as open_session
 from heddle.train.show import show_step as show_step

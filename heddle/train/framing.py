@@ -9,7 +9,7 @@ from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.text.tokenizer import Around
 from heddle.train.task import Reading
-from heddle.weights.token_roles import ENDS, around_texts
+from heddle.weights.special_tokens import ENDS, around_texts
 
 Ids = npt.NDArray[np.int64]
 

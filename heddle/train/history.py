@@ -6,10 +6,10 @@ from typing import Any
 
 from heddle.display import Listed, displayed, wrapped
 from heddle.errors import pluralize
+from heddle.train.curves import draw
 from heddle.train.evaluate import Evaluation
-from heddle.train.journal import Report
 from heddle.train.outcome import Published
-from heddle.train.plot import draw
+from heddle.train.report import Report
 from heddle.weights.adapter import Adapter
 
 

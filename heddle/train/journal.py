@@ -1,39 +1,15 @@
-"""What a run reports: one event type, an append-only file of metrics, and any number of readers."""
+"""What a run reports on disk: an append-only file of metrics, its samples, its speed."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from heddle.display import displayed
 from heddle.errors import HeddleError
+from heddle.train.report import Report
 from heddle.weights.files import WriteError, write_file
-
-
-@displayed(".values, .speed")
-@dataclass(frozen=True)
-class Report:
-    """The numbers of one step or of one evaluation.
-
-    Attributes:
-        step: optimizer steps done.
-        steps: optimizer steps in all.
-        values: written to `metrics.jsonl`: functions of config and data alone, so that two equal runs write equal files.
-        speed: values that depend on the clock: tokens per second, share of the measured peak, seconds left.
-        sample: text that the model generated, or None.
-        loads: for each layer with experts, how many tokens of the step chose each of them; written to `metrics.jsonl` too.
-    """
-
-    step: int
-    steps: int
-    values: Mapping[str, float]
-    speed: Mapping[str, float]
-    sample: str | None = None
-    loads: Mapping[str, Sequence[int]] = field(default_factory=dict)
-
 
 SPEED = "speed.json"
 SAMPLES = "samples.jsonl"

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from heddle.train.extent import Extent
-from heddle.train.journal import Report
+from heddle.train.report import Report
 
 SILENT = 2.0  # seconds after which a training speaks
 APART = 10.0  # seconds between lines without a terminal

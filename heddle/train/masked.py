@@ -17,7 +17,7 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.train.objective import CrossEntropy
 from heddle.train.task import Examples, HeldOut, Reading
 from heddle.train.texts import TextTask
-from heddle.weights.token_roles import mask_of
+from heddle.weights.special_tokens import mask_of
 
 Ids = npt.NDArray[np.int64]
 

@@ -19,9 +19,10 @@ from heddle.config.model import TransformerConfig
 from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
 from heddle.train.evaluate import Evaluation, evaluate
-from heddle.train.journal import Metrics, Report
+from heddle.train.journal import Metrics
 from heddle.train.length import Evaluations, step_size
 from heddle.train.outcome import Published
+from heddle.train.report import Report
 from heddle.train.session import open_session
 from heddle.train.task import Task
 from heddle.train.training import Reader, tell

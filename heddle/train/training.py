@@ -19,13 +19,13 @@ from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
 from heddle.train.diagnose import first_bad_layer
 from heddle.train.evaluate import Evaluation, evaluate
-from heddle.train.journal import Report
 from heddle.train.load import load_statistics
 from heddle.train.moving import MovingAverage
 from heddle.train.objective import CrossEntropy, Loss
 from heddle.train.optimizer import Optimizer
 from heddle.train.outcome import Best, judge
 from heddle.train.ranks import Ranks
+from heddle.train.report import Report
 from heddle.train.runtime import Heap, seed_step
 from heddle.train.schedule import factor
 from heddle.train.step import train_step

@@ -14,7 +14,8 @@ In reading order:
 - `start`: the weights that a run starts from, with rows for new tokens (`add_tokens`).
 - `adapter`: what a fine-tuning with adapters learned, alone; `peft`: adapters in peft's format, and merging them.
 - `heads`: the head that a family puts on a model, and what an export will be (`exported`), before training.
-- `token_roles`: what special tokens are for; `tokenizer_of`: a tokenizer that frames texts as a model reads them.
+- `special_tokens`: the ids that a model reads around texts; `tokenizer_of`: a tokenizer that frames texts so.
+- `token_roles`: what Hugging Face calls special tokens.
 - `vectors`: word vectors from files, as initial values of a token table.
 
 `load(run)` returns a run's model and tokenizer, and `save` writes them. `import_model` and `export_model` convert published models.
@@ -35,8 +36,8 @@ from heddle.weights.run import read_config as read_config
 from heddle.weights.run import read_state as read_state
 from heddle.weights.run import save as save
 from heddle.weights.run import save_checkpoint as save_checkpoint
+from heddle.weights.special_tokens import tokenizer_of as tokenizer_of
 from heddle.weights.start import add_tokens as add_tokens
-from heddle.weights.token_roles import tokenizer_of as tokenizer_of
 from heddle.weights.vectors import Coverage as Coverage
 from heddle.weights.vectors import load_vectors as load_vectors
 from heddle.weights.vectors import read_vectors as read_vectors

@@ -17,7 +17,7 @@ from heddle.text.chat import PROBE, ChatTemplate
 from heddle.text.masking import masked_ids, stand_ins
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.families import Family
-from heddle.weights.token_roles import around_read, mask_of, typed
+from heddle.weights.special_tokens import around_read, mask_of, typed
 
 TOLERANCE = 1e-5  # of the largest score, or of 1 if all are smaller
 ALLOWED = 8  # times the rounding error that was measured, if that is more; as in `heddle prove`

@@ -6,7 +6,7 @@ from typing import Any
 from heddle.config.ids import SpecialIds
 from heddle.config.model import TransformerConfig
 from heddle.text.tokenizer import Tokenizer
-from heddle.weights.token_roles import PADS
+from heddle.weights.special_tokens import PADS
 
 # Hugging Face's names, and heddle's.
 NAMES = {

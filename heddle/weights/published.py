@@ -20,17 +20,10 @@ from heddle.weights.families import Family
 from heddle.weights.generation import written_decoding
 from heddle.weights.ids import own_ids, written_ids
 from heddle.weights.mapping import to_theirs
+from heddle.weights.special_tokens import PADS, typed
 from heddle.weights.start import is_head
 from heddle.weights.tensors import Weights, save_tensors
-from heddle.weights.token_roles import (
-    PADS,
-    as_set,
-    published_tokenizer,
-    read_otherwise,
-    read_roles,
-    typed,
-    written_roles,
-)
+from heddle.weights.token_roles import as_set, published_tokenizer, read_otherwise, read_roles, written_roles
 from heddle.weights.tokenizer_classes import ROLES
 
 INDEX = "model.safetensors.index.json"

@@ -55,6 +55,7 @@ from heddle.weights.checkpoints import newest_valid as newest_valid
 from heddle.weights.checkpoints import read_state as read_state
 from heddle.weights.checkpoints import save_checkpoint as save_checkpoint
 from heddle.weights.files import MANIFEST, sweep, write_directory, write_manifest
+from heddle.weights.special_tokens import reading
 from heddle.weights.start import START, load_start
 from heddle.weights.tensors import (
     LAYER,
@@ -67,7 +68,6 @@ from heddle.weights.tensors import (
     save_tensors,
     specs_of,
 )
-from heddle.weights.token_roles import reading
 
 PUBLISHING = ".publishing"
 NEEDED = (CONFIG, MODEL)

@@ -15,7 +15,7 @@ import pytest
 from heddle.errors import HeddleError
 from heddle.train import Trainer, compare_runs, plot_runs, runs_in, write_csv, write_events
 from heddle.train.compare import differences
-from heddle.train.plot import smoothed
+from heddle.train.curves import smoothed
 from heddle.weights.files import Hold
 from heddle.weights.run import read_config
 

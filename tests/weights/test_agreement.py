@@ -11,7 +11,7 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.text import train_tokenizer
 from heddle.weights.agreement import NEVER, Input, _apart, _compared, _of_texts
-from heddle.weights.token_roles import around_read
+from heddle.weights.special_tokens import around_read
 
 TOKENIZER = train_tokenizer("bytes", [], special=("[CLS]", "[SEP]"))
 ENCODER = TransformerConfig.of(

@@ -23,7 +23,7 @@ from heddle.text.file import Around
 from heddle.text.words import load_wordpiece_vocab
 from heddle.weights import export_model, import_model, load, read_config, tokenizer_of
 from heddle.weights.run import write_model
-from heddle.weights.token_roles import around_read
+from heddle.weights.special_tokens import around_read
 from tests.refusing import refusal
 from tests.weights.conftest import shrunk
 

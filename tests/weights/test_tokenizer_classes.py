@@ -17,7 +17,7 @@ from heddle.predict import classify
 from heddle.text import train_tokenizer
 from heddle.weights import import_model, load
 from heddle.weights.published import read_tokenizer, read_tokens
-from heddle.weights.token_roles import around_read
+from heddle.weights.special_tokens import around_read
 from heddle.weights.tokenizer_classes import BYTES, CLASSES
 from tests.weights.conftest import shrunk
 
