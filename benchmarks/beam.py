@@ -71,9 +71,10 @@ def compare(sources: int) -> list[dict[str, Any]]:
     import torch
 
     from heddle.config import BeamConfig
+    from heddle.convert import import_model
     from heddle.generate import beam_search
-    from heddle.weights import import_model, load
-    from tests.weights.conftest import make
+    from heddle.weights import load
+    from tests.convert.conftest import make
 
     draw, rows = torch.Generator().manual_seed(0), []
     texts = [torch.randint(9, 60, (3 + number % 16,), generator=draw).tolist() for number in range(sources)]
@@ -120,10 +121,11 @@ def contenders(
     from transformers import AutoModelForSeq2SeqLM
 
     from heddle.config import BeamConfig
+    from heddle.convert import export_model
     from heddle.generate import translate
     from heddle.generate.translate import Marks, source_ids
     from heddle.model.precision import cast
-    from heddle.weights import export_model, load
+    from heddle.weights import load
 
     model, tokenizer = load(run, "cpu")
     export_model(run, folder / "exported")

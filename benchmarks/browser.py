@@ -26,7 +26,7 @@ import torch
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from heddle.cli.listening import bind
+from heddle.cli.network import bind
 from heddle.config import TransformerConfig
 from heddle.model import build
 from heddle.page import Subject, make_page

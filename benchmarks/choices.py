@@ -71,7 +71,7 @@ def loss(rounds: int) -> list[Row]:
 
     from heddle.model.head import LOGITS_BYTES, Scores
     from heddle.model.precision import DTYPES
-    from heddle.train.loss import cross_entropy
+    from heddle.tasks.loss import cross_entropy
     from heddle.train.runtime import keep_memory
 
     keep_memory()
@@ -177,7 +177,8 @@ def training(
     from heddle.config import TrainConfig
     from heddle.data import next_token_batch
     from heddle.model.packing import use_products
-    from heddle.train import CrossEntropy, Optimizer, train_step
+    from heddle.tasks import CrossEntropy
+    from heddle.train import Optimizer, train_step
     from heddle.train.rates import pick_products
     from heddle.train.runtime import keep_memory
 

@@ -119,8 +119,8 @@ def started(words: list[str], told: str) -> tuple[subprocess.Popen[str], str]:
 def race(arguments: argparse.Namespace) -> dict[str, Any]:
     """Time both in turns."""
     import heddle
+    from heddle.convert import export_model
     from heddle.text import train_tokenizer
-    from heddle.weights import export_model
 
     chance, letters = random.Random(0), "abcdefghijklmnopqrstuvwxyz"
     text = " ".join("".join(chance.choices(letters, k=8)) for _ in range(100_000))

@@ -218,8 +218,8 @@ def compared(name: str, ours: Sequence[Answer], reference: Sequence[Answer]) -> 
 def write(name: str, folder: Path, seed: int = 0) -> None:
     """A tiny random model as published, its run, and the export of the run."""
     from benchmarks.imports import published
+    from heddle.convert import export_model, import_model
     from heddle.text import train_tokenizer
-    from heddle.weights import export_model, import_model
 
     architecture, fields = MODELS[name]
     tokenizer = train_tokenizer("bpe", [TEXT * 20], 320, special=("<|endoftext|>", "<pad>"))
@@ -266,7 +266,7 @@ def compare(name: str, count: int, folder: Path, tokens: int = 16) -> Outcome:
 
 def translations(run: Path, texts: Sequence[str], beams: int, tokens: int) -> tuple[Outcome, list[dict[str, Any]]]:
     """A run's translations beside those that CTranslate2 makes of its export."""
-    from heddle.weights import export_model
+    from heddle.convert import export_model
 
     with tempfile.TemporaryDirectory() as place:
         export_model(run, Path(place) / "exported")

@@ -178,7 +178,8 @@ class Process:
 def race(arguments: argparse.Namespace) -> dict[str, Any]:
     """Check that all generate the same ids, then time them in turns."""
     import heddle
-    from heddle.weights import export_model, save
+    from heddle.convert import export_model
+    from heddle.weights import save
 
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = Path(folder) / "heddle", Path(folder) / "transformers"

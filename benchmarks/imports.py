@@ -800,8 +800,9 @@ def trial(architecture: str, seed: int, folder: Path) -> Outcome:
     import torch
     import transformers
 
+    from heddle.convert import export_model, import_model
     from heddle.errors import HeddleError
-    from heddle.weights import export_model, import_model, load
+    from heddle.weights import load
 
     fields = drawn(architecture, seed)
     outcome = Outcome(architecture, seed, "equal", fields=fields)
@@ -1061,8 +1062,9 @@ def compare_texts(architecture: str, name: str, count: int, folder: Path, length
     from transformers import PreTrainedTokenizerFast
 
     from heddle.config import SamplingConfig
+    from heddle.convert import import_model
     from heddle.generate.text import text_engine
-    from heddle.weights import import_model, load
+    from heddle.weights import load
 
     style = STYLES[name]
     (folder / "published").mkdir(parents=True)

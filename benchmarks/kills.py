@@ -61,10 +61,10 @@ class Server:
         import torch._dynamo  # noqa: F401 (it is what estimating the memory imports)
 
         from heddle.cli import main, training  # noqa: F401
-        from heddle.train import next_token
+        from heddle.tasks import next_token
 
         # Measuring the machine and generating samples take seconds in each process, and do not affect what is compared.
-        plan: Any = sys.modules["heddle.train.plan"]
+        plan: Any = sys.modules["heddle.runs.plan"]
         plan.measure = lambda *args, **settings: 1e5
         plan.peak_rate = lambda *args, **settings: 1e10
         next_token.generate_text = lambda *args, **settings: ""

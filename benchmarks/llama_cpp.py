@@ -123,8 +123,8 @@ def prompts_of(count: int, seed: int = 0) -> list[str]:
 def write(name: str, folder: Path, seed: int = 0) -> Any:
     """A model's run and its GGUF file, `model.gguf`; returns what the export says."""
     from benchmarks.imports import published
+    from heddle.convert import export_gguf, import_model
     from heddle.text import train_tokenizer
-    from heddle.weights import export_gguf, import_model
 
     architecture, fields = MODELS[name]
     tokenizer = train_tokenizer("bpe", [TEXT * 20], 320)

@@ -24,7 +24,8 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.model import build
 from heddle.model.lora import adapt
-from heddle.train import CrossEntropy, Optimizer, train_step
+from heddle.tasks import CrossEntropy
+from heddle.train import Optimizer, train_step
 from heddle.train.runtime import keep_memory
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -143,7 +143,7 @@ def peak() -> int:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Plan and train the first steps, in this process; the words are made in another, whose memory does not count."""
     from heddle.cli.train import read_words
-    from heddle.train import Trainer, prepare
+    from heddle.runs import Trainer, prepare
 
     words = json.loads(options.words)
     folder = Path(options.folder)

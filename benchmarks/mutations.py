@@ -41,8 +41,9 @@ def train(config: dict[str, Any], folder: Path) -> None:
 
     import heddle
     from heddle.config import TransformerConfig
+    from heddle.convert import export_model
     from heddle.errors import HeddleError
-    from heddle.weights import export_model, save
+    from heddle.weights import save
 
     model = heddle.build(TransformerConfig.of(config), seed=1).train()
     for parameter in model.parameters():  # biases start at 0, where dropping one would go unnoticed
@@ -135,7 +136,7 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
     from heddle.data.batch import next_token_batch
     from heddle.generate import generate
     from heddle.nn import Layout
-    from heddle.train import CrossEntropy
+    from heddle.tasks import CrossEntropy
 
     model, found = subject.model, {}
     torch.manual_seed(0)
@@ -217,7 +218,8 @@ def five_steps(name: str) -> dict[str, Any]:
     from heddle.config.train import TrainConfig
     from heddle.data.batch import next_token_batch
     from heddle.data.order import windows
-    from heddle.train import CrossEntropy, Optimizer, train_step
+    from heddle.tasks import CrossEntropy
+    from heddle.train import Optimizer, train_step
     from heddle.train.runtime import seed_step
     from heddle.train.schedule import factor
 

@@ -80,7 +80,7 @@ def one(preset: str, task: str, steps: int, proof: bool, folder: Path) -> Traine
     """Train one preset by one task, twice, and prove it."""
     from heddle.config import RunConfig
     from heddle.prove import prove_run
-    from heddle.train import Interrupted, Trainer, prepare
+    from heddle.runs import Interrupted, Trainer, prepare
     from heddle.weights.checkpoints import checkpoints
 
     began = time.perf_counter()

@@ -186,7 +186,8 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Array
 
     from heddle.config import TrainConfig
     from heddle.model.packing import use_products
-    from heddle.train import CrossEntropy, Optimizer, train_step
+    from heddle.tasks import CrossEntropy
+    from heddle.train import Optimizer, train_step
     from heddle.train.rates import pick_products
     from heddle.weights import load
 
@@ -450,7 +451,8 @@ class Process:
 def prepare_weights(arguments: argparse.Namespace, folder: Path) -> dict[str, Path]:
     """One set of initial weights, as a run and as a Hugging Face directory."""
     import heddle
-    from heddle.weights import export_model, save
+    from heddle.convert import export_model
+    from heddle.weights import save
 
     model = heddle.build(SHAPES[arguments.shape].config(), seed=1)
     arguments.vocabulary = model.vocab_size

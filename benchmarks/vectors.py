@@ -21,7 +21,7 @@ from gensim.models import Word2Vec
 
 from heddle.config import VectorsConfig
 from heddle.data import python_library, read_documents
-from heddle.text.cut import WordCutter
+from heddle.text.word_splitter import WordCutter
 from heddle.vectors.cooccurrence import count_pairs
 from heddle.vectors.corpus import WordCorpus, read_corpus
 from heddle.vectors.glove import train_glove

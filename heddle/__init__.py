@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from heddle.generate import generate_text, translate
     from heddle.model import build
     from heddle.predict import classify, embed, fill
+    from heddle.runs import model_for, tokenizer_for
     from heddle.text import load_tokenizer, train_tokenizer
-    from heddle.train import fit, model_for, tokenizer_for
+    from heddle.train import fit
     from heddle.vectors import train_vectors
     from heddle.weights import load, save
 
@@ -46,11 +47,11 @@ _HOMES = {
     "generate_text": "heddle.generate",
     "load": "heddle.weights",
     "load_tokenizer": "heddle.text",
-    "model_for": "heddle.train",
+    "model_for": "heddle.runs",
     "preset": "heddle.config",
     "save": "heddle.weights",
     "sized": "heddle.config",
-    "tokenizer_for": "heddle.train",
+    "tokenizer_for": "heddle.runs",
     "train_tokenizer": "heddle.text",
     "train_vectors": "heddle.vectors",
     "translate": "heddle.generate",
@@ -60,6 +61,7 @@ _HOMES = {
 _PACKAGES = (
     "account",
     "config",
+    "convert",
     "data",
     "errors",
     "generate",
@@ -69,7 +71,9 @@ _PACKAGES = (
     "page",
     "predict",
     "prove",
+    "runs",
     "serve",
+    "tasks",
     "text",
     "train",
     "vectors",

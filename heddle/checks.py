@@ -43,7 +43,7 @@ SOURCES = {
     "RecordStore": "RecordStore.open or build_records",
     "Part": "TokenStore.open(...).train or .validation",
     "Batch": "next_token_batch",
-    "Task": "heddle.train.make_task",
+    "Task": "heddle.tasks.make_task",
     "Cache": "model.new_cache",
     "RunConfig": "RunConfig.of(table)",
     "TrainConfig": "TrainConfig.of(table)",

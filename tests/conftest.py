@@ -33,7 +33,7 @@ settings.load_profile("heddle")
 # Every jaxtyping signature in these packages of heddle is checked by beartype, which nearly doubles the time of a pass of a tiny
 # model: `scripts/check` checks all of them in the packages' own tests, and fewer in the others. torch.compile cannot trace the
 # checks, so tests of compiled code start a process with HEDDLE_CHECKED="".
-CHECKED = os.environ.get("HEDDLE_CHECKED", "nn model train generate data").split()
+CHECKED = os.environ.get("HEDDLE_CHECKED", "nn model tasks train runs generate data").split()
 if CHECKED:
     check_shapes([f"heddle.{name}" for name in CHECKED])
 

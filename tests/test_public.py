@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import heddle
-from heddle import account, config, data, generate, look, model, text, train
+from heddle import account, config, data, generate, look, model, tasks, text, train
 from heddle.data import Corpus, Document, Example, Part, RecordStore, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
@@ -31,12 +31,15 @@ from heddle.vectors import WordVectors
 PACKAGES = (
     "account",
     "config",
+    "convert",
     "data",
     "generate",
     "look",
     "model",
     "predict",
     "prove",
+    "runs",
+    "tasks",
     "text",
     "train",
     "vectors",
@@ -87,7 +90,7 @@ ENCODER = model.build(
     )
 )
 OPTIMIZER = train.Optimizer(model.build(CONFIG), TRAIN, 1e-3, "fp32")
-OBJECTIVE = train.CrossEntropy(MODEL)
+OBJECTIVE = tasks.CrossEntropy(MODEL)
 STATE = {"a.weight": torch.ones(2)}
 COUNT = account.count(CONFIG)
 SCORES = Scores(torch.ones(257, 16), 257)
@@ -101,8 +104,8 @@ def scores(**changes: Any) -> Scores:
 
 
 LOSS = {"features": HIDDEN[0], "targets": torch.tensor([1, 2, 3]), "weights": torch.ones(3), "scores": SCORES}
-READING = train.Reading(Corpus(PART, PART), CONFIG)
-TASK = train.make_task(config.NextTokenConfig(), READING)
+READING = tasks.Reading(Corpus(PART, PART), CONFIG)
+TASK = tasks.make_task(config.NextTokenConfig(), READING)
 
 
 WORDS = WordVectors(("warp", "weft", "thread"), np.eye(3, dtype=np.float32))
@@ -874,7 +877,7 @@ TABLE: dict[str, Call] = {
             "progress": NO_CALL,
         },
     ),
-    "train.CrossEntropy": Call(
+    "tasks.CrossEntropy": Call(
         {"model": MODEL},
         {"model": [*NO_MODEL, Bad(BARE, "head")], "label_smoothing": NO_SHARE, "z_loss": NO_SHARE},
     ),
@@ -892,9 +895,9 @@ TABLE: dict[str, Call] = {
             "by_onednn": [None, "update", ["update"], ("updates",)],
         },
     ),
-    "train.Trainer": Call({"run": "run"}, {"run": NO_PLACE, "readers": [None, 3, ["print"]]}),
-    "train.compare_runs": Call({"runs": []}, {"runs": NO_RUNS}),
-    "train.cross_entropy": Call(
+    "runs.Trainer": Call({"run": "run"}, {"run": NO_PLACE, "readers": [None, 3, ["print"]]}),
+    "runs.compare_runs": Call({"runs": []}, {"runs": NO_RUNS}),
+    "tasks.cross_entropy": Call(
         LOSS,
         {
             "features": [None, [1.0], HIDDEN, LOSS["targets"]],
@@ -928,7 +931,7 @@ TABLE: dict[str, Call] = {
             "most": ["2", 1.5, 0, -1],
         },
     ),
-    "train.extend": Call(
+    "runs.extend": Call(
         {"run": "run", "settings": {}}, {"run": NO_PLACE, "settings": [None, "steps=3", [("train.steps", 3)], {3: 4}]}
     ),
     "train.fit": Call(
@@ -971,14 +974,14 @@ TABLE: dict[str, Call] = {
             "save_every": [3],
         },
     ),
-    "train.make_task": Call(
+    "tasks.make_task": Call(
         {"config": config.NextTokenConfig(), "reading": READING},
         {
             "config": [None, {}, "next_token", TRAIN],
-            "reading": [None, PART, Bad(train.Reading(Corpus(PART), CONFIG.override({"context": 20})), "context")],
+            "reading": [None, PART, Bad(tasks.Reading(Corpus(PART), CONFIG.override({"context": 20})), "context")],
         },
     ),
-    "train.model_for": Call(
+    "runs.model_for": Call(
         {
             "task": "classification",
             "tokenizer": TOKENIZER,
@@ -1001,8 +1004,8 @@ TABLE: dict[str, Call] = {
             "preset": ["gpt1"],
         },
     ),
-    "train.open_session": Call({"run": "run"}, {"run": NO_PLACE}),
-    "train.plan": Call(
+    "runs.open_session": Call({"run": "run"}, {"run": NO_PLACE}),
+    "runs.plan": Call(
         {"config": config.RunConfig(), "store": STORE, "tokenizer": TOKENIZER, "device": "cpu"},
         {
             "config": NO_CONFIG,
@@ -1013,10 +1016,10 @@ TABLE: dict[str, Call] = {
             "start": ["gpt1", {}],
         },
     ),
-    "train.plot_runs": Call(
+    "runs.plot_runs": Call(
         {"runs": ["run"], "file": "a.png"}, {"runs": [*NO_RUNS, []], "file": [*NO_PATH, Bad("a.gif", ".png")]}
     ),
-    "train.prepare": Call(
+    "runs.prepare": Call(
         {"config": config.RunConfig(), "run": "run"},
         {
             "config": NO_CONFIG,
@@ -1025,14 +1028,14 @@ TABLE: dict[str, Call] = {
             "texts_of": [None, "a.txt", 3, [3]],
         },
     ),
-    "train.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),
-    "train.show_step": Call(
+    "runs.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),
+    "runs.show_step": Call(
         {"run": "run"},
         {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT, "start": [-1, 0.5, "0"]},
     ),
-    "train.spread": Call({"results": [1.0]}, {"results": [None, 3, "1", ["1"], [None], []]}),
-    "train.spreads": Call({"outcomes": []}, {"outcomes": [None, 3, [3], ["run"]]}),
-    "train.sweep": Call(
+    "runs.spread": Call({"results": [1.0]}, {"results": [None, 3, "1", ["1"], [None], []]}),
+    "runs.spreads": Call({"outcomes": []}, {"outcomes": [None, 3, [3], ["run"]]}),
+    "runs.sweep": Call(
         {"found": VARIANTS, "run": "a"},
         {
             "found": [None, 3, [], [{}], config.variants({}), VARIANTS * 2],
@@ -1041,7 +1044,7 @@ TABLE: dict[str, Call] = {
             "watch": NO_CALL,
         },
     ),
-    "train.tokenizer_for": Call(
+    "runs.tokenizer_for": Call(
         {"task": "next_token", "data": TEXT, "kind": "characters"},
         {
             "task": [None, 3, "next", TRAIN],
@@ -1064,12 +1067,12 @@ TABLE: dict[str, Call] = {
             "reduce": [None, 3],
         },
     ),
-    "train.write_csv": Call({"runs": ["run"], "file": "a.csv"}, {"runs": [*NO_RUNS, []], "file": NO_PATH}),
-    "train.write_events": Call(
+    "runs.write_csv": Call({"runs": ["run"], "file": "a.csv"}, {"runs": [*NO_RUNS, []], "file": NO_PATH}),
+    "runs.write_events": Call(
         {"runs": ["run"], "directory": "a"}, {"runs": [*NO_RUNS, []], "directory": NO_PATH, "follow": NO_SWITCH}
     ),
-    "weights.export_adapter": Call({"run": "run", "directory": "out"}, {"run": NO_PLACE, "directory": NO_PATH}),
-    "weights.merge_adapter": Call(
+    "convert.export_adapter": Call({"run": "run", "directory": "out"}, {"run": NO_PLACE, "directory": NO_PATH}),
+    "convert.merge_adapter": Call(
         {"base": "run", "adapter": "adapter", "run": "new"},
         {"base": NO_PLACE, "adapter": NO_PATH, "run": NO_PATH},
     ),
@@ -1100,12 +1103,12 @@ TABLE: dict[str, Call] = {
             "tell": NO_CALL,
         },
     ),
-    "weights.export_model": Call(
+    "convert.export_model": Call(
         {"run": "run", "directory": "out"},
         {"run": NO_PLACE, "directory": NO_PATH},
     ),
-    "weights.export_gguf": Call({"run": "run", "file": "out.gguf"}, {"run": NO_PLACE, "file": NO_PATH}),
-    "weights.import_model": Call(
+    "convert.export_gguf": Call({"run": "run", "file": "out.gguf"}, {"run": NO_PLACE, "file": NO_PATH}),
+    "convert.import_model": Call(
         {"source": "theirs", "run": "run"},
         {"source": NO_PLACE, "run": NO_PATH, "hub": NO_SWITCH},
     ),
@@ -1132,7 +1135,7 @@ TABLE: dict[str, Call] = {
         {"model": NO_MODEL, "tokenizer": [*NO_TOKENIZER, Bad(BYTES_AND_MORE, "tokenizer")]},
     ),
     "weights.read_state": Call({"directory": "run"}, {"directory": NO_PLACE}),
-    "weights.read_vectors": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}),
+    "convert.read_vectors": Call({"path": "v"}, {"path": NO_PLACE, "tell": NO_CALL}),
     "weights.save": Call(
         {"model": MODEL, "run": "run"},
         {
@@ -1155,7 +1158,7 @@ TABLE: dict[str, Call] = {
             "whole": NO_SWITCH,
         },
     ),
-    "weights.load_vectors": Call(
+    "convert.load_vectors": Call(
         {"model": MODEL, "tokenizer": TOKENIZER, "path": "v"},
         {"model": NO_MODEL, "tokenizer": NO_TOKENIZER, "path": NO_PLACE},
     ),
@@ -1174,6 +1177,7 @@ UNCHECKED = {
         ),
         "takes nothing": ("preset_names",),
     },
+    "convert": {RECORDS: ("Coverage",)},
     "data": {
         "a number": ("IGNORED",),
         RECORDS: (
@@ -1224,24 +1228,9 @@ UNCHECKED = {
         "the name of a union": ("Prediction",),
     },
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
-    "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
-    "train": {
-        RECORDS: (
-            "Evaluation",
-            "Examples",
-            "HeldOut",
-            "Interrupted",
-            "Loss",
-            "StopTraining",
-            "Plan",
-            "Published",
-            "Reading",
-            "History",
-            "Report",
-            "Session",
-            "Member",
-            "Spread",
-        ),
+    "runs": {RECORDS: ("Interrupted", "Plan", "Session", "Member", "Spread")},
+    "tasks": {
+        RECORDS: ("Examples", "HeldOut", "Loss", "Reading"),
         "what tasks are made from": (
             "ChatTask",
             "ClassificationTask",
@@ -1257,8 +1246,10 @@ UNCHECKED = {
             "TranslationTask",
         ),
     },
+    "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
+    "train": {RECORDS: ("Evaluation", "StopTraining", "Published", "History", "Report")},
     "vectors": {},
-    "weights": {RECORDS: ("Adapter", "Coverage", "Loaded")},
+    "weights": {RECORDS: ("Adapter", "Loaded")},
 }
 
 CASES = [(name, argument) for name, call in TABLE.items() for argument in call.bad]
@@ -1290,7 +1281,7 @@ STRANGE: list[Any] = [
     torch.ones(2, 3, 17), torch.ones(0, 3, 16), torch.ones(2, 2, dtype=torch.bool), np.ones(3), np.ones((2, 3), int), "\ud800",
     np.array(3), range(3), {"a": 1}, {1: 2}, [None], [3], "a\nb", "x" * 5000,
 ]  # fmt: skip
-LONG = ("prove.prove", "prove.prove_config", "train.prepare", "train.sweep")  # which do much where an argument is taken
+LONG = ("prove.prove", "prove.prove_config", "runs.prepare", "runs.sweep")  # which do much where an argument is taken
 
 
 @pytest.mark.parametrize("name", [name for name in TABLE if name not in LONG])

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from heddle.cli.say import console, document, find_run, new_run, pluralize
-from heddle.weights.peft import export_adapter, merge_adapter
+from heddle.cli.output import console, document, find_run, new_run, pluralize
+from heddle.convert.peft import export_adapter, merge_adapter
 
 
 def export(run: str, directory: Path, /, *, json: bool = False) -> None:

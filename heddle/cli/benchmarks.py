@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from heddle.cli.models import open_model
-from heddle.cli.say import console as console_of
-from heddle.cli.say import document, table
+from heddle.cli.output import console as console_of
+from heddle.cli.output import document, table
 from heddle.config.decoding import WeightKind
 from heddle.errors import HeddleError
 

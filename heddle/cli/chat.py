@@ -10,13 +10,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heddle.cli.models import Ready, check_writes, compile_model, open_model, strategy, tokenizer_of
-from heddle.cli.say import find_run, pluralize
+from heddle.cli.output import find_run, pluralize
 from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig, WeightKind
 from heddle.errors import HeddleError
 from heddle.generate.chat import PLAIN_STOP, chat_template, plain_template, reply_pieces
 from heddle.generate.stream import Finish
-from heddle.text.chat import ChatTemplate
+from heddle.text.chat_template import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
 HELP = """/system TEXT   start again with another system prompt; without TEXT, with none

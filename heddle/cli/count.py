@@ -9,10 +9,10 @@ from heddle.account.report import count as account_for
 from heddle.account.report import preset_table, training_said
 from heddle.account.resolve import changed
 from heddle.account.trained import Trained, trained
-from heddle.cli.say import RUNS, console, document, pluralize, table
+from heddle.cli.output import RUNS, console, document, pluralize, table
 from heddle.config.presets import preset
+from heddle.convert.fitting import expressible
 from heddle.weights.checkpoints import CONFIG
-from heddle.weights.fitting import expressible
 from heddle.weights.run import read_config
 
 

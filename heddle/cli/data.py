@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.table import Table
 
-from heddle.cli.say import RUNS, console, document, find_run, pluralize, table
+from heddle.cli.output import RUNS, console, document, find_run, pluralize, table
 from heddle.cli.train import read_words
 from heddle.errors import HeddleError
-from heddle.train.lint import lint_run, lint_sources
-from heddle.train.show import ShownMask, ShownRow, ShownSource, show_step
+from heddle.runs.lint import lint_run, lint_sources
+from heddle.runs.show import ShownMask, ShownRow, ShownSource, show_step
 
 
 def show(

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from heddle.cli.say import console, document, find_run, table
+from heddle.cli.output import console, document, find_run, table
 from heddle.config.presets import preset, preset_names
 from heddle.look import draw, write_drawing
 from heddle.weights.run import read_config

@@ -7,24 +7,24 @@ from pathlib import Path
 from heddle.cli.benchmarks import evaluate_published
 from heddle.cli.inputs import reader_of
 from heddle.cli.models import open_model
-from heddle.cli.say import bar, console, document, estimate, find_run, table
+from heddle.cli.output import bar, console, document, estimate, find_run, table
 from heddle.cli.scored import Scored, held_out, read_files, task_of
 from heddle.cli.translate import told_cut
 from heddle.config.decoding import BeamConfig, WeightKind, completed
 from heddle.config.tasks import TranslationConfig
 from heddle.data.corpus import Corpus
-from heddle.data.examples import Example
 from heddle.data.records import Records
+from heddle.data.sources.examples import Example
 from heddle.errors import HeddleError
 from heddle.generate.bleu import TranslationScore, metrics, score_translations
 from heddle.generate.translate import translate
 from heddle.model.transformer import Transformer
+from heddle.runs.session import layout_of
+from heddle.tasks.table import make_task
+from heddle.tasks.task import Reading
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import Evaluation
 from heddle.train.evaluate import evaluate as score
-from heddle.train.session import layout_of
-from heddle.train.task import Reading
-from heddle.train.tasks import make_task
 from heddle.weights.checkpoints import read_manifest
 from heddle.weights.files import refuse_unwritable, write_file
 

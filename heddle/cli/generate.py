@@ -11,15 +11,15 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from heddle.cli.models import Ready, check_writes, compile_model, open_model, strategy, tokenizer_of
-from heddle.cli.say import console, document, find_run, pluralize, table
+from heddle.cli.output import console, document, find_run, pluralize, table
 from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig, WeightKind
 from heddle.config.saved import SavedConfig
 from heddle.data.record_store import open_store
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
-from heddle.generate.drawn import Drawn
-from heddle.generate.propose import Draft, Lookup, Proposer
+from heddle.generate.logprobs import Drawn
+from heddle.generate.speculative import Draft, Lookup, Proposer
 from heddle.generate.text import Piece, banned_runs, complete, spelled
 from heddle.text.tokenizer import Tokenizer
 

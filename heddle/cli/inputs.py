@@ -13,10 +13,10 @@ from typing import Any
 
 from heddle.cli.streams import input_lines, is_piped
 from heddle.config.data import DataConfig, Labels
-from heddle.data.examples import LABEL, TAGGED, Example, of_row, read_examples
-from heddle.data.files import COMPRESSED, STDIN, TABLES, TEXTS, check_line, kind_of, raw_lines, read_lines
-from heddle.data.notes import MalformedError, Reader
-from heddle.data.tables import Row, read_rows
+from heddle.data.sources.examples import LABEL, TAGGED, Example, of_row, read_examples
+from heddle.data.sources.files import COMPRESSED, STDIN, TABLES, TEXTS, check_line, kind_of, raw_lines, read_lines
+from heddle.data.sources.notes import MalformedError, Reader
+from heddle.data.sources.tables import Row, read_rows
 from heddle.errors import HeddleError, TextError, pluralize
 from heddle.text.heartbeat import heartbeat
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text as Line
 
 from heddle.cli.models import Ready
-from heddle.cli.say import console, document, table
+from heddle.cli.output import console, document, table
 from heddle.errors import HeddleError
 from heddle.look import find_heads, score_heads, strongest, trace
 from heddle.look import lens as read_layers

@@ -12,9 +12,9 @@ from cyclopts import Parameter
 
 from heddle.cli.drawn import say_model
 from heddle.cli.inside import say_attention, say_heads, say_lens, say_names
-from heddle.cli.listening import address_of, bind, is_loopback
 from heddle.cli.models import Ready, open_model
-from heddle.cli.say import bar, console, document, find_run
+from heddle.cli.network import address_of, bind, is_loopback
+from heddle.cli.output import bar, console, document, find_run
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 from heddle.look.picture import check_image

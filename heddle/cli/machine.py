@@ -4,7 +4,7 @@ import json as notation
 from typing import Any
 
 from heddle.account.machine import available_memory, has_bf16, total_memory
-from heddle.cli.say import console, document, pluralize, table
+from heddle.cli.output import console, document, pluralize, table
 from heddle.model.measured import Measurements
 
 LONGEST = 60  # characters of what was measured, in the table

@@ -14,7 +14,7 @@ from typing import Any
 from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
-from heddle.cli.say import Words
+from heddle.cli.output import Words
 from heddle.cli.streams import drop, open_closed, settle
 from heddle.errors import HeddleError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.account.machine import available_memory, usable_precision
-from heddle.cli.say import console, phases, pluralize
+from heddle.cli.output import console, phases, pluralize
 from heddle.config.decoding import Kind, WeightKind, completed
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError

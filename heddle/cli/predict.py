@@ -13,8 +13,8 @@ from safetensors.numpy import save
 
 from heddle.cli.inputs import Inputs, Items, in_chunks, reader_of, told_cuts
 from heddle.cli.models import Ready, open_model
+from heddle.cli.output import console, find_run, pluralize, table
 from heddle.cli.rows import ROWS, check_out, with_input, write_rows
-from heddle.cli.say import console, find_run, pluralize, table
 from heddle.config.data import DataConfig
 from heddle.config.embedding import Pooling
 from heddle.errors import HeddleError

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from heddle.cli.say import duration, estimate, metrics
+from heddle.cli.output import duration, estimate, metrics
 from heddle.config.saved import Chosen
-from heddle.train.extent import Extent
+from heddle.tasks.extent import Extent
 from heddle.train.length import SHARE
 from heddle.train.live import Pace, ordinary
 from heddle.train.report import Report

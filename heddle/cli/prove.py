@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.text import Text
 
 from heddle.account.resolve import changed
-from heddle.cli.say import RUNS, console, document, table
+from heddle.cli.output import RUNS, console, document, table
 from heddle.errors import HeddleError
 from heddle.prove import Proof, prove_config, prove_run
 

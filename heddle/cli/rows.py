@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.cli.inputs import Items
-from heddle.data.arrow import package
+from heddle.data.sources.arrow import package
 from heddle.errors import HeddleError
 from heddle.weights.files import refuse_unwritable, write_file
 

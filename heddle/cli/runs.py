@@ -7,11 +7,11 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from heddle.cli.say import RUNS, console, document, duration, estimate, find_run, pluralize, shown, table
+from heddle.cli.output import RUNS, console, document, duration, estimate, find_run, pluralize, shown, table
 from heddle.errors import HeddleError
-from heddle.train.compare import compare_runs, runs_in
-from heddle.train.export import write_csv, write_events
-from heddle.train.plot import plot_runs
+from heddle.runs.compare import compare_runs, runs_in
+from heddle.runs.export import write_csv, write_events
+from heddle.runs.plot import plot_runs
 from heddle.weights.files import refuse_unwritable
 
 ALWAYS = ("run", "validation loss")  # columns that are never left out

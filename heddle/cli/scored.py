@@ -20,19 +20,19 @@ from heddle.config.tasks import (
 )
 from heddle.data.corpus import Part
 from heddle.data.encode import records_of
-from heddle.data.examples import Example, example_files, read_examples
-from heddle.data.files import TABLES, kind_of, standard_input
 from heddle.data.memory import part_of
-from heddle.data.notes import Notes, Reader
+from heddle.data.raw import TEXT
 from heddle.data.record_store import open_store
 from heddle.data.records import MISSED, Column, Records
-from heddle.data.sources import read_documents
-from heddle.data.tables import read_rows
+from heddle.data.sources.documents import read_documents
+from heddle.data.sources.examples import Example, example_files, read_examples
+from heddle.data.sources.files import TABLES, kind_of, standard_input
+from heddle.data.sources.notes import Notes, Reader
+from heddle.data.sources.tables import read_rows
 from heddle.data.unseen import known_labels, told_unseen
 from heddle.errors import HeddleError, pluralize
 from heddle.predict.classify import class_names
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.material import TEXT
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,18 @@ from typing import Any
 
 from rich.console import Console
 
+from heddle.cli.output import document, pluralize
 from heddle.cli.progress import Progress
 from heddle.cli.runs import show
-from heddle.cli.say import document, pluralize
 from heddle.cli.training import tell_opening
 from heddle.config.sweep import Variant
 from heddle.look.readings import Readings
-from heddle.train.compare import compare_runs
+from heddle.runs.compare import compare_runs
+from heddle.runs.seed_statistics import Spread
+from heddle.runs.session import Session
+from heddle.runs.sweep import directory_of, spreads, sweep
+from heddle.runs.trainer import Interrupted
 from heddle.train.report import Report
-from heddle.train.session import Session
-from heddle.train.spread import Spread
-from heddle.train.sweep import directory_of, spreads, sweep
-from heddle.train.trainer import Interrupted
 from heddle.train.training import Reader
 
 

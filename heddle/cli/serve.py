@@ -11,9 +11,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.listening import address_of, bind, is_loopback
 from heddle.cli.models import compile_model, open_model, tokenizer_of
-from heddle.cli.say import find_run
+from heddle.cli.network import address_of, bind, is_loopback
+from heddle.cli.output import find_run
 from heddle.config.decoding import EngineConfig, WeightKind
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError

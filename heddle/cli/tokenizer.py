@@ -8,11 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from heddle.cli.say import RUNS, console, document, pluralize, table
+from heddle.cli.output import RUNS, console, document, pluralize, table
 from heddle.cli.streams import read_input
-from heddle.data.files import STDIN
-from heddle.data.notes import Reader
-from heddle.data.sources import Description, describe, python_library, read_documents
+from heddle.data.sources.documents import Description, describe, python_library, read_documents
+from heddle.data.sources.files import STDIN
+from heddle.data.sources.notes import Reader
 from heddle.errors import HeddleError
 from heddle.text.base import Kind
 from heddle.text.bpe import load_gpt2_merges

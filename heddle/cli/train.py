@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from heddle.cli.keys import SECTIONS
-from heddle.cli.say import console, find_run, new_run
+from heddle.cli.output import console, find_run, new_run
 from heddle.config.base import known_as, parse_overrides, read_table, set_path, unknown_key
 from heddle.config.run import RunConfig
 from heddle.config.sweep import Variant, variants

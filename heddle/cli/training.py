@@ -10,22 +10,22 @@ from typing import Any
 
 from rich.console import Console
 
+from heddle.cli.output import document, duration, estimate, metrics, phases, pluralize, size
 from heddle.cli.progress import Progress
-from heddle.cli.say import document, duration, estimate, metrics, phases, pluralize, size
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen
 from heddle.config.tasks import ChatConfig, ContrastiveConfig, LabelSettings, MaskedConfig, TranslationConfig
 from heddle.config.train import TrainConfig
+from heddle.data.raw import TEXT
 from heddle.data.records import Records
 from heddle.look.readings import Readings
-from heddle.train.extend import extend
-from heddle.train.material import TEXT
-from heddle.train.outcome import announced
-from heddle.train.plan import Plan
-from heddle.train.prepare import name_sources, prepare
+from heddle.runs.extend import extend
+from heddle.runs.plan import Plan
+from heddle.runs.prepare import name_sources, prepare
+from heddle.runs.session import Session
+from heddle.runs.trainer import Interrupted, Trainer, resume_command
+from heddle.train.model_selection import announced
 from heddle.train.ranks import join_ranks
-from heddle.train.session import Session
-from heddle.train.trainer import Interrupted, Trainer, resume_command
 from heddle.weights.special_tokens import mask_of
 
 

@@ -9,11 +9,11 @@ from cyclopts import Parameter
 
 from heddle.cli.inputs import EMPTY, Items, named_text, placed, reader_of, text_lines
 from heddle.cli.models import Ready, open_model, strategy
-from heddle.cli.say import bar, console, document, find_run, pluralize
+from heddle.cli.output import bar, console, document, find_run, pluralize
 from heddle.cli.streams import input_lines
 from heddle.config.decoding import BeamConfig, WeightKind
-from heddle.data.examples import Example
-from heddle.data.files import STDIN
+from heddle.data.sources.examples import Example
+from heddle.data.sources.files import STDIN
 from heddle.errors import HeddleError
 from heddle.generate.translate import Translation, learned_sources, sentinels
 from heddle.generate.translate import translate as translated

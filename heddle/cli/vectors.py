@@ -5,16 +5,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from heddle.cli.say import console, document, phases, pluralize, table
+from heddle.cli.output import console, document, phases, pluralize, table
 from heddle.config.base import parse_overrides, read_table
 from heddle.config.vectors import VectorsConfig
-from heddle.data.files import standard_input
-from heddle.data.notes import Reader
-from heddle.data.sources import TEXT, python_library, read_documents
+from heddle.convert.word_vectors import Form, form_of
+from heddle.data.sources.documents import TEXT, python_library, read_documents
+from heddle.data.sources.files import standard_input
+from heddle.data.sources.notes import Reader
 from heddle.errors import HeddleError
 from heddle.vectors import WordVectors, train_vectors
 from heddle.weights.files import refuse_unwritable
-from heddle.weights.vectors import Form, form_of
 
 
 def train(*words: str, out: Path, form: Form | None = None, text: str = TEXT, json: bool = False) -> None:

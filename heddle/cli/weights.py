@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from heddle.cli.say import console, document, find_run, new_run, pluralize
-from heddle.weights.convert import export_model, import_model
-from heddle.weights.gguf import SUFFIX, export_gguf
+from heddle.cli.output import console, document, find_run, new_run, pluralize
+from heddle.convert.gguf import SUFFIX, export_gguf
+from heddle.convert.hugging_face import export_model, import_model
 
 
 def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) -> None:

@@ -21,7 +21,7 @@ In reading order:
 
 from heddle.config.base import Config as Config
 from heddle.config.base import parse_overrides as parse_overrides
-from heddle.config.chat import ChatTemplateConfig as ChatTemplateConfig
+from heddle.config.chat_template import ChatTemplateConfig as ChatTemplateConfig
 from heddle.config.data import DataConfig as DataConfig
 from heddle.config.decoding import BeamConfig as BeamConfig
 from heddle.config.decoding import EngineConfig as EngineConfig

@@ -15,7 +15,7 @@ who wrote each message of a conversation."""
 
 
 TextLayout = Literal["concatenate", "documents", "pack"]
-"""How a text is put into rows of tokens (see `heddle.train.rows`), or how records are (see `heddle.train.record_rows`)."""
+"""How a text is put into rows of tokens (see `heddle.tasks.text_rows`), or how records are (see `heddle.tasks.record_rows`)."""
 
 
 Prompts = Literal["anywhere", "beginning", "needed"]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from heddle.config.base import Config, merge, to_data, with_kind
-from heddle.config.chat import ChatTemplateConfig
+from heddle.config.chat_template import ChatTemplateConfig
 from heddle.config.data import Prompts
 from heddle.config.decoding import DecodingDefaults
 from heddle.config.embedding import EmbeddingHeadConfig, Pooling

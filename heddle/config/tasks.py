@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from heddle.config.base import Config
-from heddle.config.chat import CHAT_TOKENS, PLAIN_TEMPLATE, ChatTemplateConfig
+from heddle.config.chat_template import CHAT_TOKENS, PLAIN_TEMPLATE, ChatTemplateConfig
 from heddle.config.data import Labels, Prompts, TextLayout
 
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -1,19 +1,19 @@
-"""From text to batches: documents, the memory-mapped token store, the order of examples, and targets.
+"""From sources to batches: records, memory-mapped stores of tokens, the order of examples, and targets.
 
 In reading order:
 
-- `notes`, `formats`: what reading leaves out and reports (`Reader`); files that are not text.
-- `files`, `tables`: which files a source names, and their rows if they have columns.
-- `sources`: files, folders and globs to documents (`read_documents`); `examples`: to records (`read_examples`), `values`: fields.
-- `given`: what a user has in Python, as a corpus in memory (`corpus_of`); `memory`: a text there.
-- `split`: which documents, or ends of them, are held out.
+- `sources`: files, folders and globs to documents (`read_documents`) and records (`read_examples`).
+- `raw`: what a run learns from, before it is tokenised; `in_memory`: what a user has in Python, as a corpus (`corpus_of`);
+  `memory`: a text there.
+- `split`: which documents, or ends of them, are held out; `record_stats`: which part a record is for, and which classes there are.
 - `corpus`: the parts that a task reads (`Corpus`, `Part`).
 - `base`: what both kinds of stores share; `origin`: the files and settings that a store was made from.
-- `parts`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
-- `tally`, `encode`: which part a record is for and which classes there are; ids and numbers of classes.
+- `token_writer`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
+- `records`: records as columns of ids; `encode` makes them; `record_store` builds and opens a store of them (`build_records`,
+  `RecordStore`).
 - `unseen`: labels to evaluate on that a model has not learned.
-- `records`: records as columns of ids; `record_store` builds and opens a store of them (`build_records`, `RecordStore`).
-- `order`: which windows a step reads: a function of (seed, step).
+- `order`: which windows a step reads, a function of (seed, step); `buckets`, `pack`: which records share a batch or a row;
+  `stream`: the documents of a part as one ring of ids.
 - `batch`: rows of ids to inputs and targets (`Batch`).
 - `series`: linear autoregression of numbers, the simplest model of a sequence.
 
@@ -27,8 +27,6 @@ from heddle.data.batch import next_token_batch as next_token_batch
 from heddle.data.corpus import Corpus as Corpus
 from heddle.data.corpus import Part as Part
 from heddle.data.encode import records_of as records_of
-from heddle.data.examples import Example as Example
-from heddle.data.examples import read_examples as read_examples
 from heddle.data.memory import part_of as part_of
 from heddle.data.order import held_out_windows as held_out_windows
 from heddle.data.order import permute as permute
@@ -40,11 +38,13 @@ from heddle.data.record_store import build_records as build_records
 from heddle.data.record_store import open_store as open_store
 from heddle.data.records import Column as Column
 from heddle.data.records import Records as Records
-from heddle.data.sources import Description as Description
-from heddle.data.sources import Document as Document
-from heddle.data.sources import describe as describe
-from heddle.data.sources import python_library as python_library
-from heddle.data.sources import read_documents as read_documents
+from heddle.data.sources.documents import Description as Description
+from heddle.data.sources.documents import Document as Document
+from heddle.data.sources.documents import describe as describe
+from heddle.data.sources.documents import python_library as python_library
+from heddle.data.sources.documents import read_documents as read_documents
+from heddle.data.sources.examples import Example as Example
+from heddle.data.sources.examples import read_examples as read_examples
 from heddle.data.store import TokenStore as TokenStore
 from heddle.data.store import build_store as build_store
 

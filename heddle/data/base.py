@@ -12,8 +12,8 @@ from typing import Any, ClassVar, TypeVar
 from heddle.checks import checked
 from heddle.data.corpus import Corpus, Part
 from heddle.data.origin import Origin
-from heddle.data.parts import Tokenizes, settle
 from heddle.data.records import Records
+from heddle.data.token_writer import Tokenizes, settle
 from heddle.errors import HeddleError
 
 META = "meta.json"

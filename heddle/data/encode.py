@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from heddle.checks import checked
-from heddle.config.chat import ChatTemplateConfig
+from heddle.config.chat_template import ChatTemplateConfig
 from heddle.config.data import Labels
 from heddle.data.batch import IGNORED
-from heddle.data.examples import LABEL, MESSAGES, Example, as_number
-from heddle.data.parts import Tokenizes
 from heddle.data.records import WRITTEN, Column, Records
+from heddle.data.sources.examples import LABEL, MESSAGES, Example, as_number
 from heddle.data.store import id_dtype
+from heddle.data.token_writer import Tokenizes
 from heddle.errors import HeddleError
-from heddle.text.chat import ChatTemplate, Conversation
+from heddle.text.chat_template import ChatTemplate, Conversation
 from heddle.text.processes import Encodes
 from heddle.text.tokenizer import Tokenizer
 

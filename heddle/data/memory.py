@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from heddle.checks import checked
 from heddle.data.corpus import Part
-from heddle.data.parts import Tokenizes, first_bytes
-from heddle.data.sources import Document
+from heddle.data.sources.documents import Document
+from heddle.data.token_writer import Tokenizes, first_bytes
 from heddle.errors import HeddleError
 
 EncodedDocument = tuple[Sequence[int], int, int, int]

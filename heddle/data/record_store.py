@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.checks import between, checked
-from heddle.config.chat import ChatTemplateConfig
+from heddle.config.chat_template import ChatTemplateConfig
 from heddle.config.data import MOST_WORKERS, Labels
 from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, read_meta, write_meta
 from heddle.data.encode import BATCH, Encoder, Rows, dtypes_of
-from heddle.data.examples import Example
 from heddle.data.origin import Origin
-from heddle.data.parts import Tokenizes, check_ids, map_tokens, settle
+from heddle.data.record_stats import ExamplesDescription, ExamplesTally, describe_examples
 from heddle.data.records import NO_IDS, Column, Records
+from heddle.data.sources.examples import Example
 from heddle.data.store import Progress, TokenStore
-from heddle.data.tally import ExamplesDescription, ExamplesTally, describe_examples
+from heddle.data.token_writer import Tokenizes, check_ids, map_tokens, settle
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 from heddle.text.processes import Encodes, in_order, suitable_workers

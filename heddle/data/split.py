@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from heddle.data.sources import Description, held_out
+from heddle.data.sources.documents import Description, held_out
 
 # Documents drawn by hash hold out a share with a standard deviation of √((1 - f) / (f · K)) of f, where K is how many
 # documents of equal size would vary as much. Nine per 1 / f bring it to a third.

@@ -13,7 +13,9 @@ from heddle.config.data import MOST_WORKERS
 from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, write_meta
 from heddle.data.corpus import Part
 from heddle.data.origin import Origin
-from heddle.data.parts import (
+from heddle.data.sources.documents import Description, Document, Tally, describe_documents
+from heddle.data.split import PartText, Split, choose_split
+from heddle.data.token_writer import (
     DOCUMENTS,
     TABLE,
     TOKENS,
@@ -24,8 +26,6 @@ from heddle.data.parts import (
     map_tokens,
     pieces,
 )
-from heddle.data.sources import Description, Document, Tally, describe_documents
-from heddle.data.split import PartText, Split, choose_split
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.text.processes import Encodes, in_order, suitable_workers

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from heddle.data.examples import Example
-from heddle.data.tally import listed_names
+from heddle.data.record_stats import listed_names
+from heddle.data.sources.examples import Example
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 

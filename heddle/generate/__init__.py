@@ -30,11 +30,11 @@ from heddle.generate.engine import Event as Event
 from heddle.generate.engine import QueueFull as QueueFull
 from heddle.generate.engine import generate as generate
 from heddle.generate.naive import naive as naive
-from heddle.generate.propose import Draft as Draft
-from heddle.generate.propose import Lookup as Lookup
-from heddle.generate.propose import Proposer as Proposer
 from heddle.generate.sampling import draw as draw
 from heddle.generate.sampling import process as process
+from heddle.generate.speculative import Draft as Draft
+from heddle.generate.speculative import Lookup as Lookup
+from heddle.generate.speculative import Proposer as Proposer
 from heddle.generate.stream import stream as stream
 from heddle.generate.text import Piece as Piece
 from heddle.generate.text import complete as complete

@@ -12,7 +12,7 @@ from heddle.generate.engine import Engine, whole
 from heddle.generate.stream import Finish
 from heddle.generate.text import RowText, opening
 from heddle.model.transformer import Transformer
-from heddle.text.chat import ChatTemplate, Message
+from heddle.text.chat_template import ChatTemplate, Message
 from heddle.text.tokenizer import Tokenizer
 
 PLAIN = (

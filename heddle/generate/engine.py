@@ -11,11 +11,11 @@ from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
-from heddle.generate.drawn import Drawn
 from heddle.generate.feed import feed
-from heddle.generate.opening import Opening, Prefixes, Row, draw_each
+from heddle.generate.logprobs import Drawn
+from heddle.generate.prefill import Opening, Prefixes, Row, draw_each
 from heddle.generate.processors import Ends
-from heddle.generate.propose import Proposer
+from heddle.generate.speculative import Proposer
 from heddle.generate.stream import Decoding, Finish, check_generates
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating

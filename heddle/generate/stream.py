@@ -12,7 +12,7 @@ from heddle.config.decoding import DecodingConfig, SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.constrain import constrain
-from heddle.generate.drawn import Drawn, drawn
+from heddle.generate.logprobs import Drawn, drawn
 from heddle.generate.processors import Ends, Forced, GrowingText, make_processors
 from heddle.generate.sampling import choose
 from heddle.model.evaluating import evaluating

@@ -12,9 +12,9 @@ from heddle.config.model import TransformerConfig
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
-from heddle.generate.drawn import Drawn
 from heddle.generate.engine import Engine, whole
-from heddle.generate.propose import Proposer
+from heddle.generate.logprobs import Drawn
+from heddle.generate.speculative import Proposer
 from heddle.generate.stream import Finish
 from heddle.model.transformer import Transformer
 from heddle.text import TextStream, Tokenizer

@@ -18,8 +18,8 @@ from heddle.look.lens import lens
 from heddle.look.sites import kernels
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
+from heddle.runs.session import Session
 from heddle.train.report import Report
-from heddle.train.session import Session
 from heddle.weights.files import WriteError, write_file
 
 READINGS = "readings.jsonl"

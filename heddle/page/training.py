@@ -7,8 +7,8 @@ from heddle.errors import HeddleError
 from heddle.look.readings import read_readings
 from heddle.page.asked import Asked, Document
 from heddle.page.subject import Subject
-from heddle.train.compare import METRICS, compare_runs
-from heddle.train.journal import read_lines, read_samples
+from heddle.runs.compare import METRICS, compare_runs
+from heddle.runs.journal import read_lines, read_samples
 
 POINTS = 2000  # of a curve; longer ones are thinned out
 SHOWN = 40  # samples

@@ -10,7 +10,7 @@ from torch import Tensor
 from heddle.checks import between, checked
 from heddle.config.model import ClassifierHeadConfig, TransformerConfig
 from heddle.data.encode import Encoder
-from heddle.data.values import split_words
+from heddle.data.sources.values import split_words
 from heddle.display import displayed
 from heddle.errors import HeddleError, TextError
 from heddle.model.transformer import Transformer
@@ -111,7 +111,7 @@ def classify(
 ) -> list[Prediction | None]:
     """Predict the class or the labels of each text or pair, the class of each word, or a number: what the head was trained for.
 
-    A text is framed and cut as in training (`[CLS] text [SEP]`, see `heddle.train.framing`), so its scores are those that
+    A text is framed and cut as in training (`[CLS] text [SEP]`, see `heddle.tasks.framing`), so its scores are those that
     training would compare with its label.
 
     Args:

@@ -15,9 +15,9 @@ from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
+from heddle.tasks.framing import Frame, check_frame
+from heddle.tasks.records import padded, padded_layout
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.framing import Frame, check_frame
-from heddle.train.records import padded, padded_layout
 from heddle.weights.special_tokens import around_read, check_ids
 
 TOKENS = 8192  # most padded tokens of a batch, unless a single row has more

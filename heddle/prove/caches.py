@@ -12,7 +12,7 @@ from heddle.config.ids import SpecialIds
 from heddle.config.model import LanguageHeadConfig
 from heddle.generate import generate
 from heddle.generate.engine import Engine
-from heddle.generate.opening import LEAST_SHARED
+from heddle.generate.prefill import LEAST_SHARED
 from heddle.nn.state import ROUND
 from heddle.prove.subject import Subject, cut, joined
 from heddle.prove.verdict import Comparison, NotApplicable

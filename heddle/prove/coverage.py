@@ -20,8 +20,8 @@ from heddle.prove.arrangement import CUTS
 from heddle.prove.rows import content
 from heddle.prove.training import Training
 from heddle.prove.verdict import Comparison, NotApplicable
+from heddle.tasks.task import Task
 from heddle.train.evaluate import evaluate
-from heddle.train.task import Task
 
 STEPS = (0, 1, 17)  # steps whose batches are read again
 MOST_STEPS = 20_000  # of an epoch

@@ -26,8 +26,8 @@ from heddle.account.machine import usable_precision
 from heddle.config.saved import Chosen
 from heddle.errors import HeddleError, pluralize
 from heddle.prove.verdict import Verdict
-from heddle.train.journal import read_lines
-from heddle.train.trainer import Trainer
+from heddle.runs.journal import read_lines
+from heddle.runs.trainer import Trainer
 from heddle.weights.checkpoints import ADAPTER, CHECKPOINTS, CONFIG, OPTIMIZER
 from heddle.weights.files import SLOW_SAVE
 from heddle.weights.run import read_config

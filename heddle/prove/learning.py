@@ -22,7 +22,7 @@ from heddle.nn.layout import Layout
 from heddle.nn.moe import MoE
 from heddle.prove.subject import Subject, attentions
 from heddle.prove.verdict import Comparison, NotApplicable, Trace
-from heddle.train.objective import CrossEntropy
+from heddle.tasks.objective import CrossEntropy
 
 SMALLEST = 1e-6  # of the largest gradient: a parameter whose own is smaller may be all rounding, as a bias of keys is
 RATE = 0.25  # of attention weights that are dropped where dropping is tried

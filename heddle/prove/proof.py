@@ -14,6 +14,9 @@ import torch
 from heddle.account.parameters import parameter_count
 from heddle.checks import SEED, checked
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.convert import export_model
+from heddle.convert.agreement import TOLERANCE
+from heddle.convert.fitting import expressible
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.build import build
@@ -22,9 +25,7 @@ from heddle.prove.checks import CHECKS, compiled
 from heddle.prove.laptop import LARGE, laptop
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import Comparison, NotApplicable, Verdict, judge, number
-from heddle.weights import export_model, save
-from heddle.weights.agreement import TOLERANCE
-from heddle.weights.fitting import expressible
+from heddle.weights import save
 
 FIRST_LOSS = 0.3  # nats from ln V (L0-13)
 EXPORT = "export"

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from heddle.checks import SEED, at_least, checked
-from heddle.config.chat import ChatTemplateConfig
+from heddle.config.chat_template import ChatTemplateConfig
 from heddle.data.base import META
-from heddle.data.examples import LABEL, MESSAGES
 from heddle.data.record_store import RecordStore, Store, open_store
+from heddle.data.sources.examples import LABEL, MESSAGES
 from heddle.data.store import TokenStore
 from heddle.errors import pluralize
 from heddle.generate.text import prompt_ids
@@ -22,10 +22,10 @@ from heddle.prove.laws import LAWS, check_law, not_checked
 from heddle.prove.proof import Progress, Proof, prove
 from heddle.prove.training import Training
 from heddle.prove.verdict import Verdict
+from heddle.runs.session import read_run
+from heddle.tasks.chat import messages_of
 from heddle.text import Tokenizer
-from heddle.text.chat import ANSWERS, ChatTemplate
-from heddle.train.chat import messages_of
-from heddle.train.session import read_run
+from heddle.text.chat_template import ANSWERS, ChatTemplate
 from heddle.weights import load
 from heddle.weights.files import write_file
 from heddle.weights.run import read_config

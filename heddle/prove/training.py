@@ -21,10 +21,10 @@ from heddle.errors import pluralize
 from heddle.model.transformer import Transformer
 from heddle.prove.rows import by_token, narrowed
 from heddle.prove.verdict import ALLOWED, Comparison, Trace
+from heddle.tasks.objective import CrossEntropy
+from heddle.tasks.task import Examples, Task
 from heddle.train import step
-from heddle.train.objective import CrossEntropy
 from heddle.train.optimizer import Optimizer
-from heddle.train.task import Examples, Task
 
 CEILING = 2e-5  # of the largest number: more than this is no rounding
 SMALLEST = 1e-6  # of the largest gradient: a parameter whose own is smaller may be all rounding, as a bias of keys is

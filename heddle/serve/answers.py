@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from heddle.generate.drawn import Drawn
+from heddle.generate.logprobs import Drawn
 from heddle.generate.text import spelled
 from heddle.serve.served import Prompt, Served, size
 from heddle.serve.worker import Part

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from heddle import __version__
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
-from heddle.generate.drawn import Drawn
+from heddle.generate.logprobs import Drawn
 from heddle.generate.translate import translate
 from heddle.predict.classify import check_threshold, classify
 from heddle.predict.embed import embed, prompt_of, vector_width

@@ -11,14 +11,14 @@ from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.config.tasks import TaskSettings
 from heddle.errors import HeddleError, TextError, pluralize
 from heddle.generate.chat import chat_template, ends_of
-from heddle.generate.drawn import NoneLeft
 from heddle.generate.engine import QueueFull
+from heddle.generate.logprobs import NoneLeft
 from heddle.generate.text import opening
 from heddle.generate.translate import Marks, learned_sources, sentinels, source_ids
 from heddle.model.transformer import Transformer
 from heddle.serve.errors import ApiError
 from heddle.serve.worker import Asked, Broken, Part, ShuttingDown, Worker
-from heddle.text.chat import ChatTemplate
+from heddle.text.chat_template import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
 Prompt = tuple[list[int], list[int] | None]

@@ -13,10 +13,10 @@ from typing import Any, Literal
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError, pluralize
 from heddle.generate.constrain import Guides
-from heddle.generate.drawn import Drawn
 from heddle.generate.engine import Engine, Event, QueueFull
+from heddle.generate.logprobs import Drawn
 from heddle.generate.processors import Ends
-from heddle.generate.propose import Proposer
+from heddle.generate.speculative import Proposer
 from heddle.generate.stream import Finish, check_generates
 from heddle.generate.text import RowText
 from heddle.model.device import release_threads

@@ -19,7 +19,7 @@ In reading order:
 """
 
 from heddle.text.bpe import load_gpt2_merges as load_gpt2_merges
-from heddle.text.chat import ChatTemplate as ChatTemplate
+from heddle.text.chat_template import ChatTemplate as ChatTemplate
 from heddle.text.stream import TextStream as TextStream
 from heddle.text.tokenizer import END_OF_TEXT as END_OF_TEXT
 from heddle.text.tokenizer import Tokenizer as Tokenizer

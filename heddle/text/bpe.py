@@ -12,7 +12,6 @@ from tokenizers import models, pre_tokenizers, trainers
 from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.text.base import END_OF_TEXT, Base
-from heddle.text.bound import BOUND, bound, stretches
 from heddle.text.file import (
     Content,
     bpe_model,
@@ -23,6 +22,7 @@ from heddle.text.file import (
     plain_vocabulary,
     steps_of,
 )
+from heddle.text.max_piece_length import BOUND, bound, stretches
 
 # How text is split before merging; no piece crosses a split. Part of the file format, so exactly as published.
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

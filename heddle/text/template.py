@@ -1,7 +1,7 @@
 """Chat templates, in Jinja: compiled and rendered in its sandbox.
 
-Run as a program, it does so for another process (`heddle.text.apart`). It imports nothing but Jinja, so that it starts at once:
-nothing of heddle may be imported here.
+Run as a program, it does so for another process (`heddle.text.template_process`). It imports nothing but Jinja, so that it starts
+at once: nothing of heddle may be imported here.
 """
 
 import json

@@ -10,8 +10,8 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from heddle.errors import HeddleError
 from heddle.text.base import Base
-from heddle.text.bound import BOUND, bound
 from heddle.text.file import Content, describe, model_type
+from heddle.text.max_piece_length import BOUND, bound
 from heddle.text.wrapped import Wrapped
 
 SPACE = "▁"  # U+2581 represents a space inside pieces

@@ -12,8 +12,8 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from heddle.checks import checked
 from heddle.errors import HeddleError
+from heddle.text.decoder_table import Spelling
 from heddle.text.file import Content, describe, model_type
-from heddle.text.spelling import Spelling
 from heddle.text.wrapped import Wrapped
 
 UNKNOWN_WORD = "<unk>"

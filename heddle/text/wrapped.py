@@ -11,8 +11,8 @@ import tokenizers
 from heddle.checks import checked
 from heddle.errors import HeddleError, article
 from heddle.text.base import Base, Kind
+from heddle.text.decoder_table import Spelling, read_spelling
 from heddle.text.file import Content, model_type, plain_vocabulary, vocabulary
-from heddle.text.spelling import Spelling, read_spelling
 
 KIND_OF: dict[str, Kind] = {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "words"}
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from heddle.data.batch import Batch
-from heddle.train.objective import CrossEntropy, Loss
+from heddle.tasks.objective import CrossEntropy, Loss
 
 
 def first_bad_layer(objective: CrossEntropy, batch: Batch, gradients: Mapping[str, Tensor | None]) -> str:

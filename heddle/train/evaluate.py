@@ -10,8 +10,8 @@ from heddle.checks import at_least, checked
 from heddle.display import displayed, wrapped
 from heddle.model.cores import share_cores
 from heddle.model.transformer import Transformer
-from heddle.train.extent import Extent
-from heddle.train.task import Task
+from heddle.tasks.extent import Extent
+from heddle.tasks.task import Task
 
 TOKENS = 4096  # of a batch of short rows, which would otherwise take longer to prepare than to compute
 LEAST_ROWS, MOST_ROWS = 16, 64  # of a batch

@@ -23,39 +23,39 @@ from heddle.config.tasks import ChatConfig, NextTokenConfig, TaskSettings
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus
-from heddle.data.given import Given, corpus_of
-from heddle.data.tables import FIELDS
+from heddle.data.in_memory import Given, corpus_of
+from heddle.data.sources.tables import FIELDS
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
 from heddle.model.device import compile_graphs, pick_device
 from heddle.model.lora import adapt, merge
 from heddle.model.packing import use_products
 from heddle.model.transformer import Transformer
+from heddle.tasks.own_batches import BatchesTask
+from heddle.tasks.own_loss import OwnLoss
+from heddle.tasks.table import make_task
+from heddle.tasks.task import Reading, Task
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.batches import BatchesTask
 from heddle.train.evaluate import evaluate
 from heddle.train.history import History
 from heddle.train.length import MOST, Evaluations, steps_asked, warmup_of
 from heddle.train.live import ProgressLine
+from heddle.train.model_selection import Published, check_patience
 from heddle.train.optimizer import Optimizer
-from heddle.train.outcome import Published, check_patience
-from heddle.train.own_loss import OwnLoss
 from heddle.train.rates import faster_precision, pick_products, pick_threads
 from heddle.train.schedule import usual
 from heddle.train.sizes import batch_size, check_tokens, padded_tokens
-from heddle.train.task import Reading, Task
-from heddle.train.tasks import make_task
 from heddle.train.training import Reader, Training, moving_average, tell
 
 BATCH = 8  # rows of a step, if nothing else is said
 MEASURING_NOTHING = {"precision": "fp32", "products": "torch", "compile": "off"}
 # Settings of a run that mean nothing without its directory, and what to do instead.
 OF_A_RUN = {
-    "vectors": "call heddle.weights.load_vectors before fit",
+    "vectors": "call heddle.convert.load_vectors before fit",
     "minutes": "give steps or epochs",
-    "save_every": "heddle.train.prepare and Trainer write checkpoints",
-    "keep": "heddle.train.prepare and Trainer write checkpoints",
-    "average": "heddle.train.prepare and Trainer write the checkpoints that it is the mean of",
+    "save_every": "heddle.runs.prepare and Trainer write checkpoints",
+    "keep": "heddle.runs.prepare and Trainer write checkpoints",
+    "average": "heddle.runs.prepare and Trainer write the checkpoints that it is the mean of",
 }
 
 
@@ -78,7 +78,7 @@ def fit(
 ) -> History:
     """Train `model` in place, from its present weights, on data in memory.
 
-    A step and an evaluation are those of a run; for checkpoints, resuming and several processes use `heddle.train.prepare` and
+    A step and an evaluation are those of a run; for checkpoints, resuming and several processes use `heddle.runs.prepare` and
     `Trainer`. Afterwards the model is in evaluation mode and fp32, on the device where it was trained.
 
     Args:
@@ -97,7 +97,7 @@ def fit(
             a decoder that translates.
         readers: functions to call with every `Report`; one may raise `StopTraining` to end the training after this step.
         progress: show a line on standard error while training takes over two seconds.
-        loss: a function of your own to minimise instead of the task's (see `heddle.train.own_loss.OwnLoss`), or its name
+        loss: a function of your own to minimise instead of the task's (see `heddle.tasks.own_loss.OwnLoss`), or its name
             as "module:function"; evaluations report the task's own.
         skip_invalid: leave out malformed items, with a warning that counts them, instead of refusing the first.
         settings: further settings of `TrainConfig`, which override those of `config`, such as `batch=16` (8 by default, in rows),

@@ -8,7 +8,7 @@ from heddle.display import Listed, displayed, wrapped
 from heddle.errors import pluralize
 from heddle.train.curves import draw
 from heddle.train.evaluate import Evaluation
-from heddle.train.outcome import Published
+from heddle.train.model_selection import Published
 from heddle.train.report import Report
 from heddle.weights.adapter import Adapter
 

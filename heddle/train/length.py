@@ -10,8 +10,8 @@ from heddle.config.train import TrainConfig
 from heddle.data.corpus import Part
 from heddle.data.order import spread
 from heddle.errors import HeddleError, pluralize
+from heddle.tasks.task import Task, tokens_read
 from heddle.train.evaluate import batch_rows
-from heddle.train.task import Task, tokens_read
 
 SHARE = 0.9  # share of the time for steps; the rest is for evaluations, samples and saving
 PROBING = 0.06  # time of the evaluations while training, as a share of the steps' time

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from heddle.train.extent import Extent
+from heddle.tasks.extent import Extent
 from heddle.train.report import Report
 
 SILENT = 2.0  # seconds after which a training speaks

@@ -14,8 +14,8 @@ from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE, balance_bias
+from heddle.train.gradient_norms import GradientNorms
 from heddle.train.muon import Muon
-from heddle.train.norms import GradientNorms
 
 
 class Optimizer:

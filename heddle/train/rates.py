@@ -27,12 +27,12 @@ from heddle.model.measured import measured_once, one_thread
 from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
+from heddle.tasks.table import make_task
+from heddle.tasks.task import Reading, Task, tokens_read
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import give_back
 from heddle.train.sizes import has_rows
 from heddle.train.step import train_step
-from heddle.train.task import Reading, Task, tokens_read
-from heddle.train.tasks import make_task
 
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 GAIN = 1.05  # least speedup for choosing bf16: below it, rounding is not worth it

@@ -2,9 +2,9 @@
 
 from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
+from heddle.data.raw import TEXT
 from heddle.errors import HeddleError, pluralize
-from heddle.train.material import TEXT
-from heddle.train.task import MULTIPLE, Task
+from heddle.tasks.task import MULTIPLE, Task
 
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from heddle.checks import at_least, checked
 from heddle.data.batch import Batch
 from heddle.errors import HeddleError
-from heddle.train.objective import Loss
+from heddle.tasks.objective import Loss
 from heddle.train.optimizer import Optimizer
 
 Reduce = Callable[[Tensor], Tensor]

@@ -17,19 +17,19 @@ from heddle.model.lora import merge
 from heddle.model.roles import layer_of
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
+from heddle.tasks.objective import CrossEntropy, Loss
+from heddle.tasks.task import Task, tokens_read
 from heddle.train.diagnose import first_bad_layer
+from heddle.train.ema import MovingAverage
 from heddle.train.evaluate import Evaluation, evaluate
-from heddle.train.load import load_statistics
-from heddle.train.moving import MovingAverage
-from heddle.train.objective import CrossEntropy, Loss
+from heddle.train.expert_load import load_statistics
+from heddle.train.model_selection import Best, judge
 from heddle.train.optimizer import Optimizer
-from heddle.train.outcome import Best, judge
 from heddle.train.ranks import Ranks
 from heddle.train.report import Report
 from heddle.train.runtime import Heap, seed_step
 from heddle.train.schedule import factor
 from heddle.train.step import train_step
-from heddle.train.task import Task, tokens_read
 from heddle.weights.adapter import Adapter, fingerprint
 
 Reader = Callable[[Report], None]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from heddle.errors import HeddleError, pluralize
 from heddle.text.base import utf8
-from heddle.text.cut import WordCutter
+from heddle.text.word_splitter import WordCutter
 from heddle.vectors.pace import Pace
 
 Ids = npt.NDArray[np.int32]

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.checks import at_least, checked
+from heddle.convert.word_vectors import Form, read_vectors, write_vectors
 from heddle.display import displayed
 from heddle.errors import HeddleError, did_you_mean, pluralize
-from heddle.weights.vectors import Form, read_vectors, write_vectors
 
 Near = list[tuple[str, float]]
 

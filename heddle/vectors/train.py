@@ -9,7 +9,7 @@ import torch
 
 from heddle.checks import checked
 from heddle.config.vectors import Method, VectorsConfig
-from heddle.text.cut import WordCutter
+from heddle.text.word_splitter import WordCutter
 from heddle.vectors.corpus import WordCorpus, read_corpus
 from heddle.vectors.glove import train_glove
 from heddle.vectors.table import WordVectors

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from heddle.cli.main import run
-from heddle.train.next_token import NextTokenTask
+from heddle.tasks.next_token import NextTokenTask
 
 # The smallest run that is one: a few steps of a few thousand weights.
 TINY = ["tokenizer=bytes", "dim=16", "depth=1", "heads=2", "context=16", "batch=4", "steps=4", "threads=1"]
@@ -45,7 +45,7 @@ Heddle = Callable[..., Result]
 
 def make_quick(patch: pytest.MonkeyPatch) -> None:
     """Every machine is equally fast and large, since measuring it takes seconds; and samples are short."""
-    module = import_module("heddle.train.plan")
+    module = import_module("heddle.runs.plan")
     patch.setattr(module, "measure", lambda *args, **settings: 1e5)
     patch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
     for name in ("plan", "need"):

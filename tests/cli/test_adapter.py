@@ -11,7 +11,7 @@ from heddle.config import sized
 from heddle.model import build
 from heddle.weights import load, save
 from tests.cli.conftest import TINY, Heddle
-from tests.train.labelled import TOKENIZER
+from tests.tasks.labelled import TOKENIZER
 
 RUN_FILE = """
 [data]

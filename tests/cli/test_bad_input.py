@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heddle.config import preset, sized
+from heddle.convert.families import GPT2
+from heddle.convert.published import write_published
 from heddle.model import build
 from heddle.text import train_tokenizer
 from heddle.weights import save
-from heddle.weights.families import GPT2
-from heddle.weights.published import write_published
 
 from .conftest import TINY, Heddle
 

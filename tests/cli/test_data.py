@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from heddle.train import show_step
+from heddle.runs import show_step
 
 from .conftest import Heddle
 

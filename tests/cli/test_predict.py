@@ -24,7 +24,7 @@ from heddle.config import (
 from heddle.data.corpus import Corpus
 from heddle.model import build
 from heddle.weights.files import relist
-from tests.train.labelled import TOKENIZER, WORDS, model_for, records
+from tests.tasks.labelled import TOKENIZER, WORDS, model_for, records
 
 from .conftest import Heddle
 

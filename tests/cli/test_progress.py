@@ -9,9 +9,9 @@ from rich.console import Console
 
 from heddle.cli.progress import Progress, experts
 from heddle.config.saved import Chosen
+from heddle.runs.plan import SHARE
 from heddle.train import Report
 from heddle.train.live import Pace
-from heddle.train.plan import SHARE
 
 from .conftest import TINY, Heddle
 
@@ -94,7 +94,7 @@ def test_it_is_on_the_command_line(
     heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not in the metrics, which are a function of the config."""
-    monkeypatch.setattr(import_module("heddle.train.plan"), "measure", lambda *args, **settings: 1e9)
+    monkeypatch.setattr(import_module("heddle.runs.plan"), "measure", lambda *args, **settings: 1e9)
     assert "times slower" not in heddle("train", corpus, *TINY, "steps=12", "--name", "b").out
     monkeypatch.setattr("heddle.cli.progress.LEAST", 0.0)
     told = heddle("train", corpus, *TINY, "steps=12", "--name", "c")

@@ -18,8 +18,8 @@ from heddle.config import SavedConfig
 from heddle.config.tasks import MaskedConfig, SpanCorruptionConfig
 from heddle.errors import HeddleError
 from heddle.look import read_readings
-from heddle.train import Trainer
-from heddle.train.tasks import TASKS
+from heddle.runs import Trainer
+from heddle.tasks.table import TASKS
 from heddle.weights import load
 from heddle.weights.files import Hold, write_directory
 from tests import programs
@@ -278,7 +278,7 @@ def test_settings_are_saved(run_a: Path) -> None:
 def test_an_interrupted_preparation_leaves_nothing(
     heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr(import_module("heddle.train.prepare"), "plan", lambda *args: signal.raise_signal(number))
+    monkeypatch.setattr(import_module("heddle.runs.prepare"), "plan", lambda *args: signal.raise_signal(number))
     told = heddle("train", corpus, *TINY, "--json")
     assert (told.code, told.json) == (128 + number, {"error": "stopped"})
     assert [path.name for path in tmp_path.iterdir()] == [corpus]
@@ -290,7 +290,7 @@ def test_a_stop_before_the_first_step_says_how_to_continue(
 ) -> None:
     """The run is there by then, with nothing trained."""
     with monkeypatch.context() as patch:
-        patch.setattr("heddle.train.session._start", lambda run, ranks: signal.raise_signal(number))
+        patch.setattr("heddle.runs.session._start", lambda run, ranks: signal.raise_signal(number))
         told = heddle("train", corpus, *TINY, "--name", "b")
     assert told.code == 128 + number
     assert told.err == "heddle: stopped; continue with: heddle train --resume runs/b\n"

@@ -12,7 +12,7 @@ from heddle.generate import score_translations, translate
 from heddle.model import build
 from heddle.text import train_tokenizer
 from heddle.weights import load, save
-from tests.train.pairs import MODELS, TOKENIZER
+from tests.tasks.pairs import MODELS, TOKENIZER
 
 from .conftest import TINY, Heddle
 

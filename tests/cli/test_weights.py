@@ -7,8 +7,8 @@ import gguf
 from transformers import AutoTokenizer
 
 from tests.cli.conftest import TINY, Heddle
-from tests.weights.conftest import make
-from tests.weights.test_token_roles import write_bert
+from tests.convert.conftest import make
+from tests.convert.test_token_roles import write_bert
 
 
 def test_a_name_that_ends_in_gguf_is_one_file(heddle: Heddle, trained: Path, tmp_path: Path) -> None:

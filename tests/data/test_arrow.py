@@ -10,10 +10,10 @@ import pytest
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import NextTokenConfig, TaskSettings
-from heddle.data.arrow import arrow_rows, dataset_files, is_dataset, named_class, splits_of
-from heddle.data.examples import read_examples
-from heddle.data.sources import read_documents
-from heddle.train.material import material, own_validation
+from heddle.data.raw import material, own_validation
+from heddle.data.sources.arrow import arrow_rows, dataset_files, is_dataset, named_class, splits_of
+from heddle.data.sources.documents import read_documents
+from heddle.data.sources.examples import read_examples
 from tests.refusing import refusal
 
 ROWS = {"text": [f"text {n}" for n in range(3000)], "label": [n % 2 for n in range(3000)]}
@@ -120,7 +120,7 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         lambda: list(arrow_rows(tmp_path / "a.parquet"))
     )
     monkeypatch.setitem(sys.modules, "datasets", None)
-    monkeypatch.setattr("heddle.data.arrow._online", lambda: True)
+    monkeypatch.setattr("heddle.data.sources.arrow._online", lambda: True)
     assert "hf:nobody/nothing: reading it needs the package datasets" in refusal(lambda: splits_of("hf:nobody/nothing"))
 
 
@@ -147,7 +147,7 @@ def test_a_dataset_by_name_is_looked_up_once_per_split(tmp_path: Path, monkeypat
         asked.append(name)
         return {split: [tmp_path / f"{split}.jsonl"] for split in ("train", "validation")}
 
-    monkeypatch.setattr("heddle.data.arrow._from_hub", hub)
+    monkeypatch.setattr("heddle.data.sources.arrow._from_hub", hub)
     data = DataConfig.of({"sources": "hf:owner/name:config"}, "settings")
     with material(data, NextTokenConfig()) as found:
         assert found.read(print).startswith("6 documents")

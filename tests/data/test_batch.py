@@ -13,7 +13,7 @@ from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
 from heddle.nn import Layout
-from heddle.train.loss import cross_entropy
+from heddle.tasks.loss import cross_entropy
 
 LECTURES = Path(__file__).parents[1] / "lectures"
 

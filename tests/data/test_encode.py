@@ -3,9 +3,9 @@
 from heddle.config import ChatTemplateConfig
 from heddle.data import records_of
 from heddle.data.encode import answer_numbers
-from heddle.data.examples import Example
+from heddle.data.sources.examples import Example
 from heddle.text import train_tokenizer
-from heddle.text.chat import Answer, Conversation
+from heddle.text.chat_template import Answer, Conversation
 
 
 def test_a_chat_template_changes_conversations_alone() -> None:

@@ -18,13 +18,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heddle.config.data import DataConfig
-from heddle.data.examples import Example, read_examples
-from heddle.data.files import standard_input
-from heddle.data.notes import MalformedError, Reader
-from heddle.data.sources import read_documents
-from heddle.data.tables import read_rows
-from heddle.data.tally import ExamplesTally, class_names, describe_examples, for_parts
-from heddle.data.values import split_words
+from heddle.data.record_stats import ExamplesTally, class_names, describe_examples, for_parts
+from heddle.data.sources.documents import read_documents
+from heddle.data.sources.examples import Example, read_examples
+from heddle.data.sources.files import standard_input
+from heddle.data.sources.notes import MalformedError, Reader
+from heddle.data.sources.tables import read_rows
+from heddle.data.sources.values import split_words
 from tests import refusing
 
 PAIR = ("source", "target")

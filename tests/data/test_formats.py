@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from heddle.config import RunConfig
-from heddle.data.formats import not_text, utf16
-from heddle.data.lint import Finding
-from heddle.train.lint import lint_sources
+from heddle.data.sources.formats import not_text, utf16
+from heddle.data.sources.lint import Finding
+from heddle.runs.lint import lint_sources
 
 from . import damaged
 

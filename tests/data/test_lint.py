@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from heddle.config.data import Labels
-from heddle.data.examples import Example
-from heddle.data.lint import Finding, RecordLint, TextLint
-from heddle.data.notes import FILES, LINES, Places
+from heddle.data.sources.examples import Example
+from heddle.data.sources.lint import Finding, RecordLint, TextLint
+from heddle.data.sources.notes import FILES, LINES, Places
 
 NOUNS = [("dog", "hund"), ("cat", "katze"), ("house", "haus"), ("tree", "baum"), ("water", "wasser"), ("child", "kind")]
 VERBS = [("sees", "sieht"), ("loves", "liebt"), ("seeks", "sucht"), ("paints", "malt"), ("knows", "kennt")]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from heddle.data import IGNORED, RecordStore, TokenStore, build_records, build_store, open_store, records_of
 from heddle.data.encode import Encoder
-from heddle.data.examples import Example
-from heddle.data.sources import Document
-from heddle.data.tally import ExamplesTally, describe_examples
+from heddle.data.record_stats import ExamplesTally, describe_examples
+from heddle.data.sources.documents import Document
+from heddle.data.sources.examples import Example
 from heddle.text import train_tokenizer
 from tests.refusing import refusal
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import heddle.data.parts
 import heddle.data.store
+import heddle.data.token_writer
 from heddle.data.corpus import Part
 from heddle.data.memory import part_of
-from heddle.data.parts import first_bytes, pieces
-from heddle.data.sources import Document, Tally, describe, describe_documents
+from heddle.data.sources.documents import Document, Tally, describe, describe_documents
 from heddle.data.store import TokenStore, build_store
+from heddle.data.token_writer import first_bytes, pieces
 from heddle.text import train_tokenizer
 from tests.refusing import refusal
 
@@ -312,8 +312,8 @@ def test_open_gives_what_build_gave(tmp_path: Path) -> None:
 
 
 def test_huge_texts_are_cut_only_where_no_id_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heddle.data.parts, "_PIECE", 200)
-    monkeypatch.setattr(heddle.data.parts, "_SEAM", 40)
+    monkeypatch.setattr(heddle.data.token_writer, "_PIECE", 200)
+    monkeypatch.setattr(heddle.data.token_writer, "_SEAM", 40)
     generator = np.random.default_rng(0)
     text = "".join(generator.choice(["the ", "weft\n", "warp\n\n", "  loom\n ", "\n"], size=2000))
     for tokenizer in (Bytes(), Words()):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from heddle.data.notes import MalformedError, Notes, Reader
-from heddle.data.tables import delimiter_of, quotes_fields, read_rows
+from heddle.data.sources.notes import MalformedError, Notes, Reader
+from heddle.data.sources.tables import delimiter_of, quotes_fields, read_rows
 
 RECORDS = [{"text": "one, two", "n": "1"}, {"text": 'she said "so"', "n": "2"}, {"text": "a;b\tc", "n": "3"}]
 

@@ -7,7 +7,7 @@ import pytest
 
 import heddle
 from heddle.config.tasks import ClassificationConfig
-from heddle.data.examples import Example
+from heddle.data.sources.examples import Example
 from heddle.data.unseen import known_labels, told_unseen
 from heddle.errors import HeddleError
 from tests.train.test_fit import LABELLED, LETTERS, QUIET, suited

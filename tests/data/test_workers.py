@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import heddle.data.parts
 import heddle.data.record_store
 import heddle.data.store
+import heddle.data.token_writer
 import heddle.text.processes
 from heddle.data import build_records, build_store
-from heddle.data.examples import Example
-from heddle.data.sources import Document
+from heddle.data.sources.documents import Document
+from heddle.data.sources.examples import Example
 from heddle.text import train_tokenizer
 from tests.processes import InThread
 from tests.refusing import refusal
@@ -30,8 +30,8 @@ documents = st.lists(st.lists(st.sampled_from(WORDS), min_size=3, max_size=40).m
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches and pieces of a few characters, and threads in place of processes."""
     monkeypatch.setattr(heddle.data.store, "_BATCH", 50)
-    monkeypatch.setattr(heddle.data.parts, "_PIECE", 60)
-    monkeypatch.setattr(heddle.data.parts, "_SEAM", 20)
+    monkeypatch.setattr(heddle.data.token_writer, "_PIECE", 60)
+    monkeypatch.setattr(heddle.data.token_writer, "_SEAM", 20)
     monkeypatch.setattr(heddle.data.record_store, "BATCH", 3)
     monkeypatch.setattr(heddle.text.processes, "subprocess", InThread)
 

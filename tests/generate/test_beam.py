@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from heddle.config import BeamConfig, SamplingConfig, TransformerConfig
+from heddle.convert import import_model
 from heddle.errors import HeddleError
 from heddle.generate import Hypothesis, beam_search, generate
 from heddle.generate.beam import Search, largest
 from heddle.generate.stream import Decoding
 from heddle.model import Transformer, build
-from heddle.weights import import_model, load
+from heddle.weights import load
+from tests.convert.conftest import make as make_published
 from tests.models import BOTH, COMBINATIONS, config_of, name_of
-from tests.weights.conftest import make as make_published
 
 Make = Callable[..., Transformer]
 END = 0

@@ -18,7 +18,7 @@ from transformers.generation.logits_process import (
 from heddle.config import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import draw, process
-from heddle.generate.drawn import log_probabilities
+from heddle.generate.logprobs import log_probabilities
 from heddle.generate.sampling import choose, uniform
 from tests.lectures.golden import Case
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from heddle.config import SamplingConfig, SpecialIds
+from heddle.convert import import_model
 from heddle.errors import HeddleError
 from heddle.generate import generate, stream
 from heddle.model import Transformer, build
-from heddle.weights import import_model, load
+from heddle.weights import load
+from tests.convert.conftest import make as make_published
 from tests.models import BOTH, name_of
-from tests.weights.conftest import make as make_published
 
 END = 0
 SOURCES = [[3, 1, 4, 1, 5], [9, 2], [6, 5, 3, 5, 8, 9, 7], [4]]

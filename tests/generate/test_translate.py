@@ -14,7 +14,7 @@ from heddle.generate import beam_search, score_translations, translate
 from heddle.generate.translate import sentinels
 from heddle.model import Transformer, build
 from heddle.text import train_tokenizer
-from tests.train.pairs import BOUNDARY, END, MODELS, TOKENIZER
+from tests.tasks.pairs import BOUNDARY, END, MODELS, TOKENIZER
 
 WIDE = {"initial": {"std": 0.3, "scale_residual": False}}
 SOURCES = ["abcd", "", "ba", "lkjihgfe"]

@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.config import (
-    BlockConfig,
-    EntryConfig,
-    LayerNormConfig,
-    RMSNormConfig,
-    TransformerConfig,
-)
+from heddle.config import BlockConfig, EntryConfig, LayerNormConfig, RMSNormConfig, TransformerConfig
 from heddle.config.layers import AttentionConfig, GatedConfig, MLPConfig, NormConfig
 from heddle.look.weights import head_products
 from heddle.model import Transformer
@@ -37,7 +31,7 @@ from heddle.nn import (
 )
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.norm import make_norm
-from heddle.train.loss import cross_entropy
+from heddle.tasks.loss import cross_entropy
 from tests.lectures.golden import (
     Case,
     Rule,

@@ -12,7 +12,7 @@ from heddle.data import Batch
 from heddle.model import build
 from heddle.nn import Layout
 from heddle.nn.norm import make_norm
-from heddle.train import CrossEntropy
+from heddle.tasks import CrossEntropy
 from heddle.train.schedule import factor
 from tests.lectures.golden import Case, load_norm, same
 

@@ -13,16 +13,16 @@ from heddle.config import RecurrentConfig, RunConfig
 from heddle.errors import HeddleError
 from heddle.look import find_heads, lens, read_readings, take_reading
 from heddle.look.readings import READINGS, Readings
-from heddle.train import Trainer, prepare
-from heddle.train.trainer import Interrupted
+from heddle.runs import Trainer, prepare
+from heddle.runs.trainer import Interrupted
 from heddle.weights import load
 from tests.look.given import given
 from tests.models import EVERY, awake, config_of, name_of
-from tests.train.conftest import Begin
-from tests.train.conftest import begin as begin
-from tests.train.conftest import config as config
-from tests.train.conftest import corpus as corpus
-from tests.train.conftest import quick as quick
+from tests.running import Begin
+from tests.running import begin as begin
+from tests.running import config as config
+from tests.running import corpus as corpus
+from tests.running import quick as quick
 
 
 def train(run: Path, at: Any, stop: int | None = None) -> Trainer:

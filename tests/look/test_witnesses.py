@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from heddle.look import trace
 from heddle.look.lens import read_out
-from tests.weights.conftest import KINDS, VARIANTS, make
-from tests.weights.test_parity import SOURCE, TOKENS, taken_over
+from tests.convert.conftest import KINDS, VARIANTS, make
+from tests.convert.test_parity import SOURCE, TOKENS, taken_over
 
 EACH = [next(name for name in VARIANTS if name.split("-")[0] == kind) for kind in sorted(KINDS)]
 

@@ -13,13 +13,13 @@ from heddle.config import sized
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.model.checkpointing import can_compile, checkpoint_activations, checkpointed
-from heddle.train import Trainer, extend
+from heddle.runs import Trainer, extend
 from tests.models import BOTH, tokens_of
-from tests.train.conftest import Begin
-from tests.train.conftest import begin as begin
-from tests.train.conftest import config as config
-from tests.train.conftest import corpus as corpus
-from tests.train.conftest import quick as quick
+from tests.running import Begin
+from tests.running import begin as begin
+from tests.running import config as config
+from tests.running import corpus as corpus
+from tests.running import quick as quick
 
 TINY = sized(3, vocab_size=41, context=16, dim=16)
 EXPERTS = {"kind": "moe", "experts": 4, "active": 2, "balance": 0.1, "expert": {"kind": "gated", "hidden": 8}}

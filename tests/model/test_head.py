@@ -11,7 +11,7 @@ from heddle.data.batch import Batch
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.nn import Layout
-from heddle.train import CrossEntropy
+from heddle.tasks import CrossEntropy
 
 HEADS: dict[str, dict[str, Any]] = {
     "tied": {"kind": "language", "scale": 0.5, "cap": 2.0},

@@ -17,7 +17,8 @@ from heddle.generate import generate
 from heddle.model import Stack, Transformer, build
 from heddle.nn.block import FEED_FORWARDS, MIXERS, Block
 from heddle.nn.norm import LayerNorm, RMSNorm
-from heddle.train import CrossEntropy, Optimizer, Reading, evaluate, make_task, train_step
+from heddle.tasks import CrossEntropy, Reading, make_task
+from heddle.train import Optimizer, evaluate, train_step
 from tests.models import config_of, tokens_of
 
 DECODERS: dict[str, dict[str, Any]] = {

@@ -25,7 +25,8 @@ from heddle.model.products import (
     of_weights,
     product,
 )
-from heddle.train import CrossEntropy, Optimizer, train_step
+from heddle.tasks import CrossEntropy
+from heddle.train import Optimizer, train_step
 from tests.models import VOCABULARY, config_of
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")

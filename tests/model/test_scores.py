@@ -8,12 +8,12 @@ import torch
 
 import heddle
 from heddle.config import TransformerConfig
+from heddle.convert import export_model
 from heddle.errors import HeddleError
 from heddle.look import trace
 from heddle.model import build
 from heddle.nn import Layout
 from heddle.prove import prove
-from heddle.weights import export_model
 from tests.refusing import refusal
 
 ROTARY = {"kind": "rotary"}

@@ -8,11 +8,11 @@ import torch
 from transformers.activations import ACT2FN
 
 from heddle.config.layers import ActivationName
+from heddle.convert.families.family import ACTIVATIONS as PUBLISHED
+from heddle.convert.families.family import our_activation, their_activation
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.experts import SLOPES
-from heddle.weights.families.family import ACTIVATIONS as PUBLISHED
-from heddle.weights.families.family import our_activation, their_activation
 from tests.models import AXES, LAYERED
 
 FEEDS = [block.ffn for config in LAYERED for block in config.decoder.blocks]
@@ -74,6 +74,6 @@ def test_every_name_is_known_everywhere() -> None:
     assert names == set(ACTIVATIONS) == set(SLOPES) == DRAWN
     named = names & set(PUBLISHED.values())
     assert {our_activation(their_activation(name), "activation") for name in named} == named
-    assert not (names - named) & set(ACT2FN), "Hugging Face has an activation of this name: weights/families/family.py"
+    assert not (names - named) & set(ACT2FN), "Hugging Face has an activation of this name: convert/families/family.py"
     with pytest.raises(HeddleError, match="has no activation 'hardswish'"):
         their_activation("hardswish")

@@ -1,6 +1,6 @@
 """Mixture of experts: the lecture's numbers, two dispatches, loss terms that add up.
 
-Published models are the witnesses, gradients too: tests/weights/test_parity.py.
+Published models are the witnesses, gradients too: tests/convert/test_parity.py.
 """
 
 from typing import Any

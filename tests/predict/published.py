@@ -8,9 +8,10 @@ import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from heddle.convert import import_model
 from heddle.model import Transformer
 from heddle.text import Tokenizer
-from heddle.weights import import_model, load
+from heddle.weights import load
 
 WORDS = ["the", "warp", "weft", "is", "held", "thrown", "and", "over", "##s", "##ed", "loom"]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

@@ -24,11 +24,11 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.predict import TextClass, TextLabels, TextNumber, WordClasses, classify
 from heddle.predict.rows import Row, passes, predicting
+from heddle.tasks import Examples, Reading, make_task
+from heddle.tasks.framing import frame_of
 from heddle.text import train_tokenizer
-from heddle.train import Examples, Reading, make_task
-from heddle.train.framing import frame_of
 from tests.models import BOTH, COMBINATIONS, ENCODERS, awake, name_of
-from tests.train.labelled import NAMES, TOKENIZER, WORDS, model_for, records
+from tests.tasks.labelled import NAMES, TOKENIZER, WORDS, model_for, records
 
 from .published import published
 

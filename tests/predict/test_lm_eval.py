@@ -18,10 +18,10 @@ from lm_eval.tasks import TaskManager
 import heddle
 from heddle.cli.main import run as run_command
 from heddle.config import TransformerConfig
+from heddle.convert import export_model
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.predict.lm_eval import HarnessModel, evaluate_tasks
-from heddle.weights import export_model
 
 WORDS = ["the", "warp", "is", "held", "and", "the", "weft", "is", "thrown", "over", "a", "loom", "with", "threads"]
 CONTEXT = 24

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.config import DataConfig, MaskedConfig, NextTokenConfig, PrefixLMConfig, TransformerConfig
-from heddle.config.chat import CHAT_TOKENS
+from heddle.config.chat_template import CHAT_TOKENS
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import (
     ChatConfig,
@@ -21,15 +21,15 @@ from heddle.config.tasks import (
     TranslationConfig,
 )
 from heddle.config.train import TrainConfig
-from heddle.data.examples import Example
 from heddle.data.record_store import Store, build_records
-from heddle.data.sources import Document
+from heddle.data.sources.documents import Document
+from heddle.data.sources.examples import Example
 from heddle.data.store import TokenStore, build_store
 from heddle.model import build
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.training import Training
+from heddle.tasks import Reading, make_task
 from heddle.text import train_tokenizer
-from heddle.train import Reading, make_task
 from heddle.weights.run import write_model
 
 CONTEXT = 16

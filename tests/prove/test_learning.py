@@ -18,7 +18,7 @@ from heddle.prove.checks import CHECKS
 from heddle.prove.learning import kernel_gradients, training_loss
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import NotApplicable, Verdict, judge
-from heddle.train import objective
+from heddle.tasks import objective
 
 SMALL = {"vocab_size": 29, "dim": 16, "context": 20}
 MIXER = {

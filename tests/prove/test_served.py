@@ -9,7 +9,7 @@ import pytest
 
 import heddle
 from heddle.config import TransformerConfig
-from heddle.data.sources import Document
+from heddle.data.sources.documents import Document
 from heddle.data.store import build_store
 from heddle.generate import engine
 from heddle.model import build

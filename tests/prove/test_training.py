@@ -19,7 +19,7 @@ from heddle.prove import prove_run
 from heddle.prove.coverage import _drawn_share
 from heddle.prove.laws import LAWS, check_law
 from heddle.prove.training import Training
-from heddle.train import make_task
+from heddle.tasks import make_task
 from tests.laws.test_planted import planted
 
 from .tasks import RUNS, directory, store, training

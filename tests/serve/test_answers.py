@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from heddle.config.serve import ServeConfig
-from heddle.generate.drawn import Drawn
+from heddle.generate.logprobs import Drawn
 from heddle.generate.stream import Finish
 from heddle.model import build
 from heddle.serve import Run

@@ -18,9 +18,9 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 import heddle
 from heddle.config import TransformerConfig
 from heddle.config.serve import ServeConfig
+from heddle.convert import export_model
 from heddle.model import build
 from heddle.serve import Run
-from heddle.weights import export_model
 from tests.serve.conftest import ENGINE, Server
 
 WORDS = ["the", "warp", "is", "held", "and", "weft", "thrown", "over", "a", "loom", "with", "threads"]

@@ -1,59 +1,6 @@
-"""Tiny runs: a text of a few words, a model of a few thousand weights, nothing measured."""
+"""Tests of training make tiny runs."""
 
-import random
-from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
-from typing import Any
-
-import pytest
-
-from heddle.config.run import RunConfig
-from heddle.train import prepare
-from heddle.train.next_token import NextTokenTask
-
-Begin = Callable[..., Path]
-WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "some", "more"]
-SIZES = {"dim": 16, "depth": 1, "heads": 2, "context": 16}
-TRAIN = {"steps": 8, "batch": 4, "precision": "fp32", "compile": "off", "threads": 1, "evaluate_every": 4}
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    draw = random.Random(0)
-    file = tmp_path / "corpus.txt"
-    file.write_text("\n".join(" ".join(draw.choices(WORDS, k=9)) for _ in range(100)))
-    return file
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every machine is equally fast, since measuring it takes seconds; and samples are short."""
-    module = import_module("heddle.train.plan")  # the package has a function of that name
-    monkeypatch.setattr(module, "measure", lambda *args, **settings: 1e5)
-    monkeypatch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
-    monkeypatch.setattr("heddle.train.session.usable_precision", lambda wanted, device: wanted)
-    samples = NextTokenTask.samples
-    monkeypatch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
-
-
-@pytest.fixture
-def config(corpus: Path) -> Callable[..., RunConfig]:
-    """What a user says; `config(model={...}, data={...}, steps=3)` says more."""
-
-    def made(model: dict[str, Any] | None = None, data: dict[str, Any] | None = None, **train: Any) -> RunConfig:
-        text = {"sources": [str(corpus)], "tokenizer": "bytes", **(data or {})}
-        return RunConfig.of({"data": text, "model": {**SIZES, **(model or {})}, "train": {**TRAIN, **train}})
-
-    return made
-
-
-@pytest.fixture
-def begin(tmp_path: Path, config: Callable[..., RunConfig], quick: None) -> Begin:
-    """A new run directory, ready to be trained: `begin("name", steps=12, model={"dropout": 0.2})`."""
-
-    def begun(name: str = "run", **settings: Any) -> Path:
-        prepare(config(**settings), tmp_path / name)
-        return tmp_path / name
-
-    return begun
+from tests.running import begin as begin
+from tests.running import config as config
+from tests.running import corpus as corpus
+from tests.running import quick as quick

@@ -9,7 +9,8 @@ from heddle.config import sized
 from heddle.config.train import TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.model import build
-from heddle.train import CrossEntropy, Optimizer, train_step
+from heddle.tasks import CrossEntropy
+from heddle.train import Optimizer, train_step
 from tests.graphs import captured
 
 

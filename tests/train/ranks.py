@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from heddle.config.train import TrainConfig
 from heddle.model import build
 from heddle.model.lora import adapt
-from heddle.train import CrossEntropy, Optimizer, train_step
+from heddle.tasks import CrossEntropy
+from heddle.train import Optimizer, train_step
 from tests.train.test_wrapped import STEPS, config, settings_of, uneven
 
 

@@ -12,17 +12,18 @@ from heddle.data.batch import Batch, next_token_batch
 from heddle.data.corpus import Corpus, Part
 from heddle.data.memory import part_of
 from heddle.data.order import held_out_windows
-from heddle.data.sources import Document
+from heddle.data.sources.documents import Document
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn.layout import Layout
+from heddle.tasks import Reading, make_task
+from heddle.tasks.accuracy import CountingCrossEntropy
+from heddle.tasks.own_batches import BatchesTask
+from heddle.tasks.own_loss import scored
 from heddle.text import train_tokenizer
-from heddle.train import Evaluation, Reading, make_task
+from heddle.train import Evaluation
 from heddle.train import evaluate as score
-from heddle.train.accuracy import CountingCrossEntropy
-from heddle.train.batches import BatchesTask
 from heddle.train.evaluate import batch_rows
-from heddle.train.own_loss import scored
 
 CONTEXT = 8
 

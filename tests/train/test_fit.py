@@ -21,11 +21,12 @@ from heddle.config.tasks import (
     TranslationConfig,
 )
 from heddle.data import Batch, next_token_batch, windows
-from heddle.data.given import Given, corpus_of
+from heddle.data.in_memory import Given, corpus_of
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn import Layout
-from heddle.train import History, Report, Trainer, prepare
+from heddle.runs import Trainer, prepare
+from heddle.train import History, Report
 from tests import refusing
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 20
@@ -329,7 +330,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (TEXT, {"columns": {"words": "x"}}, "'words' is no field"),
     (TEXT, {"minutes": 2.0}, "steps = 2 and minutes = 2 each say how long to train"),
     (TEXT, {"average": 2}, "fit does not know average"),
-    (TEXT, {"vectors": "v.txt"}, "fit does not know vectors: leave it out; call heddle.weights.load_vectors before"),
+    (TEXT, {"vectors": "v.txt"}, "fit does not know vectors: leave it out; call heddle.convert.load_vectors before"),
     (TEXT, {"patience": 2}, "patience = 2 needs validation data: give validation"),
     (TEXT, {"evaluate_every": 2}, "evaluate_every = 2 needs validation data: give validation"),
     (TEXT, {"patience": 2, "validation": 0.5, "evaluate_every": 1}, "patience = 2: the run has 2 evaluations"),

@@ -16,13 +16,14 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.model import build
 from heddle.nn.moe import MoE
-from heddle.train import CrossEntropy, Optimizer, Trainer, prepare, train_step
+from heddle.runs import Trainer, prepare
+from heddle.tasks import CrossEntropy
+from heddle.train import Optimizer, train_step
 from heddle.weights import read_state
 from tests.refusing import refusal
-
-from .conftest import Begin
-from .test_optimizer import TINY, batches
-from .test_resume import train, written
+from tests.running import Begin
+from tests.runs.test_resume import train, written
+from tests.train.test_optimizer import TINY, batches
 
 EXPERTS = {"kind": "moe", "experts": 4, "active": 2, "bias_rate": 0.01, "expert": {"kind": "gated", "hidden": 8}}
 FIRST = {"parameters": "decoder.blocks.0.*", "frozen": True}

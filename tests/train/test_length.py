@@ -13,7 +13,10 @@ from heddle.config.tasks import ClassificationConfig, NextTokenConfig, PrefixLMC
 from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.train import Reading, fit
+from heddle.tasks import Reading
+from heddle.tasks.table import make_task
+from heddle.tasks.task import Task, tokens_read
+from heddle.train import fit
 from heddle.train.length import (
     ALWAYS,
     ENDING,
@@ -26,10 +29,7 @@ from heddle.train.length import (
     steps_within,
     warmup_of,
 )
-from heddle.train.task import Task, tokens_read
-from heddle.train.tasks import make_task
-
-from .labelled import TOKENIZER, model_for, records
+from tests.tasks.labelled import TOKENIZER, model_for, records
 
 
 @pytest.mark.parametrize("lengths", [("steps", "epochs"), ("epochs", "minutes"), ("minutes", "steps")])

@@ -12,7 +12,8 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.model import Transformer, build
 from heddle.model.roles import role
-from heddle.train import CrossEntropy, Optimizer, train_step
+from heddle.tasks import CrossEntropy
+from heddle.train import Optimizer, train_step
 from heddle.train.muon import Muon
 from heddle.train.optimizer import DECAYED
 

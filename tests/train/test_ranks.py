@@ -15,12 +15,12 @@ from safetensors.torch import load_file
 from heddle.config import MaskedConfig, NextTokenConfig, sized
 from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
+from heddle.runs import Trainer
+from heddle.tasks import Reading, make_task
 from heddle.text import train_tokenizer
-from heddle.train import Reading, Trainer, make_task
 from heddle.train.ranks import Ranks
 from tests import programs
-
-from .conftest import Begin
+from tests.running import Begin
 
 TOKENIZER = train_tokenizer("bytes", [], special=("[MASK]",))
 

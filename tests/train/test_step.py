@@ -14,7 +14,8 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.train import CrossEntropy, Optimizer, train_step
+from heddle.tasks import CrossEntropy
+from heddle.train import Optimizer, train_step
 
 CONFIG = sized(2, vocab_size=41, context=8, dim=16)
 STILL = TrainConfig(optimizer="adamw", learning_rate=1e-30, weight_decay=0.0, clip=0.0)

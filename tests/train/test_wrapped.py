@@ -15,7 +15,8 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.model import build
 from heddle.model.lora import adapt
-from heddle.train import CrossEntropy, Loss, Optimizer, train_step
+from heddle.tasks import CrossEntropy, Loss
+from heddle.train import Optimizer, train_step
 from tests import programs
 
 STEPS = 20

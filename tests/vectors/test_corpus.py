@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 
-from heddle.text import cut, train_tokenizer
-from heddle.text.cut import WordCutter
+from heddle.text import train_tokenizer
+from heddle.text.word_splitter import WordCutter
 from heddle.vectors.corpus import read_corpus
 from tests.refusing import refusal
 

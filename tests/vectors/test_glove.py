@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heddle.config import VectorsConfig
-from heddle.text.cut import WordCutter
+from heddle.text.word_splitter import WordCutter
 from heddle.vectors import cooccurrence, train_vectors
 from heddle.vectors.cooccurrence import count_pairs
 from heddle.vectors.corpus import read_corpus

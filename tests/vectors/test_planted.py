@@ -9,8 +9,8 @@ from gensim.models import KeyedVectors, Word2Vec
 import heddle
 from heddle.config import VectorsConfig
 from heddle.config.vectors import Method
+from heddle.convert import load_vectors
 from heddle.vectors import WordVectors, train_vectors
-from heddle.weights import load_vectors
 
 from .planted import SYNONYMS, keyed, planted, share_right
 

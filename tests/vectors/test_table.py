@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 
+from heddle.convert.word_vectors import Form
 from heddle.errors import HeddleError
 from heddle.vectors import WordVectors
-from heddle.weights.vectors import Form
 from tests.refusing import refusal
 
 from .planted import keyed

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heddle.config import VectorsConfig
-from heddle.text.cut import WordCutter
+from heddle.text.word_splitter import WordCutter
 from heddle.vectors import pace, train_vectors, windows, word2vec
 from heddle.vectors.corpus import WordCorpus, read_corpus
 from heddle.vectors.windows import blocks_of, keep_probability

@@ -23,8 +23,8 @@ from heddle.weights import load, publish, read_config, save, save_checkpoint
 from heddle.weights.files import write_manifest
 from heddle.weights.run import _finish_publishing
 from tests import refusing
+from tests.convert.conftest import shrunk
 from tests.model import modules
-from tests.weights.conftest import shrunk
 
 OPTIMIZER = {"moment": torch.ones(3)}
 

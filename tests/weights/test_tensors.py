@@ -12,15 +12,7 @@ from torch import nn
 from heddle.config import TransformerConfig, sized
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.weights.tensors import (
-    Spec,
-    Weights,
-    check_depth,
-    fill,
-    read_header,
-    read_tensors,
-    save_tensors,
-)
+from heddle.weights.tensors import Spec, Weights, check_depth, fill, read_header, read_tensors, save_tensors
 from tests import refusing
 
 UP = "decoder.blocks.1.ffn.up.weight"

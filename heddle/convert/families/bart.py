@@ -1,0 +1,223 @@
+"""BART (Lewis et al. 2020) in Hugging Face's format: norms after the sums, a table of positions that starts two rows late."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from heddle.config.layers import LayerNormConfig, MLPConfig
+from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.convert.families.family import (
+    Family,
+    FamilyOptions,
+    Tensors,
+    one_block,
+    our_activation,
+    read_fields,
+    their_activation,
+)
+from heddle.convert.mapping import Names, OneRow, TensorRow, Vocabulary, pair
+
+ARCHITECTURE = "BartForConditionalGeneration"
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16,
+    "activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
+    "init_std": 0.02, "scale_embedding": False, "tie_word_embeddings": True,
+}  # fmt: skip
+# Older files also have these: the places of the norms, and fields that repeat others.
+FIXED = {"is_encoder_decoder": True, "normalize_before": False, "add_final_layer_norm": False}
+IDLE = (
+    "num_hidden_layers",
+    "add_bias_logits",
+    "classif_dropout",
+    "bad_words_ids",
+    "extra_pos_embeddings",
+    "_num_labels",
+)
+FORCES_BEGIN = "force_bos_token_to_be_generated"
+OWN = {**FIXED, "normalize_embedding": True, "static_position_embeddings": False}
+IDS = {
+    "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
+}  # fmt: skip
+EPS = 1e-5  # Hugging Face transformers has no field for it
+OPTIONS = FamilyOptions(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),))
+LAYERS = {"encoder": "model.encoder.layers.{i}.", "decoder": "model.decoder.layers.{i}."}
+
+
+def _attention(theirs: str, ours: str) -> tuple[TensorRow, ...]:
+    names = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
+    return tuple(row for their, our in names.items() for row in pair(f"{theirs}.{their}", f"{ours}.{our}"))
+
+
+def _stack(stack: str) -> tuple[TensorRow, ...]:
+    theirs, ours = LAYERS[stack], f"{stack}.blocks.{{i}}."
+    return (
+        *_attention(theirs + "self_attn", ours + "mixer"),
+        *pair(theirs + "self_attn_layer_norm", ours + "mixer_residual.outside"),
+        *pair(theirs + "fc1", ours + "ffn.up"),
+        *pair(theirs + "fc2", ours + "ffn.down"),
+        *pair(theirs + "final_layer_norm", ours + "ffn_residual.outside"),
+    )
+
+
+def one_table(config: TransformerConfig) -> bool:
+    """Whether encoder and decoder share their token table."""
+    return config.source_vocab_size is None
+
+
+def two_tables(config: TransformerConfig) -> bool:
+    """Whether the encoder has a separate token table."""
+    return config.source_vocab_size is not None
+
+
+SHARED_TABLE = TensorRow("model.shared.weight", ("embedding.weight",), Vocabulary())
+# What BART and Marian share.
+SHARED = (
+    TensorRow(
+        "model.encoder.embed_tokens.weight", ("source_embedding.weight",), Vocabulary(source=True), when=two_tables
+    ),
+    TensorRow("model.decoder.embed_tokens.weight", ("embedding.weight",), Vocabulary(), when=two_tables),
+    *_stack("encoder"),
+    *_stack("decoder"),
+    *_attention(LAYERS["decoder"] + "encoder_attn", "decoder.blocks.{i}.cross"),
+    *pair(LAYERS["decoder"] + "encoder_attn_layer_norm", "decoder.blocks.{i}.cross_residual.outside"),
+    TensorRow("final_logits_bias", ("head.bias",), OneRow()),
+    TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
+)
+TABLE = (
+    # Files with two tables also have this one, which no layer reads; so the row for the decoder's comes later.
+    SHARED_TABLE,
+    *SHARED,
+    TensorRow("model.encoder.embed_positions.weight", ("encoder.entry.positions.weight",)),
+    TensorRow("model.decoder.embed_positions.weight", ("decoder.entry.positions.weight",)),
+    *pair("model.encoder.layernorm_embedding", "encoder.entry.norm"),
+    *pair("model.decoder.layernorm_embedding", "decoder.entry.norm"),
+)
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+NAMES = Names(
+    prefix="model.",
+    copies={
+        **dict.fromkeys(EMBEDDINGS, ("model.shared.weight",)),
+        "lm_head.weight": ("model.decoder.embed_tokens.weight", "model.shared.weight"),
+    },
+    instead=dict.fromkeys(EMBEDDINGS, "model.shared.weight"),
+    zeros=("final_logits_bias",),
+)
+
+
+def described(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that BART and Marian share, as the data of a heddle config."""
+
+    def stack(name: str) -> dict[str, Any]:
+        attention = {
+            "kind": "attention",
+            "heads": f[f"{name}_attention_heads"],
+            "dropout": f["attention_dropout"],
+        }
+        ffn = {
+            "kind": "mlp",
+            "hidden": f[f"{name}_ffn_dim"],
+            "activation": our_activation(f["activation_function"], "activation_function"),
+            "dropout": f["activation_dropout"],
+        }
+        block = {
+            "mixer": attention,
+            "cross": attention if name == "decoder" else None,
+            "ffn": ffn,
+            "norm": {"kind": "layer", "eps": EPS},
+            "placement": "post",
+            "dropout": f["dropout"],
+        }
+        scale = {"scale": f["scale_embedding"], "dropout": f["dropout"]}
+        return {"depth": f[f"{name}_layers"], "block": block, "entry": {**entry, **scale}}
+
+    return {
+        "vocab_size": f["vocab_size"],
+        # An untied head unties encoder and decoder, too.
+        "source_vocab_size": None if f["tie_word_embeddings"] else f["vocab_size"],
+        "dim": f["d_model"],
+        "context": f["max_position_embeddings"],
+        "encoder": stack("encoder"),
+        "decoder": stack("decoder"),
+        "head": {"tied": f["tie_word_embeddings"], "bias": True},
+        "initial": {"std": f["init_std"]},
+    }
+
+
+def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+    """A BART `config.json` as a heddle config.
+
+    Raises:
+        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
+    """
+    # The older name of a field that says the same beside it.
+    twice = found.get("forced_bos_token_id") == found.get("bos_token_id", IDS["bos_token_id"])
+    idle = (*IDLE, FORCES_BEGIN) if twice or not found.get(FORCES_BEGIN) else IDLE
+    f = read_fields(found, ARCHITECTURE, DEFAULTS, OWN, idle=idle)
+    entry = {"positions": "learned", "offset": 2, "norm": {"kind": "layer", "eps": EPS}}
+    return TransformerConfig.of(described(f, entry), where="BART's config.json in heddle's terms")
+
+
+def from_config(config: TransformerConfig) -> dict[str, Any]:
+    """The nearest BART `config.json`."""
+    stacks = config.stacks()
+    sizes: dict[str, Any] = {}
+    for name, stack in stacks.items():
+        block = one_block(config, name)
+        sizes |= {
+            f"{name}_layers": stack.depth,
+            f"{name}_ffn_dim": block.ffn.width(config.dim),
+            f"{name}_attention_heads": block.mixer.heads,
+        }
+    block = one_block(config, "encoder")
+    return {
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.context,
+        **sizes,
+        "activation_function": their_activation(block.ffn.activation),
+        "d_model": config.dim,
+        "dropout": block.dropout,
+        "attention_dropout": block.mixer.dropout,
+        "activation_dropout": block.ffn.dropout,
+        "init_std": config.initial.std,
+        "scale_embedding": stacks["encoder"].entry.scale,
+        "tie_word_embeddings": getattr(config.head, "tied", True),
+        **OWN,  # CTranslate2 reads these, which Hugging Face transformers has no fields for
+    }
+
+
+def spelt_out(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
+    """Scores without a bias equal scores with a bias of 0; one table with an untied head equals two equal tables."""
+    head, table = config.head, tensors.get("embedding.weight")  # absent when only the config is rewritten
+    if not isinstance(head, LanguageHeadConfig) or len(config.stacks()) < 2:
+        return config, tensors
+    changes: dict[str, Any] = {}
+    found = dict(tensors)
+    if not head.bias:
+        changes["head.bias"] = True
+        found |= {} if table is None else {"head.bias": table.new_zeros(len(table))}
+    if not head.tied and one_table(config):
+        changes["source_vocab_size"] = config.vocab_size
+        found |= {} if table is None else {"source_embedding.weight": table.clone()}
+    return (config.override(changes), found) if changes else (config, tensors)
+
+
+def without_zeros(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
+    """A bias of 0 on every score, which Hugging Face transformers does not even train, is no bias."""
+    if tensors["head.bias"].any():
+        return config, tensors
+    return config.override({"head.bias": False}), {name: tensors[name] for name in tensors if name != "head.bias"}
+
+
+BART = Family(
+    name="bart",
+    architecture=ARCHITECTURE,
+    to_config=to_config,
+    from_config=from_config,
+    table=TABLE,
+    names=NAMES,
+    layers=LAYERS,
+    options=OPTIONS,
+    ids=IDS,
+    rewrite=spelt_out,
+    plainer=without_zeros,
+)

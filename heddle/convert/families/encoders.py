@@ -1,0 +1,278 @@
+"""Encoders in BERT's style in Hugging Face's format: one body, and a class for each head on it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from heddle.config.embedding import DenseConfig, EmbeddingHeadConfig
+from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig, NoHeadConfig, TransformerConfig
+from heddle.convert.families.family import Family, FamilyOptions, read_fields
+from heddle.convert.mapping import Names, TensorRow, Vocabulary, pair
+from heddle.errors import HeddleError
+
+LABELS: dict[str, Any] = {"id2label": None, "num_labels": None, "problem_type": None, "threshold": None}
+# What the scores of a classifier of texts may mean.
+PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
+OLDER = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A published encoder without a head.
+
+    Attributes:
+        name: its `model_type`.
+        classes: how the names of its Hugging Face classes begin.
+        prefix: how the names of its tensors begin in classes with a head.
+        layers: the start of the names in layer `{i}`, after the prefix.
+        defaults: the fields of its config.json, with their values where they are left out.
+        described: the fields, as the data of a heddle config without a head.
+        written: the fields of a heddle config.
+        rows: the table of its tensors.
+        options: the kinds of layers in it.
+        fixed: fields with the only value that heddle supports.
+        idle: fields without effect on what it computes.
+        ids: the special ids that its classes default to.
+        rate: the field of the classifiers' dropout, if there is one.
+        copies: for each tensor that a file may store twice, the ones that it may equal.
+        instead: a tensor that older files leave out, and the one that it then equals.
+    """
+
+    name: str
+    classes: str
+    prefix: str
+    layers: str
+    defaults: Mapping[str, Any]
+    described: Callable[[Fields], dict[str, Any]]
+    written: Callable[[TransformerConfig], dict[str, Any]]
+    rows: tuple[TensorRow, ...]
+    options: FamilyOptions
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
+    ids: Mapping[str, int] = field(default_factory=dict)
+    rate: str | None = None
+    copies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    instead: Mapping[str, str] = field(default_factory=dict)
+
+    def family(
+        self,
+        ending: str,
+        head: Callable[[Fields], dict[str, Any]],
+        rows: tuple[TensorRow, ...],
+        usual: Any,
+        also: tuple[str, ...] = (),
+        unread: tuple[str, ...] = (),
+    ) -> Family:
+        """Its class with a head.
+
+        Args:
+            ending: how the name of the class ends.
+            head: the fields, as the data of the head.
+            rows: the table of the head's tensors.
+            usual: a head of this kind.
+            also: other classes whose files hold these weights, and more.
+            unread: tensors that files may hold for other heads.
+        """
+        architecture = self.classes + ending
+        prefix = "" if ending == "Model" else self.prefix
+        body = (
+            self.rows
+            if prefix
+            else tuple(replace(row, theirs=row.theirs.removeprefix(self.prefix)) for row in self.rows)
+        )
+        labelled = isinstance(usual, ClassifierHeadConfig)
+        defaults = {**self.defaults, **(LABELS if labelled else {})}
+
+        def to_config(found: Fields) -> TransformerConfig:
+            f = read_fields(found, architecture, defaults, self.fixed, also, self.idle)
+            data = {**self.described(f), "head": head(f)}
+            return TransformerConfig.of(data, where=f"the config.json of {architecture} in heddle's terms")
+
+        def from_config(config: TransformerConfig) -> dict[str, Any]:
+            fixed = {
+                name: value for name, value in self.fixed.items() if value is not None
+            }  # which other readers ask for
+            return {**fixed, **self.written(config), **_written_head(config.head, self.rate)}
+
+        return Family(
+            name=self.name,
+            architecture=architecture,
+            to_config=to_config,
+            from_config=from_config,
+            table=(*body, *rows),
+            names=Names(
+                prefix=prefix,
+                wrapped="" if prefix else self.prefix,
+                ignorable=(prefix + "embeddings.position_ids", prefix + "embeddings.token_type_ids", *unread),
+                older=OLDER,
+                copies=self.copies,
+                instead=self.instead,
+            ),
+            layers={"encoder": prefix + self.layers},
+            options=replace(self.options, head=usual),
+            also=also,
+            ids=self.ids,
+            of_head=() if self.rate is None else (self.rate,),
+        )
+
+    def pooler(self) -> tuple[str, ...]:
+        """The names of a pooler below a head that does not read it, as many files have."""
+        return tuple(f"{self.prefix}pooler.dense.{part}" for part in ("weight", "bias"))
+
+
+def _written_head(head: Any, rate: str | None) -> dict[str, Any]:
+    if not isinstance(head, ClassifierHeadConfig):
+        return {"tie_word_embeddings": getattr(head, "tied", True)}
+    names = head.names or placeholders(head.classes)
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+        **({} if rate is None else {rate: head.dropout}),
+        **problem(head),
+    }
+
+
+def masked_head(activation: str, eps: float, tied: bool) -> dict[str, Any]:
+    """The data of a head for masked tokens, with BERT's transform."""
+    return {"kind": "language", "tied": tied, "bias": True, "transform": True, "activation": activation, "eps": eps}
+
+
+def classifier(f: Fields, rate: Any, **how: Any) -> dict[str, Any]:
+    """The data of a classifier, from fields that include `LABELS`.
+
+    Args:
+        f: the fields.
+        rate: its dropout.
+        how: its pooling, its dense layer and the activation of that.
+
+    Raises:
+        HeddleError: `id2label` is not a table that numbers its classes from 0.
+    """
+    labels, count = f["id2label"], f["num_labels"]
+    if not isinstance(labels or {}, Mapping):
+        raise HeddleError(f"id2label = {labels!r} in config.json: must be a table")
+    classes = len(labels) if labels else 2 if count is None else count
+    made = {"kind": "classifier", "classes": classes, "names": class_names(labels), "dropout": rate, **how}
+    return made if how.get("pooling") == "none" else made | answer(f, classes)
+
+
+def answer(found: Mapping[str, Any], count: Any) -> dict[str, Any]:
+    """What the scores of a published classifier of texts mean, by `problem_type`, as fields of a head.
+
+    Args:
+        found: its config.json.
+        count: how many scores there are.
+
+    Raises:
+        HeddleError: they mean what no head of heddle's does.
+    """
+    kind, threshold = found.get("problem_type"), found.get("threshold")
+    if kind is not None and (not isinstance(kind, str) or kind not in PROBLEMS):
+        raise HeddleError(f"problem_type = {kind!r} in config.json: heddle knows {', '.join(PROBLEMS)}")
+    if kind == "regression" and count != 1:
+        raise HeddleError(
+            f"problem_type = 'regression' in config.json with {count} numbers for each text: heddle has only one"
+        )
+    if kind == "single_label_classification" and count == 1:
+        raise HeddleError(
+            "problem_type = 'single_label_classification' in config.json with a single class, which every text has"
+        )
+    several = kind == "multi_label_classification"
+    return {"several": several, **({"threshold": threshold} if several and threshold is not None else {})}
+
+
+def class_names(labels: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The names of classes in an `id2label`, in the order of their numbers; empty if they are the placeholders LABEL_0, ….
+
+    Raises:
+        HeddleError: the numbers are not 0, 1, ….
+    """
+    try:
+        numbered = {int(number): str(name) for number, name in (labels or {}).items()}
+        names = tuple(numbered[number] for number in range(len(numbered)))
+    except (ValueError, KeyError):
+        raise HeddleError(
+            f"id2label in config.json must number its classes from 0, not {', '.join(labels or ())}"
+        ) from None
+    return () if names == placeholders(len(names)) else names
+
+
+def problem(head: ClassifierHeadConfig) -> dict[str, Any]:
+    """What the scores mean, as fields of config.json. `threshold` is heddle's own, as transformers has none."""
+    if head.pooling == "none":
+        return {}
+    kind = (
+        "multi_label_classification"
+        if head.several
+        else "regression"
+        if head.classes == 1
+        else "single_label_classification"
+    )
+    return {"problem_type": kind, **({"threshold": head.threshold} if head.several else {})}
+
+
+def placeholders(count: int) -> tuple[str, ...]:
+    """What Hugging Face transformers calls classes without names."""
+    return tuple(f"LABEL_{number}" for number in range(count))
+
+
+def pooled_head(f: Fields) -> dict[str, Any]:
+    """The data of BERT's pooler."""
+    return {"kind": "embedding", "pooling": "first", "dense": [{}]}
+
+
+def no_head(f: Fields) -> dict[str, Any]:
+    """The data of no head."""
+    return {"kind": "none"}
+
+
+def has_own_table(config: TransformerConfig) -> bool:
+    """Whether the head has a table of its own."""
+    return not getattr(config.head, "tied", True)
+
+
+USUAL_MASKED = LanguageHeadConfig(bias=True, transform=True)
+USUAL_CLASSES = ClassifierHeadConfig(classes=2, pooling="first", dense=True)
+USUAL_TAGS = ClassifierHeadConfig(classes=2, pooling="none")
+USUAL_POOLED = EmbeddingHeadConfig(pooling="first", dense=(DenseConfig(),))
+BARE = NoHeadConfig()
+
+# The heads of RoBERTa, which later families took over.
+ROBERTA_MASKED = (
+    TensorRow("lm_head.bias", ("head.bias",), Vocabulary()),
+    TensorRow("lm_head.decoder.bias", ("head.bias",), Vocabulary(), when=has_own_table),
+    *pair("lm_head.dense", "head.dense"),
+    *pair("lm_head.layer_norm", "head.norm"),
+    TensorRow("lm_head.decoder.weight", ("head.weight",), Vocabulary()),
+)
+ROBERTA_CLASSES = (*pair("classifier.dense", "head.pooler.dense"), *pair("classifier.out_proj", "head.scores"))
+TAGS = pair("classifier", "head.scores")
+POOLER = pair("pooler.dense", "head.dense.0.linear")
+
+
+def bert_layers(prefix: str) -> tuple[TensorRow, ...]:
+    """The rows of BERT's layers, whose names RoBERTa and ELECTRA share."""
+    theirs, ours = prefix + "encoder.layer.{i}.", "encoder.blocks.{i}."
+    return (
+        *pair(theirs + "attention.self.query", ours + "mixer.q"),
+        *pair(theirs + "attention.self.key", ours + "mixer.k"),
+        *pair(theirs + "attention.self.value", ours + "mixer.v"),
+        *pair(theirs + "attention.output.dense", ours + "mixer.o"),
+        *pair(theirs + "attention.output.LayerNorm", ours + "mixer_residual.outside"),
+        *pair(theirs + "intermediate.dense", ours + "ffn.up"),
+        *pair(theirs + "output.dense", ours + "ffn.down"),
+        *pair(theirs + "output.LayerNorm", ours + "ffn_residual.outside"),
+    )
+
+
+def bert_tables(prefix: str) -> tuple[TensorRow, ...]:
+    """The rows of BERT's tables and their norm."""
+    theirs = prefix + "embeddings."
+    return (
+        TensorRow(theirs + "word_embeddings.weight", ("embedding.weight",), Vocabulary()),
+        TensorRow(theirs + "position_embeddings.weight", ("encoder.entry.positions.weight",)),
+        TensorRow(theirs + "token_type_embeddings.weight", ("encoder.entry.types.weight",)),
+        *pair(theirs + "LayerNorm", "encoder.entry.norm"),
+    )

@@ -1,0 +1,327 @@
+"""A published family, and how its config.json is read: heddle understands or refuses each field."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heddle.config.embedding import EmbeddingHeadConfig
+from heddle.config.layers import AttentionConfig, GatedConfig, LayerNormConfig, MLPConfig, RMSNormConfig
+from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
+from heddle.convert.families import layers
+from heddle.convert.families.difference import differences, resolved
+from heddle.convert.mapping import Names, TensorRow
+from heddle.errors import HeddleError
+from heddle.weights.start import is_head
+
+# Hugging Face's names of activations and heddle's. For each of heddle's, the first one is written.
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh", "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "relu2": "relu_squared",
+    "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "relu6": "relu6", "leaky_relu": "leaky_relu",
+    "mish": "mish", "sigmoid": "sigmoid", "tanh": "tanh", "linear": "linear",
+}  # fmt: skip
+
+# Fields without effect on what the model computes: bookkeeping, outputs to return, defaults for generation.
+HARMLESS = {
+    "model_type", "architectures", "transformers_version", "_name_or_path", "_commit_hash", "dtype", "torch_dtype",
+    "use_cache", "use_bfloat16", "torchscript", "tf_legacy_loss", "return_dict", "output_hidden_states",
+    "output_attentions", "output_past", "output_scores", "return_dict_in_generate", "gradient_checkpointing",
+    "chunk_size_feed_forward", "pretraining_tp", "attn_implementation", "_attn_implementation",
+    "_attn_implementation_autoset", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
+    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "tokenizer_class", "prefix",
+    "task_specific_params", "finetuning_task", "problem_type", "id2label", "label2id", "num_labels", "is_decoder",
+    "tie_encoder_decoder", "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
+    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
+    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "num_return_sequences", "remove_invalid_values", "n_ctx",
+    "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+    "summary_first_dropout", "classifier_dropout", "output_router_logits", "router_aux_loss_coef",
+}  # fmt: skip
+
+# Fields that matter only in training and that heddle does not have: import reports that it leaves them out.
+TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop", "layerdrop")
+
+# Fields that change the function, with the only value that heddle supports.
+FIXED: dict[str, Any] = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
+
+# What names of classes end with: their head.
+HEADED = re.compile(r"(LMHeadModel|For[A-Z]\w+|MTModel|Model)$")
+
+# Settings that matter only in training; an export without them computes the same.
+TRAINING_ONLY = re.compile(r"(.+\.)?dropout|dropout\.mask|.+\.ffn\.(balance|z)")
+
+Tensors = Mapping[str, Tensor]
+
+
+def one_block(config: TransformerConfig, stack: str = "decoder") -> Any:
+    """The first block of a stack, for a family whose layers are all equal."""
+    return config.stacks()[stack].blocks[0]
+
+
+def as_it_is(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
+    """The identity."""
+    return config, tensors
+
+
+@dataclass(frozen=True)
+class FamilyOptions:
+    """The kinds of layers that a family's `from_config` can read, the usual one first."""
+
+    norm: LayerNormConfig | RMSNormConfig
+    ffns: tuple[Any, ...]
+    stacks: tuple[str, ...] = ("decoder",)
+    relatives: tuple[Any, ...] = (None,)
+    head: Any = field(default_factory=LanguageHeadConfig)
+    mixer: Any = field(default_factory=lambda: AttentionConfig(heads=1))
+
+
+@dataclass(frozen=True)
+class Family:
+    """A published family.
+
+    Attributes:
+        name: its `model_type`.
+        architecture: the Hugging Face class for this family with this head.
+        to_config: converts its config.json to a heddle config; raises for what heddle cannot express.
+        from_config: the family's nearest config.json; `reasons` tells whether it is exact.
+        table: the two-way table of tensors.
+        names: variants of names in its files.
+        also: other classes whose files hold these weights, and more.
+        layers: the start of the names in layer `{i}`, for each stack.
+        options: the kinds of layers in it.
+        ids: the special ids that the Hugging Face class defaults to.
+        rewrite: rewrites a model exactly into this family's form, before it is written.
+        from_zero: rewrites an encoder-decoder that starts with this id exactly into one with a further id, the last, that has a
+            zero vector and no probability, and that its decoder starts with; None: the family needs none.
+        attention: the attention of the Hugging Face class that an export is checked with.
+        plainer: rewrites an imported model exactly into a plainer one.
+        bare: the class without a head, if its name has not just `Model` in place of the head.
+        headless: whether its files hold no head, since those of sentence-transformers hold it (`body`).
+        of_head: the fields of its config.json that only say how its head is trained.
+        own_head: the names of a head and of the table that a config ties it to, if a file that holds different numbers for
+            both has an untied head all the same; None: such a file is refused.
+    """
+
+    name: str
+    architecture: str
+    to_config: Callable[[Mapping[str, Any]], TransformerConfig]
+    from_config: Callable[[TransformerConfig], dict[str, Any]]
+    table: tuple[TensorRow, ...]
+    names: Names
+    layers: Mapping[str, str]
+    options: FamilyOptions
+    also: tuple[str, ...] = ()
+    ids: Mapping[str, int] = field(default_factory=dict)
+    attention: str = "eager"  # it supports every family's options, such as caps
+    rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
+    plainer: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
+    from_zero: Callable[[TransformerConfig, Tensors, int], tuple[TransformerConfig, Tensors]] | None = None
+    own_head: tuple[str, str] | None = None
+    bare: str = ""
+    headless: bool = False
+    of_head: tuple[str, ...] = ()
+
+    def body(self) -> "Family":
+        """The family without its head: the class of the bare model, which reads what is in the files of any head."""
+        heads = {row.theirs: row for row in self.table if all(map(is_head, row.ours))}
+        copies = {name: others for name, others in (self.names.copies or {}).items() if name not in heads}
+        return replace(
+            self,
+            architecture=self.bare or HEADED.sub("Model", self.architecture),
+            table=tuple(row for row in self.table if row.theirs not in heads),
+            names=replace(self.names, ignorable=(*self.names.ignorable, *heads), copies=copies),
+            own_head=None,
+            headless=True,
+        )
+
+    def holds_head(self, config: TransformerConfig) -> bool:
+        """Whether the family's own files hold the head of such a model. If not, it embeds texts: files beside these hold it."""
+        head, own = config.head, self.options.head
+        if not isinstance(head, EmbeddingHeadConfig):
+            return True
+        return isinstance(own, EmbeddingHeadConfig) and own.computes(config.dim) == head.computes(config.dim)
+
+    def with_own_head(self, config: TransformerConfig, weights: Tensors) -> TransformerConfig:
+        """The config of a file's model: with an untied head if the file decides that (`own_head`) and holds one."""
+        names = self.own_head if getattr(config.head, "tied", False) else None
+        if names is None or not all(name in weights for name in names):
+            return config
+        head, table = (weights[name].float() for name in names)
+        return config if torch.equal(head, table) else untied(config)
+
+    def usual_head(self, config: TransformerConfig) -> Any:
+        """The head that its class gives such a model by default.
+
+        Raises:
+            HeddleError: the model is too far from this family's.
+        """
+        with_head = nearest(config.model_copy(update={"head": self.options.head}), self.options)
+        return self.to_config(without(self.from_config(with_head), *self.of_head)).head
+
+    def theirs(self, config: TransformerConfig) -> dict[str, Any]:
+        """The family's nearest config.json, for a config with layers of any kind."""
+        return self.from_config(nearest(config, self.options))
+
+    def reasons(self, config: TransformerConfig) -> tuple[list[str], list[str]]:
+        """Why the family cannot express `config` (empty if it can), and the lost settings that matter only in training.
+
+        Of a model that embeds texts, this is about the part below its head.
+
+        This compares the config with its round trip: the family cannot express whatever changes.
+        """
+        has = set(config.stacks())
+        if has != set(self.options.stacks):
+            return [f"the model has {_named(has)}, but {self.architecture} has {_named(self.options.stacks)}"], []
+        try:
+            found = self.apart(config)
+        except HeddleError as error:
+            return [str(error)], []
+        told = {path: f"{path} is {ours}, {self.architecture} has {theirs}" for path, ours, theirs in found}
+        lost = [path for path in told if TRAINING_ONLY.fullmatch(path)]
+        return [text for path, text in told.items() if path not in lost], [told[path] for path in lost]
+
+    def apart(self, config: TransformerConfig) -> list[tuple[str, str, str]]:
+        """(setting, ours, theirs) for each setting that the round trip of `config` changes.
+
+        Raises:
+            HeddleError: it cannot be converted.
+        """
+        config, _ = self.rewrite(config, {})
+        back = self.to_config(self.theirs(config))
+        if self.own_head is not None and not getattr(config.head, "tied", True):
+            back = untied(back)
+        found = differences(resolved(config), resolved(back))
+        if isinstance(config.head, EmbeddingHeadConfig):  # any is expressed beside the family's own files
+            found = [each for each in found if not each[0].startswith("head.")]
+        return found
+
+
+def untied(config: TransformerConfig) -> TransformerConfig:
+    """The config, with a head that has a table of its own."""
+    return config.override({"head.tied": False})
+
+
+def _named(stacks: Any) -> str:
+    return " and ".join(f"{'an' if name == 'encoder' else 'a'} {name}" for name in sorted(stacks, reverse=True))
+
+
+def nearest(config: TransformerConfig, options: FamilyOptions) -> TransformerConfig:
+    """The config with every layer of a kind that `options` does not have replaced by the usual one.
+
+    So a family can read its fields from any config; the later comparison finds what was replaced.
+    """
+    changes: dict[str, Any] = {}
+    for name, stack in config.stacks().items():
+        blocks = tuple(_nearest_block(block, options) for block in stack.blocks)
+        # `blocks` is cached next to the fields, and the copy would keep the old value.
+        changes[name] = stack.model_copy(update={"block": blocks[0], "blocks": blocks})
+    if not isinstance(config.head, type(options.head)):
+        changes["head"] = options.head
+    return config.model_copy(update=changes)
+
+
+def _nearest_block(block: BlockConfig, options: FamilyOptions) -> BlockConfig:
+    mixer = block.mixer if isinstance(block.mixer, type(options.mixer)) else options.mixer
+    if not any(isinstance(mixer.relative, type(each)) for each in options.relatives):
+        mixer = mixer.model_copy(update={"relative": options.relatives[0]})
+    ffn: Any = block.ffn
+    if not any(isinstance(ffn, type(each)) for each in options.ffns):
+        shared = {key: getattr(ffn, key) for key in ("hidden", "activation", "bias", "dropout") if hasattr(ffn, key)}
+        ffn = options.ffns[0].model_copy(update=shared) if isinstance(ffn, MLPConfig | GatedConfig) else options.ffns[0]
+    norm = block.norm
+    if not isinstance(norm, type(options.norm)):
+        norm = options.norm.model_copy(update={"eps": getattr(norm, "eps", options.norm.eps)})
+    return block.model_copy(update={"mixer": mixer, "ffn": ffn, "norm": norm})
+
+
+def read_fields(
+    found: Mapping[str, Any],
+    architecture: str,
+    defaults: Mapping[str, Any],
+    fixed: Mapping[str, Any],
+    also: tuple[str, ...] = (),
+    idle: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """The fields named in `defaults`, from a published config.json or by default.
+
+    Its weights may be those of `architecture`, of the same model without a head, or of classes named in `also`. The fields
+    named in `idle` have no effect on what this family computes.
+
+    Raises:
+        HeddleError: a field is unknown, or has a value for which heddle would compute something else.
+    """
+    ends = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel", "Model")
+    end = next((end for end in ends if architecture.endswith(end)), "")
+    bases = {architecture, architecture.removesuffix(end) + "Model", *also} if end else {architecture, *also}
+    said = found.get("architectures") or []
+    if not isinstance(said, list) or any(name not in bases for name in said):
+        raise HeddleError(f"architectures = {said} in config.json: heddle reads {architecture}")
+    only = {**FIXED, **fixed}
+    for name, value in found.items():
+        if name in only and value is not None and value != only[name]:
+            raise HeddleError(f"{name} = {value!r} in config.json: heddle has only {only[name]!r}")
+        if name not in {*defaults, *only, *HARMLESS, *TRAINING, *idle} and value not in (None, [], {}):
+            raise HeddleError(f"{name} = {value!r} in config.json: heddle does not know what this field changes")
+    return {name: found.get(name, default) for name, default in defaults.items()}
+
+
+def own_code(found: Mapping[str, Any], prefix: str) -> tuple[str, ...]:
+    """`auto_map`, if it names only code that Hugging Face transformers now includes: some models are older than their class there.
+
+    Args:
+        found: a config.json.
+        prefix: how the names of the classes begin.
+    """
+    said = found.get("auto_map")
+    if not isinstance(said, Mapping):
+        return ()
+    names = [each for name, each in said.items() if name != "AutoTokenizer"]  # heddle reads tokenizer.json
+    own = all(isinstance(each, str) and each.rsplit(".", 1)[-1].startswith(prefix) for each in names)
+    return ("auto_map",) if own else ()
+
+
+def left_out(found: Mapping[str, Any]) -> list[str]:
+    """The fields of a config.json without effect in heddle, one line each."""
+    lines = [
+        f"{name} = {found[name]!r} in config.json matters only in training: left out"
+        for name in TRAINING
+        if found.get(name)
+    ]
+    single = "SequenceClassification" in str(found.get("architectures")) and len(found.get("id2label") or ()) == 1
+    if single and found.get("problem_type") is None:
+        said = "read as a number, as Hugging Face transformers trains it; its pipeline shows sigmoid(number)"
+        lines.append(f"one label and no problem_type in config.json: {said}")
+    if found.get("alibi"):
+        lines.append("alibi: Hugging Face transformers rounds slope · position to bf16, and heddle does not")
+    if found.get("use_sliding_window") is False and layers.LOCAL in (found.get("layer_types") or ()):
+        lines.append(
+            f"layer_types in config.json names {layers.LOCAL}, but use_sliding_window is false: no layer has a window"
+        )
+    return lines
+
+
+def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The fields, without those that a related family does not have."""
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def our_activation(name: Any, field: str) -> str:
+    """heddle's name for a Hugging Face activation."""
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise HeddleError(f"{field} = {name!r} in config.json: heddle knows {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def their_activation(name: str) -> str:
+    """Hugging Face's usual name for a heddle activation.
+
+    Raises:
+        HeddleError: it has none.
+    """
+    for theirs, ours in ACTIVATIONS.items():
+        if ours == name:
+            return theirs
+    raise HeddleError(f"Hugging Face transformers has no activation {name!r}")

@@ -1,0 +1,173 @@
+"""Which published family can express a model, and what stands against the others."""
+
+import re
+from typing import NamedTuple
+
+from heddle.config.embedding import EmbeddingHeadConfig
+from heddle.config.model import TransformerConfig
+from heddle.convert.families import (
+    BART,
+    BERT,
+    BERT_CLASSIFIER,
+    BERT_POOLED,
+    BERT_TAGGED,
+    COHERE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    DISTILBERTS,
+    ELECTRAS,
+    FALCON,
+    GEMMA2,
+    GEMMA3,
+    GPT2,
+    GPT_NEOX,
+    GPT_OSS,
+    GPTJ,
+    GRANITE,
+    LLAMA,
+    MARIAN,
+    MISTRAL,
+    MIXTRAL,
+    MODERNBERT,
+    MPNETS,
+    OLMO2,
+    OPT,
+    PHI,
+    PHI3,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN3,
+    QWEN3_MOE,
+    ROBERTAS,
+    SMOLLM3,
+    STABLELM,
+    T5,
+    UMT5,
+    XLM_ROBERTAS,
+    Family,
+)
+from heddle.errors import HeddleError
+
+# In the order in which export tries them.
+ALL = (
+    GPT2,
+    LLAMA,
+    QWEN2,
+    QWEN3,
+    MISTRAL,
+    MIXTRAL,
+    QWEN3_MOE,
+    QWEN2_MOE,
+    GEMMA2,
+    GEMMA3,
+    PHI3,
+    OPT,
+    GPT_NEOX,
+    FALCON,
+    GPTJ,
+    PHI,
+    STABLELM,
+    OLMO2,
+    SMOLLM3,
+    GRANITE,
+    COHERE,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GPT_OSS,
+    BERT,
+    BERT_CLASSIFIER,
+    BERT_TAGGED,
+    BERT_POOLED,
+    *ROBERTAS,
+    *XLM_ROBERTAS,
+    *DISTILBERTS,
+    *ELECTRAS,
+    *MPNETS,
+    MODERNBERT,
+    T5,
+    UMT5,
+    BART,
+    MARIAN,
+)
+FAMILIES = {family.architecture: family for family in ALL}
+NEAREST, MOST = 3, 3  # families that an error names, and differences of each
+LONGEST = 300  # characters of an error that names more than one family
+OF_A_LAYER = re.compile(r"\.layers\.\d+")
+
+
+def choose(config: TransformerConfig) -> tuple[Family, list[str]]:
+    """The first family that can express a config, and the lost settings, which matter only in training.
+
+    Raises:
+        HeddleError: none can; the message says what the nearest families lack.
+    """
+    nearest, *others = fits(config)
+    if nearest.against:
+        told = f"no Hugging Face family can express this model. {nearest.brief()}"
+        for other in others[: NEAREST - 1]:
+            longer = f"{told} | {other.brief()}"
+            told = longer if len(longer) < LONGEST else told
+        raise HeddleError(told)
+    return nearest.written(config), [f"lost (matters only in training): {text}" for text in nearest.lost]
+
+
+def expressible(config: TransformerConfig, whole: bool = False) -> tuple[str | None, list[str]]:
+    """The Hugging Face class that such a model exports to; or None, and the reasons.
+
+    Args:
+        whole: list all differences from all families, instead of the first three of the nearest three.
+    """
+    found = fits(config)
+    if not found[0].against:
+        return found[0].written(config).architecture, []
+    if whole:
+        others = [family for family in ALL if set(family.options.stacks) != set(config.stacks())]
+        every = (*found, *(Fit(family, *family.reasons(config)) for family in others))
+        return None, [f"{fit.family.architecture}: {'; '.join(fit.against)}" for fit in every]
+    return None, [fit.brief() for fit in found[:NEAREST]]
+
+
+class Fit(NamedTuple):
+    """How well a family fits a model."""
+
+    family: Family
+    against: list[str]  # why the family cannot express the model
+    lost: list[str]  # settings that would be lost, which matter only in training
+
+    def written(self, config: TransformerConfig) -> Family:
+        """The family as it is written: without its head, if files beside its own hold the model's."""
+        return self.family if self.family.holds_head(config) else self.family.body()
+
+    def distinct(self) -> list[str]:
+        """Reasons, without those that repeat another for a different layer."""
+        first: dict[str, str] = {}
+        for text in self.against:
+            first.setdefault(OF_A_LAYER.sub("", text.split(" is ")[0]), text)
+        return list(first.values())
+
+    def brief(self) -> str:
+        """The first reasons, and how many more there are."""
+        distinct = self.distinct()
+        more = f"; {len(distinct) - MOST} more" if len(distinct) > MOST else ""
+        return f"{self.family.architecture}: {'; '.join(distinct[:MOST])}{more}"
+
+
+def fits(config: TransformerConfig) -> list[Fit]:
+    """The families with the model's stacks, nearest first; ties go to its kind of head, then to its own family, then by `ALL`."""
+    has = set(config.stacks())
+    found = [Fit(family, *family.reasons(config)) for family in ALL if set(family.options.stacks) == has]
+    embeds, names = isinstance(config.head, EmbeddingHeadConfig), family_names(config)
+
+    def distance(fit: Fit) -> tuple[int, bool, bool, bool, bool]:
+        family = fit.family
+        other_head = not embeds and config.head.kind != family.options.head.kind
+        known = config.architecture in (family.architecture, family.body().architecture if embeds else None)
+        differences = len(fit.distinct())
+        return differences, other_head, not family.holds_head(config), not known, family.name not in names
+
+    return sorted(found, key=distance)
+
+
+def family_names(config: TransformerConfig) -> set[str]:
+    """The names of the family that a model was imported from; empty if it is heddle's own."""
+    return {family.name for family in ALL if config.architecture in (family.architecture, family.body().architecture)}

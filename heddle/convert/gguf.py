@@ -1,0 +1,92 @@
+"""Export of a run as a GGUF file, which llama.cpp reads."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from heddle.checks import checked
+from heddle.convert.fitting import choose
+from heddle.convert.llama_cpp import architecture_of, divisors
+from heddle.convert.llama_cpp_tokenizer import TOKENS, tokenizer_metadata
+from heddle.convert.mapping import to_theirs
+from heddle.convert.published import special_ids
+from heddle.convert.token_roles import published_tokenizer
+from heddle.errors import HeddleError
+from heddle.weights.files import fill_file, refuse_unwritable
+from heddle.weights.run import load
+
+FLOAT32 = 0  # llama.cpp's number for a file of fp32 alone
+SUFFIX = ".gguf"
+
+
+@checked()
+def export_gguf(run: str | Path, file: str | Path) -> dict[str, Any]:
+    """Write a run as one GGUF file for llama.cpp, in fp32, with its tokenizer where llama.cpp has the same.
+
+    Args:
+        run: a run or a checkpoint directory.
+        file: the new file; it must not exist.
+
+    Returns:
+        `family`, the published family that the model is written as; `architecture`, llama.cpp's name for it; `tensors`, their
+        number; `tokenizer`, whether the file has one; `notes` for the user.
+
+    Raises:
+        HeddleError: the package `gguf` is missing, llama.cpp would compute something else (the message says what), or the file
+            cannot be written. Nothing is left behind then.
+    """
+    try:
+        import gguf
+    except ImportError:
+        raise HeddleError("GGUF files need the package gguf: pip install 'heddle-lm[gguf]'") from None
+    file = Path(file)
+    refuse_unwritable(file)
+    model, tokenizer = load(run, "cpu")
+    family, notes = choose(model.config)
+    config, tensors = family.rewrite(model.config, model.state_dict())
+    try:
+        row = architecture_of(family)
+        metadata = row.metadata(family.theirs(config), config)
+    except HeddleError as error:
+        instead = "name a directory to export it for Hugging Face transformers instead"
+        raise HeddleError(f"{run}: no GGUF file can express this model: {error}; {instead}") from None
+    ids = special_ids(config, tokenizer)
+    written = None if tokenizer is None else published_tokenizer(model.config, tokenizer)
+    spelling, said = tokenizer_metadata(written, ids, config.vocab_size, config.chat)
+    # Without the rows' shift: a norm's gain is the factor itself in llama.cpp.
+    published = to_theirs([replace(each, shift=0.0) for each in family.table], config, tensors)
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == row.name)
+    names = gguf.get_tensor_name_map(number, config.stacks()["decoder"].depth)
+    found = {_named(names, name): tensor for name, tensor in row.tensors(published, config).items()}
+    found |= divisors(config)
+    if row.copied:
+        found.setdefault("output.weight", found["token_embd.weight"])
+    with fill_file(file) as partial, closing(gguf.GGUFWriter(partial, row.name)) as writer:
+        writer.add_name(Path(run).resolve().name)
+        writer.add_file_type(FLOAT32)
+        for key, value in ({f"{row.name}.{key}": value for key, value in metadata.items()} | spelling).items():
+            _add(writer, key, value)
+        for name, tensor in found.items():
+            writer.add_tensor(name, tensor.float().contiguous().numpy())
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    has = TOKENS in spelling
+    counted = {"architecture": row.name, "tensors": len(found), "tokenizer": has}
+    return {"family": family.name, **counted, "notes": [*notes, *said]}
+
+
+def _named(names: Any, published: str) -> str:
+    """GGUF's name of a published tensor."""
+    found: str | None = names.get_name(published, try_suffixes=(".weight", ".bias"))
+    if found is None:
+        raise HeddleError(f"the package gguf has no name for {published}; this version of it is too old or too new")
+    return found
+
+
+def _add(writer: Any, key: str, value: Any) -> None:
+    """Add an entry of metadata, in the type that llama.cpp expects."""
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    kinds[list] = writer.add_array
+    kinds[type(value)](key, value)

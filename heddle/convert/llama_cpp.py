@@ -1,0 +1,375 @@
+"""What llama.cpp computes: which published families it has, under which names, and which of their settings it lacks.
+
+llama.cpp ignores what it does not know, so a setting that is not in this table is refused rather than written. The names of
+metadata are GGUF's, without the architecture that comes before them.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import isclose
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heddle.config.model import TransformerConfig
+from heddle.config.positions import DynamicScaling, LinearScaling, Llama3Scaling, NTKScaling, RotaryConfig, YarnScaling
+from heddle.convert.families import Family, layers
+from heddle.convert.families.family import one_block, without
+from heddle.convert.families.rotary import plain_base
+from heddle.errors import HeddleError
+from heddle.nn.position import SCALINGS
+
+Fields = Mapping[str, Any]
+Change = Callable[[str, Tensor, TransformerConfig], Tensor]
+
+FREQUENCIES = "rope_freqs.weight"
+TANH = ("gelu_new", "gelu_pytorch_tanh")  # llama.cpp's gelu is the approximation
+PLAIN = (NTKScaling, DynamicScaling)  # which are just a larger base
+EXPERT = re.compile(r"\.experts\.\d+\.")
+SIZES = {
+    "max_position_embeddings": "context_length", "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length", "num_attention_heads": "attention.head_count", "vocab_size": "vocab_size",
+}  # fmt: skip
+LLAMA_SIZES = {
+    **SIZES, "num_key_value_heads": "attention.head_count_kv", "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+}  # fmt: skip
+EXPERTS = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+GEMMA_SIZES = {**LLAMA_SIZES, "sliding_window": "attention.sliding_window"}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One of llama.cpp's architectures, for one class of Hugging Face transformers.
+
+    Attributes:
+        name: its `general.architecture`.
+        keys: fields of config.json, and the names of metadata with their values.
+        only: fields of config.json, and the values with which llama.cpp computes the same.
+        scalings: the kinds of scaling of rotary angles that it has, beside a larger base.
+        square: whether the heads together must be as wide as the model.
+        copied: whether a tied head is written as a second tensor.
+        change: what becomes of a published tensor, by its name there.
+        more: further metadata that a config needs. Raises for what llama.cpp lacks.
+    """
+
+    name: str
+    keys: Mapping[str, str]
+    only: Mapping[str, tuple[Any, ...]]
+    scalings: tuple[type, ...] = (LinearScaling, YarnScaling)
+    square: bool = False
+    copied: bool = False
+    change: Change = lambda name, tensor, config: tensor
+    more: Callable[[Fields, TransformerConfig], dict[str, Any]] = lambda theirs, config: {}
+
+    def metadata(self, theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+        """The metadata of a model, without those of its tokenizer.
+
+        Args:
+            theirs: its published config.json.
+            config: its config, in the form that the published family has.
+
+        Raises:
+            HeddleError: llama.cpp would compute something else.
+        """
+        theirs = seen_whole(theirs)
+        for field, values in self.only.items():
+            if theirs.get(field) not in values:
+                has = " or ".join(map(repr, values))
+                raise HeddleError(
+                    f"{field} = {theirs.get(field)!r} as a config.json has it, and llama.cpp has only {has}"
+                )
+        mixer = one_block(config).mixer
+        width = mixer.width(config.dim)
+        if self.square and mixer.heads * width != config.dim:
+            raise HeddleError(
+                f"{mixer.heads} heads of width {width}, and llama.cpp needs them as wide as dim = {config.dim}"
+            )
+        found = {key: theirs[field] for field, key in self.keys.items()}
+        found |= {"attention.head_count_kv": mixer.key_heads()}
+        found |= {"attention.key_length": width, "attention.value_length": width}
+        if isinstance(mixer.relative, RotaryConfig):
+            found |= rotary_metadata(mixer.relative, width, self.scalings)
+        return found | self.more(theirs, config)
+
+    def tensors(self, published: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+        """The published tensors as llama.cpp stores them, by their published names; those of experts are stacked."""
+        found: dict[str, Tensor] = {}
+        experts: dict[str, list[Tensor]] = {}
+        for name, tensor in published.items():
+            changed = self.change(name, tensor, config)
+            if EXPERT.search(name):
+                experts.setdefault(EXPERT.sub(".experts.", name), []).append(changed)
+            else:
+                found[name] = changed
+        return found | {name: torch.stack(those) for name, those in experts.items()}
+
+
+def seen_whole(theirs: Fields) -> Fields:
+    """The fields, without a window in all layers through which every token sees the whole context."""
+    window = theirs.get("sliding_window")
+    if window is None or "layer_types" in theirs or window < theirs["max_position_embeddings"]:
+        return theirs
+    return {
+        **theirs,
+        "sliding_window": None,
+        **({"use_sliding_window": False} if "use_sliding_window" in theirs else {}),
+    }
+
+
+def rotary_metadata(relative: RotaryConfig, width: int, scalings: Iterable[type]) -> dict[str, Any]:
+    """The metadata of rotary positions in heads of `width` channels.
+
+    Raises:
+        HeddleError: llama.cpp would rotate by other angles.
+    """
+    rotated, scaling = relative.rotated_dim(width), relative.scaling
+    if rotated % 2:
+        raise HeddleError(f"{rotated} channels of a head are rotated, and llama.cpp rotates them in pairs")
+    found: dict[str, Any] = {"rope.dimension_count": rotated, "rope.freq_base": plain_base(relative, rotated)}
+    if scaling is None or isinstance(scaling, PLAIN) or scaling == LinearScaling(factor=1):
+        return found
+    if not isinstance(scaling, tuple(scalings)):
+        raise HeddleError(f"its rotary angles are scaled by {scaling.kind}, which llama.cpp lacks for it")
+    if isinstance(scaling, LinearScaling | YarnScaling):
+        found |= {"rope.scaling.type": scaling.kind, "rope.scaling.factor": scaling.factor}
+    if isinstance(scaling, YarnScaling):
+        usual = YarnScaling(factor=scaling.factor, original=scaling.original)
+        if scaling != usual and not _same_length(scaling, usual):
+            raise HeddleError("its yarn scaling has other settings than the usual ones, which llama.cpp would ignore")
+        found |= {"rope.scaling.original_context_length": scaling.original}
+    return found
+
+
+def _same_length(scaling: YarnScaling, usual: YarnScaling) -> bool:
+    """Whether only the factor on lengths is spelt out, with its usual value."""
+    if scaling.model_copy(update={"magnitude": None}) != usual:
+        return False
+    return isclose(SCALINGS[YarnScaling](scaling).magnitude, SCALINGS[YarnScaling](usual).magnitude, rel_tol=1e-6)
+
+
+def divisors(config: TransformerConfig) -> dict[str, Tensor]:
+    """The tensor of what Llama 3's rule divides each rotary frequency by, if the model has it."""
+    mixer = one_block(config).mixer
+    relative = mixer.relative
+    if not isinstance(relative, RotaryConfig) or not isinstance(relative.scaling, Llama3Scaling):
+        return {}
+    rotated = relative.rotated_dim(mixer.width(config.dim))
+    plain = relative.base ** -(torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
+    slowed = SCALINGS[Llama3Scaling](relative.scaling)(plain, relative.base, rotated)
+    return {FREQUENCIES: (plain / slowed).float()}
+
+
+def interleaved(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
+    """The rows of queries and keys so that neighbours rotate together, rather than the two halves of a head."""
+    mixer = one_block(config).mixer
+    heads = {"q_proj": mixer.heads, "k_proj": mixer.key_heads()}.get(name.split(".")[-2])
+    return tensor if heads is None else tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def output_first(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
+    """GPT-2's matrices, which it stores input first."""
+    return tensor.T if re.search(r"\.c_(attn|proj|fc)\.weight$", name) else tensor
+
+
+def ungrouped(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
+    """All queries, all keys, all values, from the three of each head."""
+    if ".query_key_value." not in name:
+        return tensor
+    apart: Tensor = tensor.unflatten(0, (one_block(config).mixer.heads, 3, -1))
+    return apart.transpose(0, 1).flatten(0, 2)
+
+
+def _scale_of_gemma(theirs: Fields, config: TransformerConfig, largest: int) -> None:
+    """llama.cpp takes the scale of scores from the width of a head, and in the largest model from the model's."""
+    heads, width = theirs["num_attention_heads"], theirs["head_dim"]
+    usual = theirs["hidden_size"] // heads if theirs["num_hidden_layers"] == largest else width
+    if theirs["query_pre_attn_scalar"] != usual:
+        raise HeddleError(f"query_pre_attn_scalar = {theirs['query_pre_attn_scalar']}, and llama.cpp has only {usual}")
+
+
+def _local_but(theirs: Fields, period: int) -> None:
+    """llama.cpp has a window in all layers but the last of every few."""
+    usual = [layers.LOCAL if (number + 1) % period else layers.WHOLE for number in range(theirs["num_hidden_layers"])]
+    if layers.WHOLE not in usual:
+        raise HeddleError(
+            f"it has {len(usual)} layers, all with a window, and llama.cpp needs one without, the {period}th"
+        )
+    if theirs["layer_types"] != usual:
+        raise HeddleError(f"llama.cpp has a window in all layers but every {period}th, and this model in others")
+
+
+def _gemma2(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+    _scale_of_gemma(theirs, config, largest=46)
+    _local_but(theirs, 2)
+    caps = {name: theirs[name] for name in ("attn_logit_softcapping", "final_logit_softcapping")}
+    missing = next((name for name, cap in caps.items() if cap is None), None)
+    if missing is not None:
+        raise HeddleError(f"no {missing}, and llama.cpp always has one")
+    return dict(caps)
+
+
+def _gemma3(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+    """The bases of local and of global layers; only the global ones' angles may be scaled."""
+    _scale_of_gemma(theirs, config, largest=62)
+    _local_but(theirs, 6)
+    found: dict[str, Any] = {}
+    width = theirs["head_dim"]
+    for block in config.stacks()["decoder"].blocks:
+        mixer: Any = block.mixer
+        said = rotary_metadata(mixer.relative, width, () if mixer.window is not None else (LinearScaling,))
+        found |= {"rope.freq_base_swa": said["rope.freq_base"]} if mixer.window is not None else said
+    return found
+
+
+def _experts(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+    widths = {"expert_feed_forward_length": "moe_intermediate_size"}
+    shared = {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
+    return {key: theirs[field] for key, field in (widths | shared).items() if field in theirs}
+
+
+def _granite(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+    """Its four factors. llama.cpp takes 0 for none."""
+    names = {
+        "embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
+        "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale",
+    }  # fmt: skip
+    return {key: float(theirs[field]) for field, key in names.items()}
+
+
+def _cohere(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+    return {"logit_scale": float(theirs["logit_scale"])}
+
+
+def _smollm3(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+    """The angles of the layers that have any: all but every fourth."""
+    usual = [int((number + 1) % 4 > 0) for number in range(theirs["num_hidden_layers"])]
+    if theirs["no_rope_layers"] != usual:
+        raise HeddleError("llama.cpp has rotary positions in all layers but every 4th, and this model in others")
+    mixer: Any = config.stacks()["decoder"].blocks[0].mixer
+    return rotary_metadata(mixer.relative, mixer.width(config.dim), (LinearScaling, YarnScaling))
+
+
+LLAMA = Architecture(
+    "llama",
+    LLAMA_SIZES,
+    {"hidden_act": ("silu",)},
+    scalings=(LinearScaling, YarnScaling, Llama3Scaling),
+    change=interleaved,
+)
+MISTRAL = replace(LLAMA, only={**LLAMA.only, "sliding_window": (None,)})
+QWEN2 = Architecture("qwen2", LLAMA_SIZES, {"hidden_act": ("silu",), "use_sliding_window": (False,)}, square=True)
+QWEN3 = replace(QWEN2, name="qwen3", only={**QWEN2.only, "attention_bias": (False,)}, square=False)
+GEMMA2 = Architecture(
+    "gemma2",
+    GEMMA_SIZES,
+    {"hidden_activation": TANH, "attention_bias": (False,), "tie_word_embeddings": (True,)},
+    scalings=(),
+    more=_gemma2,
+)
+ALL_EXPERTS = {**QWEN3.only, "mlp_only_layers": ([],)}
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "GPT2LMHeadModel": Architecture(
+        "gpt2",
+        {
+            "n_positions": "context_length", "n_embd": "embedding_length", "n_layer": "block_count", "vocab_size": "vocab_size",
+            "n_inner": "feed_forward_length", "n_head": "attention.head_count",
+            "layer_norm_epsilon": "attention.layer_norm_epsilon",
+        },
+        {"activation_function": TANH, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+        square=True,
+        change=output_first,
+    ),
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": MISTRAL,
+    "MixtralForCausalLM": replace(
+        MISTRAL,
+        keys={**LLAMA_SIZES, "num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"},
+    ),
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen3ForCausalLM": QWEN3,
+    "Qwen3MoeForCausalLM": replace(
+        QWEN3,
+        name="qwen3moe",
+        keys={**without(LLAMA_SIZES, "intermediate_size"), **EXPERTS},
+        only={**ALL_EXPERTS, "norm_topk_prob": (True,)},
+        more=_experts,
+    ),
+    "Qwen2MoeForCausalLM": replace(
+        QWEN2,
+        name="qwen2moe",
+        keys={**without(LLAMA_SIZES, "intermediate_size"), **EXPERTS},
+        only={**QWEN2.only, "qkv_bias": (True,), "mlp_only_layers": ([],), "norm_topk_prob": (False,)},
+        more=_experts,
+    ),
+    "Phi3ForCausalLM": replace(
+        QWEN2, name="phi3", only={"hidden_act": ("silu",), "sliding_window": (None,)}, scalings=()
+    ),
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": replace(
+        GEMMA2, name="gemma3", only={**GEMMA2.only, "final_logit_softcapping": (None,)}, scalings=(LinearScaling,), more=_gemma3
+    ),
+    "GPTNeoXForCausalLM": Architecture(
+        "gptneox",
+        {
+            **SIZES, "layer_norm_eps": "attention.layer_norm_epsilon", "use_parallel_residual": "use_parallel_residual",
+        },
+        {"hidden_act": TANH, "attention_bias": (True,)},
+        scalings=(LinearScaling,),
+        square=True,
+        copied=True,
+        change=ungrouped,
+    ),
+    "PhiForCausalLM": Architecture(
+        "phi2",
+        {**SIZES, "layer_norm_eps": "attention.layer_norm_epsilon"},
+        {"hidden_act": TANH, "qk_layernorm": (False,), "tie_word_embeddings": (False,)},
+        scalings=(LinearScaling,),
+    ),
+    "StableLmForCausalLM": Architecture(
+        "stablelm",
+        {
+            **without(LLAMA_SIZES, "rms_norm_eps"), "layer_norm_eps": "attention.layer_norm_epsilon",
+            "use_parallel_residual": "use_parallel_residual",
+        },
+        {"hidden_act": ("silu",)},
+        copied=True,
+    ),
+    "Olmo2ForCausalLM": Architecture(
+        "olmo2", LLAMA_SIZES, {"hidden_act": ("silu",), "attention_bias": (False,)}, copied=True
+    ),
+    "GraniteForCausalLM": replace(
+        LLAMA,
+        name="granite",
+        only={**LLAMA.only, "attention_bias": (False,), "mlp_bias": (False,)},
+        more=_granite,
+    ),
+    "SmolLM3ForCausalLM": replace(
+        LLAMA,
+        name="smollm3",
+        only={**LLAMA.only, "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,)},
+        more=_smollm3,
+    ),
+    "CohereForCausalLM": Architecture(
+        "command-r",
+        {**without(LLAMA_SIZES, "rms_norm_eps"), "layer_norm_eps": "attention.layer_norm_epsilon"},
+        {"hidden_act": ("silu",), "attention_bias": (False,), "tie_word_embeddings": (True,)},
+        scalings=(),
+        more=_cohere,
+    ),
+}  # fmt: skip
+
+
+def architecture_of(family: Family) -> Architecture:
+    """llama.cpp's architecture for a published family.
+
+    Raises:
+        HeddleError: it has none, or none that heddle writes.
+    """
+    if family.architecture not in ARCHITECTURES:
+        raise HeddleError(
+            f"its class is {family.architecture}, and GGUF files are written of {', '.join(ARCHITECTURES)}"
+        )
+    return ARCHITECTURES[family.architecture]

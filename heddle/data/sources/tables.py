@@ -1,0 +1,296 @@
+"""Files with named columns, as rows: JSON in lines or as an array, CSV, TSV, Parquet, Arrow."""
+
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heddle.checks import RepeatedKeyError, once
+from heddle.data.sources.arrow import ARROW, arrow_rows
+from heddle.data.sources.files import JSON, check_line, kind_of, raw_lines, read_text
+from heddle.data.sources.notes import MalformedError, Reader
+from heddle.errors import did_you_mean, pluralize
+
+# Python's csv refuses fields above 128 kB, but a document may be one field.
+_LONGEST_FIELD = 2**31 - 1
+_KINDS = {
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    type(None): "nothing",
+}
+_DELIMITERS = ",;\t|"
+_RETURNS, _FEEDS = "its lines end in carriage returns alone", "end them with line feeds, as tr '\\r' '\\n' does"
+_QUOTED = re.compile(r'("[^"\t]*"\t?)+')  # a line whose fields are all quoted
+_DOUBLED = re.compile(r'(?:^|\t)"(?:[^"\t]|"")*""(?:[^"\t]|"")*"(?=[\t\r\n]|$)')  # a quoted field with quotes inside
+_RECORDS = 'every line must be an object, like {"text": "..."}'
+
+FIELDS = ("text", "source", "target", "pair", "negative", "label", "messages")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table and its origin, as `path:line`."""
+
+    values: Mapping[str, Any]
+    origin: str
+
+    def get(self, column: str) -> Any:
+        """The value of a column; `translation.en` is `en` inside `translation`, unless a column has that name.
+
+        Raises:
+            MalformedError: there is no such column.
+        """
+        if column in self.values:
+            return self.values[column]
+        found: Any = self.values
+        for name in column.split("."):
+            if not isinstance(found, Mapping) or name not in found:
+                there = ", ".join(map(str, self.values)) or "none"
+                near = did_you_mean(column, self.values)
+                # A field whose column was never named is looked for under its own name.
+                after = f" in training, --{column}-column afterwards" if column in ("text", "pair", "label") else ""
+                named = f" Name yours: {column}=...{after}" if column in FIELDS and not near else ""
+                raise MalformedError(
+                    "missing column", self.origin, f"no column {column!r}", f"there are: {there}.{near}{named}"
+                )
+            found = found[name]
+        return found
+
+    def text(self, column: str) -> str:
+        """The text in a column.
+
+        Raises:
+            MalformedError: there is no such column, or it holds something else.
+        """
+        return as_text(self.get(column), column, self.origin)
+
+
+def as_text(value: Any, column: str, origin: str) -> str:
+    """A value that must be a text that UTF-8 can encode.
+
+    Raises:
+        MalformedError: it is something else.
+    """
+    if not isinstance(value, str):
+        kind = "null" if value is None else "wrong type"
+        raise MalformedError(
+            kind, origin, f"column {column!r} has {_KINDS.get(type(value), 'something else')}, not a string"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        # JSON can encode half of a surrogate pair (\ud83d alone), which UTF-8 cannot.
+        fault = f"half of a surrogate pair at character {error.start}"
+        raise MalformedError("surrogates", origin, fault, "remove it") from error
+    return value
+
+
+def read_rows(file: Path, reader: Reader | None = None) -> Iterator[Row]:
+    """The rows of a table.
+
+    `.jsonl`, `.ndjson`, `.json`: an object per line, or an array of objects. `.csv`: fields separated by commas, a header first;
+    quoted fields may hold line breaks (RFC 4180). If the header has more semicolons, tabs or bars than commas, they separate the
+    fields. `.tsv`: fields separated by tabs, a header first; quotes are ordinary characters, as IANA's
+    text/tab-separated-values has it, unless they are those of CSV throughout, as pandas writes them (`quotes_fields`). Blank lines
+    of `.csv` and `.tsv` are skipped. `.parquet` and `.arrow`: rows are numbered from 1.
+
+    Args:
+        reader: how to read it, and what to do with what is malformed.
+
+    Raises:
+        HeddleError: the file cannot be read.
+        MalformedError: a row is not as it should be.
+    """
+    reader = reader or Reader()
+    with reader.file():
+        if kind_of(file) in ARROW:
+            for number, values in enumerate(arrow_rows(file), start=1):
+                yield Row(values, f"{file}:{number}")
+        elif kind_of(file) in JSON:
+            yield from _json_rows(file, reader)
+        else:
+            tabs = kind_of(file) == ".tsv" and not quotes_fields(file, reader.encoding)
+            yield from _with_header(file, _tsv(file, reader) if tabs else _csv(file, reader), reader)
+
+
+def _with_header(file: Path, lines: Iterator[tuple[int, list[str]]], reader: Reader) -> Iterator[Row]:
+    header: list[str] | None = None
+    for number, row in lines:
+        origin = f"{file}:{number}"
+        if header is None:
+            header = row
+            repeated = next((name for name in row if row.count(name) > 1), None)
+            if repeated is not None:
+                raise MalformedError("repeated column", origin, f"the header names the column {repeated!r} twice")
+            check_line("\t".join(row), origin, reader.encoding)
+            continue
+        with reader.file():
+            if len(row) != len(header):
+                fault = f"{pluralize(len(row), 'field')}, but the header names {len(header)}: {', '.join(header)}"
+                raise MalformedError("wrong number of fields", origin, fault)
+            for field in row:
+                check_line(field, origin, reader.encoding)
+            if len(row) > 1 and row == header:
+                raise MalformedError("header again", origin, "the header, once more", "remove it")
+            yield Row(dict(zip(header, row, strict=True)), origin)
+
+
+def _json_rows(file: Path, reader: Reader) -> Iterator[Row]:
+    first = next((line for line in raw_lines(file, reader.encoding) if line.strip()), "")
+    if first.lstrip().startswith("["):
+        yield from _json_array(file, reader)
+        return
+    if kind_of(file) == ".json" and not _is_object(first):
+        _refuse_object(file, reader)
+    for number, line in enumerate(raw_lines(file, reader.encoding), start=1):
+        origin = f"{file}:{number}"
+        with reader.file():
+            check_line(line, origin, reader.encoding)
+            if not line.strip():
+                raise MalformedError("blank line", origin, "a blank line, not a line of JSON", _RECORDS)
+            try:
+                values = json.loads(line, object_pairs_hook=once)
+            except RepeatedKeyError as error:
+                raise MalformedError("repeated column", origin, str(error)) from error
+            except (ValueError, RecursionError) as error:
+                raise MalformedError("not JSON", origin, "not a line of JSON", _RECORDS) from error
+            if not isinstance(values, dict):
+                raise MalformedError("no object", origin, "not an object", _RECORDS)
+            yield Row(values, origin)
+
+
+def _json_array(file: Path, reader: Reader) -> Iterator[Row]:
+    """The objects of an array. If it is none, its first line may be a list that JSON lines must not have."""
+    try:
+        items = json.loads(read_text(file, reader.encoding), object_pairs_hook=once)
+    except RepeatedKeyError as error:
+        raise MalformedError("repeated column", file, str(error)) from error
+    except RecursionError as error:
+        raise MalformedError("not JSON", f"{file}:1", "not a line of JSON", _RECORDS) from error
+    except ValueError as error:
+        line, reason = (error.lineno, error.msg) if isinstance(error, json.JSONDecodeError) else (1, str(error))
+        fault = f"not a line of JSON, nor of an array of objects: {reason}"
+        raise MalformedError("not JSON", f"{file}:{line}", fault, _RECORDS) from error
+    for number, values in enumerate(items, start=1):
+        origin = f"{file} item {number}"
+        with reader.file():
+            if not isinstance(values, dict):
+                raise MalformedError(
+                    "no object", origin, "not an object", 'every item must be one, like {"text": "..."}'
+                )
+            yield Row(values, origin)
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _refuse_object(file: Path, reader: Reader) -> None:
+    """Refuse a file that is one object over several lines.
+
+    Raises:
+        MalformedError: it is.
+    """
+    try:
+        value = json.loads(read_text(file, reader.encoding))
+    except (ValueError, RecursionError):
+        return
+    inside = (
+        next((name for name, each in value.items() if isinstance(each, list)), None)
+        if isinstance(value, dict)
+        else None
+    )
+    there = f"its {inside!r} alone may be" if inside else "it has settings or columns"
+    advice = f"{there}; write a line for each record (pandas: orient='records', lines=True)"
+    raise MalformedError("one object", file, "one JSON value, not an array of records and not lines of them", advice)
+
+
+def _tsv(file: Path, reader: Reader) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(raw_lines(file, reader.encoding), start=1):
+        if line := line.removesuffix("\n").removesuffix("\r"):
+            if number == 1 and "\r" in line:
+                raise MalformedError("not TSV", f"{file}:1", f"not a header ({_RETURNS})", _FEEDS)
+            yield number, line.split("\t")
+
+
+def _csv(file: Path, reader: Reader) -> Iterator[tuple[int, list[str]]]:
+    lines, delimiter = raw_lines(file, reader.encoding), ""
+    for before, line in enumerate(lines):
+        if (asked := re.fullmatch(r"sep=(.)\r?\n?", line)) is not None:  # Excel's own first line
+            delimiter = asked[1]
+        elif line.strip():
+            yield from _fields(file, _with_first(line, lines), delimiter or delimiter_of(line), before, reader)
+            return
+
+
+def _with_first(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _fields(
+    file: Path, lines: Iterator[str], delimiter: str, before: int, reader: Reader
+) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        number = before + rows.line_num + 1
+        with reader.file():
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                returns = "new-line character" in str(error)
+                reason = _RETURNS if returns else str(error)
+                place = f"{file}:{number}"
+                raise MalformedError(
+                    "not CSV", place, f"not valid CSV ({reason})", _FEEDS if returns else ""
+                ) from error
+            if row:
+                yield number, row
+
+
+def delimiter_of(header: str) -> str:
+    """What separates the fields of a table: the one of , ; tab and | that its header has most often outside of quotes."""
+    outside = re.sub(r'"[^"]*"', "", header)
+    return max(_DELIMITERS, key=outside.count)  # the first of several with equal counts
+
+
+def quotes_fields(file: Path, encoding: str = "utf-8") -> bool:
+    """Whether the quotes of a `.tsv` are those of CSV, as pandas writes them, rather than ordinary characters.
+
+    They are if the file as a whole reads as CSV, and a field in quotes has doubled ones inside, or all of the header are in quotes,
+    or only so all rows have equally many fields.
+    """
+    if not any(line.startswith('"') or '\t"' in line for line in raw_lines(file, encoding)):
+        return False
+    needed, widths, tabs = False, set[int](), set[int]()
+
+    def lines() -> Iterator[str]:
+        nonlocal needed
+        for line in raw_lines(file, encoding):
+            needed = needed or _DOUBLED.search(line) is not None
+            tabs.update([line.count("\t")] if line.strip() else [])
+            yield line
+
+    csv.field_size_limit(_LONGEST_FIELD)
+    try:
+        for row in csv.reader(lines(), delimiter="\t", strict=True):
+            if row and not widths:
+                header = next(line for line in raw_lines(file, encoding) if line.strip()).rstrip("\r\n")
+                needed = needed or _QUOTED.fullmatch(header) is not None
+            widths.update([len(row)] if row else [])
+            needed = needed or (widths == {1} and "\n" in "".join(row))
+    except csv.Error:
+        return False
+    return needed or (len(widths) == 1 and len(tabs) > 1)

@@ -1,0 +1,84 @@
+"""How much memory a training needs, and whether it is there."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from heddle.account.machine import available_memory, total_memory
+from heddle.account.memory import PROCESS, training_bytes
+from heddle.config.model import TransformerConfig
+from heddle.config.train import TrainConfig
+from heddle.data.record_store import Store
+from heddle.errors import HeddleError
+from heddle.model.precision import DTYPES
+from heddle.tasks.task import Task
+from heddle.train.length import step_size
+from heddle.train.runtime import resident
+
+PIECES = (
+    1.1  # times what tensors hold, a heap holds whose blocks have other sizes from step to step: pieces that none fits
+)
+LARGE = 1 << 20  # tokens of a micro-batch from which reading one takes longer than accounting for it
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the largest micro-batches of a task look like: they decide how much memory any model needs for it.
+
+    Attributes:
+        shapes: their rows and tokens of a row.
+        targets: share of a step's tokens that are scored.
+    """
+
+    shapes: tuple[tuple[int, int], ...]
+    targets: float
+
+    @classmethod
+    def of(cls, task: Task, train: TrainConfig) -> "Need":
+        """Those of a task whose steps are split as the settings say."""
+        shapes = _shapes(task, train)
+        size = step_size(task)
+        decoded = size.tokens / len(task.reading.model.stacks())  # of an encoder-decoder, as many are read as a source
+        return cls(shapes, min(1.0, 1.1 * size.targets / decoded))
+
+    def bytes(self, model: TransformerConfig, precision: str, train: TrainConfig) -> int:
+        """What a training holds for its tensors, at most."""
+        return max(training_bytes(model, rows, precision, train, length, self.targets) for rows, length in self.shapes)
+
+
+def _shapes(task: Task, train: TrainConfig) -> tuple[tuple[int, int], ...]:
+    return tuple((-(-rows // train.accumulate), length) for rows, length in task.shapes())
+
+
+def check_rows(task: Task, train: TrainConfig, device: str) -> None:
+    """Refuse rows that do not fit even without targets, before a step is read: reading so large a one may fill the memory."""
+    rows = Need(_shapes(task, train), targets=0.0)
+    if max(count * length for count, length in rows.shapes) >= LARGE:
+        precisions = DTYPES if train.precision == "auto" else (train.precision,)
+        check_memory((rows.bytes(task.reading.model, name, train) for name in precisions), device)
+
+
+def held_by_process(device: str, store: Store, tokens: int) -> int:
+    """What a process holds beside the tensors of its training: on an accelerator nothing, since these are apart.
+
+    Args:
+        device: device type.
+        store: the tokens, of which those that were read stay mapped.
+        tokens: how many are read.
+    """
+    return 0 if device != "cpu" else PROCESS + 2 * min(tokens, store.tokens("train"))
+
+
+def check_memory(needs: Iterable[int], device: str) -> None:
+    """Refuse a run that needs more memory than is free, each way that it may be done; what fits ends the search."""
+    there, tried = available_memory(device), list[int]()
+    for needed in needs:
+        if needed <= there:
+            return
+        tried.append(needed)
+    total = total_memory(device)
+    advice = "use a smaller model, a smaller batch, or a larger accumulate"
+    if min(tried) + (resident() if device == "cpu" else 0) < 0.9 * total:
+        advice = f"other programs hold the rest of {total / 2**30:.1f} GiB: end them, or {advice}"
+    raise HeddleError(
+        f"training needs about {min(tried) / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: {advice}"
+    )

@@ -1,0 +1,265 @@
+"""Planning a run: choose sizes by this machine's measured rate, state what will happen, and refuse what cannot work."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from heddle.account.machine import available_memory, peak_rate
+from heddle.account.parameters import parameters
+from heddle.account.trained import Trained, trained
+from heddle.checks import checked, one_of
+from heddle.config.cut import left_of
+from heddle.config.model import TransformerConfig
+from heddle.config.run import RunConfig
+from heddle.config.saved import Chosen, TakenVectors
+from heddle.config.train import MINUTES, ProductKind, TrainConfig
+from heddle.convert.heads import Exported, exported
+from heddle.data.record_store import Store
+from heddle.display import displayed
+from heddle.errors import HeddleError
+from heddle.model.build import build
+from heddle.model.checkpointing import can_compile
+from heddle.model.device import has_compiler
+from heddle.model.precision import DTYPES
+from heddle.runs.need import Need, check_memory, check_rows, held_by_process
+from heddle.tasks.table import make_task
+from heddle.tasks.task import Reading, Task
+from heddle.text.tokenizer import Tokenizer
+from heddle.train.length import SAVING, SHARE, Evaluations, steps_asked, steps_within, warmup_of
+from heddle.train.model_selection import check_outcome
+from heddle.train.rates import faster_precision, measurable, measure, pick_products, pick_threads
+from heddle.train.runtime import keep_memory
+from heddle.train.schedule import usual
+from heddle.train.sizes import TOKENS_PER_STEP, batch_size, check_tokens, padded_tokens
+
+CONTEXT = 256  # default context
+TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
+DEPTHS = range(2, 13)
+WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
+
+
+@displayed(".model, .chosen")
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do, in numbers.
+
+    Attributes:
+        model: the model.
+        chosen: what was decided by measurement.
+        train_tokens: tokens of the text, or of all texts of the records, to train on.
+        validation_tokens: the same of what is held out.
+        tokens_per_step: tokens that a step reads on average, padding and sources included.
+        epochs: how many times everything to train on is read.
+        parameters: of the model.
+        trained: which of them are trained, and what adapters add.
+        memory: bytes, the estimated peak.
+        minutes: how long it will take, estimated.
+        exported: what the export of the trained model will be.
+        cut: what is left of the model to start from, in words; empty if it is whole.
+    """
+
+    model: TransformerConfig
+    chosen: Chosen
+    train_tokens: int
+    validation_tokens: int
+    tokens_per_step: int
+    epochs: float
+    parameters: int
+    trained: Trained
+    memory: int  # bytes, estimated peak
+    minutes: float  # estimated
+    exported: Exported
+    cut: tuple[str, ...] = ()
+
+
+@checked(device=one_of(TOKENS_PER_STEP))
+def plan(
+    config: RunConfig,
+    store: Store,
+    tokenizer: Tokenizer,
+    device: str,
+    vectors: TakenVectors | None = None,
+    start: TransformerConfig | None = None,
+) -> Plan:
+    """Decide everything that a config leaves open, by measurement where speed decides.
+
+    Args:
+        vectors: what was taken from a file of word vectors; stored with the decisions.
+        start: the model of the run to start from, if there is one.
+
+    Raises:
+        HeddleError: the request cannot work; one line says what to change.
+    """
+    train = config.train
+    threads = pick_threads(train.threads)
+    torch.set_num_threads(threads)
+    keep_memory()
+    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
+    reading = Reading(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
+    batch, least = batch_size(config, smallest.context, device)
+    rows, padded = max(1, batch // train.accumulate), padded_tokens(config, batch * smallest.context)
+    # Refuses texts that are too short for it.
+    small = make_task(config.task, replace(reading, rows=batch, batch_tokens=padded, multiple=least))
+    check_tokens(train, small)
+    check_rows(small, measurable(train, smallest), device)
+    need = Need.of(small, train)
+    precision = _precision(config, replace(reading, rows=rows), device, need)
+    found = _sized(config, reading, small, need, batch, device, precision, start)
+    model, rate = found.model, found.rate
+    changed = trained(model, train)  # refuses groups and adapters that do not fit
+    task = make_task(config.task, replace(small.reading, model=model))
+    steps = steps_asked(train, task) or steps_within(60 * (train.minutes or MINUTES), rate, task, train.evaluate_every)
+    evaluations = Evaluations(task, steps, train.evaluate_every)
+    per_step = evaluations.size.tokens
+    compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
+    chosen = Chosen.of(
+        {
+            "device": device,
+            "precision": precision,
+            "compile": compile_,
+            "threads": threads,
+            "steps": steps,
+            "batch": batch,
+            "batch_tokens": task.reading.batch_tokens,
+            **_pace(train, steps, evaluations.every, model.dim, start is not None),
+            "peak": peak_rate(DTYPES[precision], device),
+            "tokens_per_second": rate,
+            "onednn": () if compile_ else found.by_onednn,  # a compiler makes its own choice
+            "vectors": vectors,
+        }
+    )
+    check_outcome(train, chosen)
+    return Plan(
+        model=model,
+        chosen=chosen,
+        train_tokens=store.tokens("train"),
+        validation_tokens=store.tokens("validation"),
+        tokens_per_step=per_step,
+        epochs=steps / task.steps_per_epoch(),
+        parameters=parameters(model).total,
+        trained=changed,
+        memory=found.memory + held_by_process(device, store, steps * per_step),
+        minutes=(steps * per_step + evaluations.tokens()) / rate / 60 / SAVING,
+        exported=exported(model, train),
+        cut=() if start is None else tuple(left_of(model, start)),
+    )
+
+
+def _pace(train: TrainConfig, steps: int, every: int, dim: int, started: bool) -> dict[str, Any]:
+    """The rate, the warmup, and how often the run evaluates and saves, where the user leaves them open."""
+    defaults = usual(train, started)
+    return {
+        "learning_rate": train.learning_rate or defaults.rate(train, dim),
+        "warmup": warmup_of(train, steps, defaults.warmup),
+        "evaluate_every": every,
+        "save_every": train.save_every or every,
+    }
+
+
+def _precision(config: RunConfig, reading: Reading, device: str, need: Need) -> str:
+    """The precision asked for, or the one that trains faster."""
+    train, model = config.train, reading.model
+    if train.precision != "auto":
+        return train.precision
+    # Measuring needs this memory too.
+    needs = (need.bytes(model, name, measurable(train, model)) for name in DTYPES)
+    check_memory(needs, device)
+    return faster_precision(reading, device, config)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that may be trained, with its measurements."""
+
+    model: TransformerConfig
+    memory: int  # bytes
+    by_onednn: tuple[ProductKind, ...]  # products that oneDNN computes
+    rate: float  # tokens per second
+
+
+def _sized(
+    config: RunConfig,
+    reading: Reading,
+    small: Task,
+    need: Need,
+    batch: int,
+    device: str,
+    precision: str,
+    start: TransformerConfig | None = None,
+) -> Candidate:
+    """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
+
+    The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
+    before the model is chosen. Larger models use a machine better, so the search repeats until the depth no longer changes.
+    """
+    choice, train = config.model, config.train
+    rows = batch // train.accumulate
+
+    def sized(depth: int) -> tuple[TransformerConfig, int]:
+        classes = reading.corpus.classes
+        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start, classes)
+        return model, need.bytes(model, precision, measurable(train, model))
+
+    def candidate(model: TransformerConfig, memory: int) -> Candidate:
+        few = _measured_rows(rows, model)
+        by_onednn = pick_products(train.products, model, few * model.context, device, precision)
+        rate = measure(replace(reading, model=model, rows=few), device, precision, config, by_onednn)
+        return Candidate(model, memory, by_onednn, rate)
+
+    def enough(model: TransformerConfig, rate: float) -> bool:
+        time = 60 * (train.minutes or MINUTES)
+        return (time * SHARE * rate if tokens is None else tokens) >= TOKENS_PER_PARAMETER * parameters(model).total
+
+    depth = min(DEPTHS)
+    model, memory = sized(depth)
+    check_memory([memory], device)
+    best = candidate(model, memory)
+    if start is not None or choice.preset is not None or choice.depth is not None:
+        return best
+    steps = steps_asked(train, small)
+    tokens = None if steps is None else steps * batch * reading.model.context
+    too_deep = max(DEPTHS) + 1
+    while depth + 1 < too_deep:
+        speed = best.rate * parameters(best.model).total
+        goal = depth
+        for deeper in range(depth + 1, too_deep):
+            model, memory = sized(deeper)
+            if memory > available_memory(device) or not enough(model, speed / parameters(model).total):
+                break
+            goal = deeper
+        if goal == depth:
+            break
+        found = candidate(*sized(goal))
+        if enough(found.model, found.rate):
+            depth, best = goal, found
+        else:
+            too_deep = goal
+    return best
+
+
+def _compile(config: RunConfig, reading: Reading, found: Candidate, device: str, precision: str, tokens: int) -> bool:
+    """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster.
+
+    Raises:
+        HeddleError: asked to, and the model cannot be compiled with checkpointed activations.
+    """
+    train = config.train
+    if train.checkpoint_activations and not can_compile(build(reading.model, "meta")):
+        if train.compile == "on":
+            raise HeddleError(
+                "compile = on cannot be combined with checkpoint_activations here: a custom module has buffers"
+            )
+        return False
+    if train.compile != "auto":
+        return train.compile == "on"
+    if not has_compiler() or train.products == "onednn" or tokens / found.rate / 60 < WORTH_COMPILING:
+        return False
+    few = replace(reading, rows=_measured_rows(reading.rows, reading.model))
+    eager = measure(few, device, precision, config, found.by_onednn)
+    return measure(few, device, precision, config, compiled=True) > 1.03 * eager
+
+
+def _measured_rows(rows: int, model: TransformerConfig) -> int:
+    """Rows to measure with: for a long step fewer, which saves time and errs on the slow side."""
+    return max(1, min(rows, 4096 // model.context))

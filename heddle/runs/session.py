@@ -1,0 +1,304 @@
+"""A run opened for training: model, optimizer and task, new or from the newest valid checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heddle.account.machine import peak_rate, usable_precision
+from heddle.checks import checked
+from heddle.config.data import TextLayout
+from heddle.config.saved import Chosen, SavedConfig
+from heddle.config.tasks import NextTokenConfig
+from heddle.config.train import TrainConfig
+from heddle.convert.word_vectors import VECTORS, load_rows, put_rows
+from heddle.data.record_store import Store, open_store
+from heddle.display import displayed
+from heddle.errors import HeddleError, pluralize
+from heddle.model.build import build
+from heddle.model.checkpointing import can_compile, checkpoint_activations
+from heddle.model.cores import cores
+from heddle.model.device import compile_graphs, pick_device
+from heddle.model.groups import trained_state
+from heddle.model.lora import adapt
+from heddle.model.packing import use_products
+from heddle.model.precision import DTYPES
+from heddle.model.products import has_onednn
+from heddle.runs.changeable import lasting
+from heddle.tasks.table import make_task
+from heddle.tasks.task import MULTIPLE, Reading, Task
+from heddle.text.tokenizer import Tokenizer, load_tokenizer
+from heddle.train.model_selection import Published, averaged_steps, published, restored
+from heddle.train.optimizer import Optimizer
+from heddle.train.ranks import Ranks, join_ranks
+from heddle.train.runtime import keep_memory
+from heddle.train.training import Training, moving_average
+from heddle.weights.average import mean_of
+from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
+from heddle.weights.files import Hold, sweep
+from heddle.weights.run import damage, newest_valid, read_config, read_state, save_checkpoint
+from heddle.weights.start import START, load_start
+from heddle.weights.tensors import compare, specs_of
+
+MASTER = "master/"  # the names of weights in a checkpoint whose own weights are their moving average
+
+
+@displayed()
+@dataclass(frozen=True)
+class Run:
+    """A run directory, read and, for training, locked.
+
+    Attributes:
+        directory: where it is.
+        config: its `config.json`.
+        train: the config's training part.
+        chosen: the config's record of what was decided before the run.
+        tokenizer: its `tokenizer.json`.
+        store: its `data/`.
+        hold: the lock, held until `hold.release()`, until this object is collected, or until the process ends. None on ranks
+            that do not lead, and if the run is only read.
+    """
+
+    directory: Path
+    config: SavedConfig
+    train: TrainConfig
+    chosen: Chosen
+    tokenizer: Tokenizer
+    store: Store
+    hold: Hold | None = None
+
+    def task(self) -> Task:
+        """What it learns."""
+        kind = self.config.task or NextTokenConfig()
+        reading = Reading(
+            corpus=self.store.corpus,
+            model=self.config.model,
+            rows=self.chosen.batch,
+            seed=self.train.seed,
+            tokenizer=self.tokenizer,
+            batch_tokens=self.chosen.batch_tokens,
+            multiple=MULTIPLE * self.train.accumulate,
+            layout=layout_of(self.config),
+        )
+        return make_task(kind, reading)
+
+
+def layout_of(config: SavedConfig) -> TextLayout:
+    """How a run puts a text into rows; an imported model says nothing of it."""
+    return "concatenate" if config.data is None else config.data.layout
+
+
+@displayed()
+@dataclass(frozen=True)
+class Opening:
+    """What was found when a run was opened.
+
+    Attributes:
+        source: the checkpoint to continue from, or None.
+        notes: a line for each newer checkpoint that is damaged.
+        damaged: what is wrong with weights that were published before; the end of training replaces them.
+        precision: the run's precision, or fp32 if the run comes from another machine and fp32 is over twice as fast here.
+        peak: rate of matrix products in that precision, FLOP/s.
+        moved: a line for each difference from the machine where the run started, which keeps the result from being bit-equal.
+    """
+
+    source: Path | None
+    notes: list[str]
+    damaged: list[str]
+    precision: str
+    peak: float
+    moved: list[str]
+
+
+@displayed()
+@dataclass(kw_only=True)
+class Session(Training):
+    """A training with the files of a run. `open_session` opens one.
+
+    Attributes:
+        run: the directory.
+        opening: what was found when the run was opened.
+    """
+
+    run: Run
+    opening: Opening
+
+    def kept(self) -> str:
+        """The last good checkpoint, in words."""
+        kept, _ = newest_valid(self.run.directory)
+        return f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
+
+    def save(self) -> None:
+        """Write a checkpoint: the weights to use, what training needs beside them, and the step.
+
+        The best checkpoint, and those that the run will average, stay beside the newest ones.
+        """
+        run, also = self.run, set(averaged_steps(self.run.train, self.run.chosen))
+        state: dict[str, Any] = {"step": self.step, "data": run.store.sources}
+        if self.best is not None:
+            state["best"] = self.best.to_dict()
+            also.add(self.best.step)
+        optimizer = self.optimizer.state()
+        if self.ema is not None:
+            optimizer |= {MASTER + name: weight.detach() for name, weight in self.ema.weights.items()}
+        weights, whole = self.weights(), run.train.lora is None
+        if not whole:
+            weights = {name: each for name, each in weights.items() if name not in self.optimizer.frozen}
+        save_checkpoint(run.directory, self.step, weights, optimizer, state, run.train.keep, also, whole)
+
+    def finish(self) -> Published:
+        """Give the model the weights to publish (see `heddle.train.model_selection`); training cannot continue from them.
+
+        Raises:
+            HeddleError: a checkpoint that is needed is missing or damaged.
+        """
+        run = self.run
+        found = published(run.train, run.chosen, self.step, self.best)
+        folders = [run.directory / CHECKPOINTS / f"step-{step}" for step in reversed(found.steps)]
+        self.ranks.wait()  # for the leader's last checkpoint
+        self.adopt(self.weights() if found.steps == (self.step,) else mean_of(folders))
+        return found
+
+
+@checked()
+def open_session(run: str | Path) -> Session:
+    """Open a run for training, from its newest valid checkpoint, or from the start if there is none.
+
+    The session locks the directory until `session.run.hold.release()` or until it is collected; reading the run needs no lock.
+    Under torchrun, the processes share the work (see `heddle.train.ranks`), and only rank 0 has the lock.
+
+    Args:
+        run: a directory with `config.json`, `tokenizer.json` and `data/`.
+
+    Raises:
+        HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
+    """
+    ranks = join_ranks()
+    opened = read_run(Path(run))
+    opened = replace(opened, hold=Hold(opened.directory) if ranks.leads else None)
+    try:
+        return _start(opened, ranks)
+    except BaseException:
+        if opened.hold is not None:
+            opened.hold.release()
+        raise
+
+
+def read_run(run: Path) -> Run:
+    """Read a run's files and compare them with each other.
+
+    Raises:
+        HeddleError: the directory is not a training run, or its files do not belong together.
+    """
+    config = read_config(run)
+    if config.train is None or config.chosen is None:
+        came = "imported, not trained here" if config.origin else "saved without its training"
+        raise HeddleError(f"{run} was {came}, so it cannot be resumed")
+    tokenizer: Tokenizer = load_tokenizer(run / "tokenizer.json")
+    store = open_store(run / "data")
+    if store.tokenizer != tokenizer.fingerprint():
+        raise HeddleError(f"{run}: data/ was made with a tokenizer other than tokenizer.json; train a new run")
+    # An imported model may have more ids than its tokenizer.
+    fewer = config.chosen.start is not None and tokenizer.vocab_size < config.model.vocab_size
+    if tokenizer.vocab_size != config.model.vocab_size and not fewer:
+        raise HeddleError(
+            f"{run}: tokenizer.json has {tokenizer.vocab_size} ids, config.json {config.model.vocab_size}"
+        )
+    store.verify()
+    return Run(run, config, config.train, config.chosen, tokenizer, store)
+
+
+def _start(run: Run, ranks: Ranks) -> Session:
+    """Build everything, and restore the newest valid checkpoint."""
+    keep_memory()
+    config, train, chosen = run.config, run.train, run.chosen
+    device = pick_device(chosen.device)
+    ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
+    for folder in (run.directory, run.directory / CHECKPOINTS):
+        if folder.is_dir() and ranks.leads:
+            sweep(folder)  # remove what a killed training left, before reading anything
+    ranks.wait()
+    source, notes = newest_valid(run.directory)
+    damaged = damage(run.directory)
+    before = None if source is None else _read(run, source)
+    precision, peak, moved = _adapt(chosen, device, ranks, resumed=before is not None)
+    model = adapt(build(config.model, device, train.seed), train.lora, train.seed)
+    by_onednn = chosen.onednn if has_onednn() else ()
+    use_products(model, by_onednn)
+    if train.checkpoint_activations:
+        if chosen.compile and not can_compile(model):
+            raise HeddleError(
+                f"{run.directory}: checkpoint_activations cannot be compiled here: a custom module has buffers"
+            )
+        checkpoint_activations(model)
+    masters, moments = _parts({} if before is None else before.optimizer)
+    beside = train.lora is not None  # a checkpoint of adapters does not contain the weights beside them
+    if chosen.start is not None and (beside or before is None):
+        load_start(model, run.directory / START, chosen.start.sha256)
+    if before is not None:
+        model.load_state_dict({**before.model, **masters}, strict=not beside)
+    elif chosen.vectors is not None:
+        put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
+    optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)
+    if before is not None:
+        optimizer.load_state(moments)
+    task = run.task()
+    eager = task.minimised(model, train)  # after the model is in its working precision
+    return Session(
+        run=run,
+        opening=Opening(source, notes, damaged, precision, peak, moved),
+        train=train,
+        learning_rate=chosen.learning_rate,
+        warmup=chosen.warmup,
+        steps=chosen.steps,
+        model=model,
+        optimizer=optimizer,
+        task=task,
+        eager=eager,
+        objective=compile_graphs(ranks.wrap(eager)) if chosen.compile else ranks.wrap(eager),
+        step=0 if before is None else int(before.state["step"]),
+        ranks=ranks,
+        ema=moving_average(train, optimizer, {name: before.model[name] for name in masters} if before else {}),
+        best=None if before is None else restored(before.state, train, chosen),
+    )
+
+
+def _parts(saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights that training continues from, if the checkpoint's own are their average, and the optimizer's state."""
+    masters = {key.removeprefix(MASTER): value for key, value in saved.items() if key.startswith(MASTER)}
+    return masters, {key: value for key, value in saved.items() if not key.startswith(MASTER)}
+
+
+def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) -> tuple[str, float, list[str]]:
+    """The precision to compute in, its peak, and what differs from where the run started. Also sets the threads."""
+    wanted, peak, there, moved = chosen.precision, chosen.peak, cores(), []
+    torch.set_num_threads(max(1, min(chosen.threads, there) // ranks.local))
+    if chosen.threads > there:
+        moved.append(f"{chosen.threads} threads were chosen, but this machine has {pluralize(there, 'core')}")
+    # A new run was measured here, or its user chose the precision.
+    precision: str = usable_precision(wanted, device) if resumed else wanted
+    if precision != wanted:
+        moved.append(f"{wanted} is over twice as slow as {precision} here, so {precision} is used")
+        peak = peak_rate(DTYPES[precision], device)
+    if chosen.onednn and not has_onednn():
+        moved.append("oneDNN computed some of its products, but this build of torch has no oneDNN")
+    return precision, peak, moved
+
+
+def _read(run: Run, checkpoint: Path) -> CheckpointState:
+    """Read a checkpoint; one that does not belong to the run's other files is refused."""
+    if lasting(read_config(checkpoint)) != lasting(run.config):
+        raise HeddleError(
+            f"{run.directory / CONFIG} is not the one that {checkpoint.name} was trained with; "
+            f"restore it: cp {checkpoint / CONFIG} {run.directory / CONFIG}"
+        )
+    before = read_state(checkpoint)
+    if before.state.get("data") != run.store.sources:
+        raise HeddleError(f"{run.directory}: data/ is not what {checkpoint.name} was trained on; train a new run")
+    model = adapt(build(run.config.model, "meta"), run.train.lora)
+    wanted = model.state_dict() if run.train.lora is None else trained_state(model, run.train)
+    compare(specs_of(before.model), specs_of(wanted), checkpoint)
+    return before

@@ -1,0 +1,210 @@
+"""The training loop, written out. A run directory goes in; the same directory, with trained weights, comes out."""
+
+import shlex
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from heddle.account.flops import training_flops_per_token
+from heddle.account.trained import trained
+from heddle.checks import checked
+from heddle.config.model import TransformerConfig
+from heddle.config.train import TrainConfig
+from heddle.errors import HeddleError
+from heddle.runs.journal import Metrics
+from heddle.runs.session import open_session
+from heddle.tasks.task import Task
+from heddle.train.evaluate import Evaluation, evaluate
+from heddle.train.length import Evaluations, step_size
+from heddle.train.model_selection import Published
+from heddle.train.report import Report
+from heddle.train.training import Reader, tell
+from heddle.weights.files import WriteError
+from heddle.weights.run import publish
+
+
+class Interrupted(Exception):
+    """The run was asked to stop by `signal`; everything up to `step` is saved."""
+
+    def __init__(self, run: Path, step: int, steps: int, signal: int = signal.SIGINT) -> None:
+        super().__init__(f"stopped at step {step} of {steps}, saved; continue with: {resume_command(run)}")
+        self.step = step
+        self.signal = signal
+
+
+class Trainer:
+    """Trains what a run directory describes: step, report, evaluate, save, finish.
+
+    It locks the directory until `run` ends or the trainer is collected; reading the run needs no lock.
+
+    Args:
+        run: a directory with `config.json`, `tokenizer.json` and `data/`.
+        readers: functions to call with every `Report`; one may raise `StopTraining` to end the run after this step.
+
+    Attributes:
+        session: the model, the optimizer, the task and the step (see `heddle.runs.session`).
+        published: which weights `run` published (see `heddle.train.model_selection`); None before.
+
+    Raises:
+        HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
+    """
+
+    @checked()
+    def __init__(self, run: str | Path, readers: Sequence[Reader] = ()) -> None:
+        self.session = open_session(run)
+        self.readers = list(readers)
+        self.published: Published | None = None
+        self.stop = threading.Event()
+        self._scored: tuple[int, Evaluation] | None = None  # the newest evaluation and its step
+        self._signal: int = signal.SIGINT
+        model, chosen = self.session.run.config.model, self.session.run.chosen
+        evaluations = Evaluations(self.session.task, chosen.steps, chosen.evaluate_every)
+        self.probe, self.ending = evaluations.probe, evaluations.ending
+        self.flops_per_token = flops_per_token(model, self.session.task, self.session.train)
+        self.peak = self.session.opening.peak * self.session.ranks.count
+
+    def run(self) -> Evaluation:
+        """Train to the last step, score the held-out text (an even sample if it is long), and publish weights and score.
+
+        Which weights are published, and when training stops earlier, is the rule of `heddle.train.model_selection`; afterwards the
+        session's model has these weights.
+
+        A trainer runs once; to continue, make another.
+
+        Raises:
+            Interrupted: SIGINT or SIGTERM arrived; the run is saved and can be resumed.
+            HeddleError: the loss became NaN or infinite, the disk is full, or this trainer has already run; the last good
+                checkpoint is kept.
+        """
+        directory, hold = self.session.run.directory, self.session.run.hold
+        if hold is not None and not hold.release.alive:
+            raise HeddleError(f"this trainer of {directory} has already run; make a new one to continue")
+        try:
+            return self._run()
+        except WriteError as error:
+            raise WriteError(error.problem, f". Make room, then continue with: {resume_command(directory)}") from error
+        finally:
+            if hold is not None:
+                hold.release()
+
+    def _run(self) -> Evaluation:
+        session, chosen, leads = self.session, self.session.run.chosen, self.session.ranks.leads
+        metrics = Metrics(session.run.directory / "metrics.jsonl", keep=session.step) if leads else None
+        readers: list[Reader] = [metrics, *self.readers] if metrics else []
+        try:
+            with self._stoppable():
+                while session.step < chosen.steps and not session.stopped_early:
+                    ended = tell(readers, self._one_step())
+                    best, ended = self._look(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
+                    stop, session.ended = self._any_rank(self.stop.is_set(), ended)
+                    early = session.stopped_early
+                    if metrics and (session.due(chosen.save_every) or best or early or stop):
+                        metrics.sync()
+                        session.save()
+                    if stop and session.step < chosen.steps and not early:
+                        raise Interrupted(session.run.directory, session.step, chosen.steps, self._signal)
+            return self._finish()
+        finally:
+            if metrics:
+                metrics.close()
+
+    def _look(self, readers: Sequence[Reader], ended: bool) -> tuple[bool, bool]:
+        """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, and whether a reader ends it."""
+        loss = 0.0
+        if self.session.ranks.leads:
+            report = self._score()
+            ended |= tell(readers, report)
+            loss = report.values["validation_loss"]
+        return self.session.judge(self.session.ranks.total(loss)), ended
+
+    def _any_rank(self, *asked: bool) -> tuple[bool, ...]:
+        """Which of these are true on any rank: all of them stop after the same step."""
+        counts = torch.tensor([float(each) for each in asked], device=self.session.model.device)
+        return tuple(count > 0 for count in self.session.ranks.sum(counts).tolist())
+
+    def _one_step(self) -> Report:
+        session = self.session
+        report = session.advance()
+        rate = report.speed["tokens_per_second"] * self.flops_per_token
+        self.peak = max(self.peak, rate)  # it was measured while another program computed
+        share = rate / self.peak
+        return replace(report, speed={**report.speed, "share_of_peak": share})
+
+    def _score(self) -> Report:
+        """Score the same sample of the held-out text every time, and sometimes sample text from the model.
+
+        This runs before the checkpoint of the same step, so that weights with a NaN or infinite loss are not saved.
+        """
+        session, chosen = self.session, self.session.run.chosen
+        scored = session.score(self.probe)
+        self._scored = session.step, scored
+        number, last = session.step // chosen.evaluate_every, session.step == chosen.steps
+        wanted = number in (1, 2) or (number % 5 == 0 and not last)
+        with session.in_use():
+            samples = self.samples([session.run.train.seed + session.step]) if wanted else []
+        return session.report(scored, next(iter(samples), None))
+
+    def samples(self, seeds: Sequence[int], tokens: int = 60) -> list[str]:
+        """For each seed, a text of about `tokens` tokens that the model generates; none if the task has nothing to show."""
+        return self.session.task.samples(self.session.model, self.session.run.tokenizer, seeds, tokens)
+
+    def _finish(self) -> Evaluation:
+        session = self.session
+        self.published = session.finish()
+        adapter = session.merge()
+        result = self._known() if adapter is None else None
+        result = result or evaluate(session.model, session.task, most=self.ending)
+        if session.ranks.leads:
+            extra = {"evaluation": result.to_dict(), "weights": self.published.to_dict()}
+            publish(session.run.directory, session.weights(), session.step, extra, adapter)
+        return result
+
+    def _known(self) -> Evaluation | None:
+        """The evaluation of the last step, if it scored everything held out with the weights that are published now."""
+        if self._scored is None or self.published is None:
+            return None
+        step, scored = self._scored
+        whole = self.published.kind == "last" and self.published.steps == (step,) and scored.whole
+        return scored if whole else None
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """While training, the first SIGINT or SIGTERM asks to stop after the step; a second one acts as usual."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def ask(number: int, frame: Any) -> None:
+            self._signal = number
+            self.stop.set()
+            signal.signal(number, before[number])
+
+        for number in before:
+            signal.signal(number, ask)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def flops_per_token(model: TransformerConfig, task: Task, train: TrainConfig) -> float:
+    """FLOPs of a step for each token that it reads, at the width of its rows; only targets are scored."""
+    stacks, size, changed = len(model.stacks()), step_size(task), trained(model, train)
+    width = min(model.context, max(1, round(mean(length for _, length in task.shapes()))))
+    learned = min(1.0, changed.total / (changed.total + changed.frozen))
+    # Of an encoder-decoder, FLOPs are per target of a source as long, and what is read is both.
+    return training_flops_per_token(model, width, min(1.0, size.targets * stacks / size.tokens), learned) / stacks
+
+
+def resume_command(run: Path) -> str:
+    """The shell command that continues a run."""
+    return f"heddle train --resume {shlex.quote(str(run))}"

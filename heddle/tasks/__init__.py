@@ -1,0 +1,59 @@
+"""What is learned: a module per task, how examples become rows, the objective and its loss.
+
+In reading order:
+
+- `task`: the interface of what a run learns (`Task`); `table` has a row per task and makes them (`make_task`).
+- `next_token`, `masked`, `prefix_lm`: tasks that read plain text. `texts` is what they share; `text_rows` and `document_rows` make
+  its rows.
+- `translation`, `span_corruption`, `chat`: tasks with a source or a prompt. `sequences` is what they share.
+- `classification`, `multi_label`, `token_classification`, `regression`: tasks that learn labels. `labelled` is what they share,
+  `framing` puts a text or a pair into a row, `confusion` and `spans` compute what they report.
+- `contrastive`: texts to vectors, in `grouped_rows`.
+- `records`: tasks whose examples are records; `record_rows` makes their rows, one each, or packed.
+- `own_batches`, `own_loss`: batches and losses that the user brings.
+- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk, `accuracy` also counts the
+  targets predicted right, `recurring` adds what routers ask for.
+- `extent`: how much of what is held out a score is of; `isolation` refuses models that mix what shares a row.
+"""
+
+from heddle.tasks.chat import ChatTask as ChatTask
+from heddle.tasks.classification import ClassificationTask as ClassificationTask
+from heddle.tasks.contrastive import ContrastiveTask as ContrastiveTask
+from heddle.tasks.loss import cross_entropy as cross_entropy
+from heddle.tasks.masked import MaskedTask as MaskedTask
+from heddle.tasks.multi_label import MultiLabelTask as MultiLabelTask
+from heddle.tasks.next_token import NextTokenTask as NextTokenTask
+from heddle.tasks.objective import CrossEntropy as CrossEntropy
+from heddle.tasks.objective import Loss as Loss
+from heddle.tasks.prefix_lm import PrefixLMTask as PrefixLMTask
+from heddle.tasks.regression import RegressionTask as RegressionTask
+from heddle.tasks.span_corruption import SpanCorruptionTask as SpanCorruptionTask
+from heddle.tasks.table import make_task as make_task
+from heddle.tasks.task import Examples as Examples
+from heddle.tasks.task import HeldOut as HeldOut
+from heddle.tasks.task import Reading as Reading
+from heddle.tasks.task import Task as Task
+from heddle.tasks.token_classification import TokenClassificationTask as TokenClassificationTask
+from heddle.tasks.translation import TranslationTask as TranslationTask
+
+__all__ = [
+    "ChatTask",
+    "ClassificationTask",
+    "ContrastiveTask",
+    "CrossEntropy",
+    "Examples",
+    "HeldOut",
+    "Loss",
+    "MaskedTask",
+    "MultiLabelTask",
+    "NextTokenTask",
+    "PrefixLMTask",
+    "Reading",
+    "RegressionTask",
+    "SpanCorruptionTask",
+    "Task",
+    "TokenClassificationTask",
+    "TranslationTask",
+    "cross_entropy",
+    "make_task",
+]

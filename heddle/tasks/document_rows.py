@@ -1,0 +1,255 @@
+"""Rows that do not cross the ends of documents: one document per row, or several that do not see each other."""
+
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from heddle.data.batch import IGNORED
+from heddle.data.buckets import EMPTY, WIDTH, Buckets, held_out_records
+from heddle.data.corpus import Part
+from heddle.data.pack import Packing, Pieces, within
+from heddle.data.stream import ids_at, marks_of
+from heddle.errors import HeddleError, pluralize
+from heddle.nn.layout import Layout
+from heddle.tasks.extent import Extent
+from heddle.tasks.task import Examples, HeldOut, Reading, listed
+from heddle.tasks.text_rows import Ids, TextRows, TokenRows
+
+
+class DocumentRows(TextRows):
+    """Rows that do not cross the ends of documents.
+
+    The end-of-text id belongs to the document before it, and ends the last document of a text too. If the task predicts the next
+    token, a document is read from the ids that start a text on, which predict its first token; its end is a target but is not read.
+
+    Attributes:
+        lengths: of the training and of the held-out part, if there: Int[documents], tokens of each document to read.
+    """
+
+    def __init__(self, reading: Reading, ahead: int) -> None:
+        super().__init__(reading, ahead)
+        self.lengths: dict[bool, Ids] = {}
+        for held_out, part in ((False, reading.corpus.train), (True, reading.corpus.validation)):
+            if part is not None:
+                self.lengths[held_out] = self._lengths(reading.part(held_out))
+                if not self.lengths[held_out].any():
+                    name = "held-out" if held_out else "training"
+                    raise HeddleError(f"no document of the {name} text has a token to predict: give more text")
+
+    def _lengths(self, part: Part) -> Ids:
+        lengths: Ids = np.diff(part.starts)
+        lengths[-1] += part.separator is not None
+        empty = lengths <= (part.separator is not None)
+        return np.where(empty, 0, np.maximum(lengths + marks_of(part, self.start) - self.ahead, 0))
+
+    def _fill(self, held_out: bool, pieces: Pieces, filled: Ids, width: int) -> tuple[Ids, Ids]:
+        """Int[B T] twice: pieces in rows, in order, and the id after each token.
+
+        Args:
+            held_out: which part to read.
+            pieces: what to read, in the order of the rows.
+            filled: Int[B], tokens of each row.
+            width: T.
+        """
+        part, taken = self.reading.part(held_out), np.arange(width) < filled[:, None]
+        start = np.array(self.start, dtype=np.int64)
+        before = marks_of(part, self.start)[pieces.document]
+        places = np.repeat(pieces.start - before, pieces.size) + within(pieces.size)
+        first = np.repeat(part.starts[pieces.document], pieces.size)
+        tokens, following = np.zeros(taken.shape, dtype=np.int64), np.full(taken.shape, IGNORED)
+        tokens[taken] = ids_at(part, first, places, start)
+        if self.ahead:
+            following[taken] = ids_at(part, first, places + 1, start)
+        return tokens, following
+
+    def _covered(self, part: Part) -> int:
+        """UTF-8 bytes of the text that the targets of all documents cover."""
+        return part.bytes if self.start and part.begins else int(part.target_sizes.sum())
+
+    def _name(self, examples: Examples) -> str:
+        return f"{'validation' if examples.held_out else 'training'} documents"
+
+
+class Separate(DocumentRows):
+    """One document per row, of which only the first `length` tokens are read (L0-18); batches are of similar length (D-32).
+
+    A step has as many documents as fit into `Reading.batch_tokens`, padding included, or `Reading.rows`. The place of an example
+    is its document, or `EMPTY` for a row of padding. What follows a document's last token that is read is no target if the
+    document is cut off there.
+    """
+
+    def __init__(self, reading: Reading, ahead: int) -> None:
+        super().__init__(reading, ahead)
+        if reading.corpus.train is not None:
+            self.documents = np.flatnonzero(self._kept(held_out=False))
+            sizes = np.minimum(self.lengths[False], self.length)[self.documents]
+            self.buckets = Buckets(sizes, reading.rows, reading.batch_tokens, reading.multiple)
+
+    def _kept(self, held_out: bool) -> Ids:
+        """Int[documents], targets of each document."""
+        lengths = self.lengths[held_out]
+        return np.where(lengths > self.length, self.length - self.ahead, lengths)
+
+    def examples(self, step: int) -> Examples:
+        self.reading.part(held_out=False)
+        found = self.buckets.read(step, self.reading.seed)
+        places = np.where(found == EMPTY, EMPTY, self.documents[found])
+        return Examples(places, keys=step * (1 << 20) + np.arange(len(found)))
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Every document with a target, in batches of similar length, or an even sample; what is cut off is not scored."""
+        self.reading.part(held_out=True)
+        lengths, kept = self.lengths[True], self._kept(held_out=True)
+        batches, share = held_out_records(np.minimum(lengths, self.length), kept, rows, most)
+        return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
+
+    def read(self, examples: Examples) -> TokenRows:
+        lengths = np.where(examples.places == EMPTY, 0, self.lengths[examples.held_out][examples.places])
+        filled = np.minimum(lengths, self.length)
+        width = min(max(1, ceil(filled.max() / WIDTH)) * WIDTH, self.length)
+        there = np.flatnonzero(filled)
+        pieces = Pieces(examples.places[there], np.zeros(len(there), dtype=np.int64), filled[there], self.length)
+        tokens, following = self._fill(examples.held_out, pieces, filled, width)
+        following[lengths > self.length, -1] = IGNORED
+        full = filled.min() == width
+        layout = Layout.whole(len(filled), width) if full else Layout.padded(filled.tolist(), width)
+        return TokenRows(tokens, following, layout)
+
+    def beginning(self, most: int) -> Examples:
+        return Examples(np.flatnonzero(self._kept(held_out=True))[:1], held_out=True)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return float(self.buckets.batches)
+
+    def shapes(self) -> list[tuple[int, int]]:
+        return [(rows, min(width, self.length)) for rows, width in self.buckets.shapes()]
+
+    def numbers(self, examples: Examples) -> Ids:
+        """The documents."""
+        found: Ids = examples.places[examples.places != EMPTY]
+        return found
+
+    def size(self, held_out: bool) -> int:
+        """Documents with a target."""
+        return int((self._kept(held_out) > 0).sum())
+
+    @cached_property
+    def held_out_text(self) -> tuple[int, float]:
+        part, kept = self.reading.part(held_out=True), self._kept(held_out=True)
+        tokenizer, cut, lost = self.reading.tokenizer, np.flatnonzero(self.lengths[True] > self.length), 0.0
+        marks = marks_of(part, self.start)
+        if len(cut):
+            # Blanks may belong to no token, so each document's bytes are divided in proportion to its tokens' bytes.
+            ids = range(self.reading.model.vocab_size)
+            each = np.array([1 if tokenizer is None else len(tokenizer.token_bytes(id)) for id in ids])
+            if part.separator is not None:
+                each[part.separator] = 0
+            for document in cut:
+                own = part.tokens[part.starts[document] : part.starts[document + 1]]
+                first = 0 if marks[document] else 1  # of its own ids, which is predicted
+                covered, read = each[own[first:]], self.length - max(int(marks[document]), 1)
+                size = part.target_sizes[document] + (each[own[0]] if first == 0 else 0)
+                lost += size * (1 - covered[:read].sum() / max(covered.sum(), 1))
+        return int(kept.sum()), float((self._covered(part) - lost) / max(kept.sum(), 1))
+
+    def extent(self) -> Extent:
+        lengths, kept = self.lengths[True], self._kept(held_out=True)
+        return Extent(
+            targets=int(lengths.sum()),
+            cut=int((lengths - kept).sum()),
+            examples=len(lengths),
+            shortened=int((lengths > self.length).sum()),
+            left_out=int(((kept == 0) & (lengths > 0)).sum()),
+        )
+
+    def remarks(self) -> list[str]:
+        lengths = self.lengths[False]
+        cut, read = lengths > self.length, np.minimum(lengths, self.length).sum()
+        padding = 1 - read / self.buckets.places
+        lost = f"{1 - read / lengths.sum():.1%} of the text, the rest of those longer than {self.length} tokens, is never read"
+        return [
+            f"documents: {pluralize(int(cut.sum()), 'document')} of {len(lengths):,} are cut off: "
+            f"{lost}; {padding:.1%} of what is computed is padding"
+            if cut.any()
+            else f"documents: no document is longer than {self.length} tokens; {padding:.1%} of what is computed is padding"
+        ]
+
+    def describe(self, examples: Examples) -> str:
+        return f"{self._name(examples)} {listed(examples)}"
+
+
+class Packed(DocumentRows):
+    """Several documents per row, packed by best fit, which do not see each other; nothing is dropped.
+
+    A document longer than a row is cut into pieces. If the task predicts the next token, what follows a piece's last token is a
+    target though the next piece reads it, so every token is predicted exactly once. A piece's tokens see
+    nothing of the pieces before it, and its positions start at 0.
+
+    The place of an example is its row's number in `Packing`.
+    """
+
+    def __init__(self, reading: Reading, ahead: int) -> None:
+        super().__init__(reading, ahead)
+        self.pieces = {held_out: Pieces.of(lengths, self.length) for held_out, lengths in self.lengths.items()}
+        self.packings = {
+            held_out: Packing(pieces.size, self.length, None if held_out else reading.seed)
+            for held_out, pieces in self.pieces.items()
+        }
+
+    def _pieces(self, examples: Examples) -> list[Ids]:
+        """The pieces of each row."""
+        return self.packings[examples.held_out].read(examples.places)
+
+    def examples(self, step: int) -> Examples:
+        self.reading.part(held_out=False)
+        return Examples(self._keys(step))
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Rows that are always packed alike; every target once."""
+        self.reading.part(held_out=True)
+        batches, share = self.packings[True].held_out(rows, self.pieces[True].size, most)
+        return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
+
+    def read(self, examples: Examples) -> TokenRows:
+        found, all_pieces = self._pieces(examples), self.pieces[examples.held_out]
+        every = np.concatenate(found)
+        pieces = Pieces(all_pieces.document[every], all_pieces.start[every], all_pieces.size[every], self.length)
+        sizes = [all_pieces.size[each].tolist() for each in found]
+        tokens, following = self._fill(examples.held_out, pieces, np.array([sum(each) for each in sizes]), self.length)
+        return TokenRows(tokens, following, Layout.packed(sizes, self.length))
+
+    def beginning(self, most: int) -> Examples:
+        return Examples(np.zeros(1, dtype=np.int64), held_out=True)
+
+    def numbers(self, examples: Examples) -> Ids:
+        """The rows."""
+        return examples.places
+
+    def size(self, held_out: bool) -> int:
+        return self.packings[held_out].rows
+
+    def epoch(self) -> int:
+        return self.packings[False].rows
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.packings[False].rows / self.reading.rows
+
+    @cached_property
+    def held_out_text(self) -> tuple[int, float]:
+        targets = int(self.lengths[True].sum())
+        return targets, float(self._covered(self.reading.part(held_out=True)) / targets)
+
+    def remarks(self) -> list[str]:
+        lengths, packing = self.lengths[False], self.packings[False]
+        cut = int((lengths > self.length).sum())
+        return [
+            f"pack: {pluralize(len(lengths), 'document')} in {pluralize(packing.rows, 'row')} of {self.length} tokens, "
+            f"{packing.padding:.2%} of them padding; {cut:,} are longer than a row and are cut into pieces; nothing is dropped"
+        ]
+
+    def describe(self, examples: Examples) -> str:
+        documents = np.unique(self.pieces[examples.held_out].document[np.concatenate(self._pieces(examples))])
+        return f"packed rows of the {self._name(examples)} {listed(Examples(documents))}"

@@ -1,0 +1,90 @@
+"""Groups of records that are told apart from each other: a row of a batch is a whole group, however the batch is cut."""
+
+from math import ceil
+
+import numpy as np
+
+from heddle.data.order import epoch_key, permute, spread
+from heddle.errors import pluralize
+from heddle.tasks.record_rows import Numbers, RecordRows
+from heddle.tasks.task import Examples, Reading
+
+LEAST = 4  # groups in a sample, so that its standard error can be estimated
+
+
+class GroupedRecords(RecordRows):
+    """Groups of at least `size` records, drawn anew in each epoch; every record is in one, and their sizes differ by at most one.
+
+    The place of an example is its group's number: group `n` of epoch `e` has the number `e · groups + n`. A step has `batch`
+    groups, or about as many as have `batch_tokens` tokens. To be scored, records are always grouped alike.
+
+    Args:
+        reading: the records and the sizes.
+        lengths: Int[R], tokens of each record.
+        targets: Int[R], targets of each record.
+        held_out: whether the records are to be scored; otherwise they are to train on.
+        size: records in a group.
+    """
+
+    def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool, size: int) -> None:
+        super().__init__(reading, lengths, targets, held_out)
+        count = len(lengths)
+        self.held_out_part, self.size, self.seed = held_out, size, 0 if held_out else reading.seed
+        self.groups = max(1, count // size)
+        self.largest = ceil(count / self.groups)
+        self.starts = np.arange(self.groups + 1) * count // self.groups
+        self.rows = reading.rows
+        if reading.batch_tokens is not None:
+            fitting = reading.batch_tokens / max(1.0, float(lengths.sum()) / self.groups)
+            self.rows = max(1, int(fitting) // reading.multiple) * reading.multiple
+
+    def examples(self, step: int) -> Examples:
+        return Examples(np.arange(step * self.rows, (step + 1) * self.rows))
+
+    def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
+        """All groups, or an even sample of them."""
+        total, chosen = int(self.targets.sum()), np.arange(self.groups)
+        if most is not None and most < total:
+            chosen = spread(self.groups, min(self.groups, max(LEAST, ceil(most * self.groups / total))))
+        scored = sum(int(self.targets[each].sum()) for each in self.records(chosen))
+        return [chosen[start : start + rows] for start in range(0, len(chosen), rows)], scored / total
+
+    def records(self, places: Numbers) -> list[Numbers]:
+        """The records of each group."""
+        found = []
+        for place in places.tolist():
+            epoch, group = divmod(place, self.groups)
+            there = np.arange(self.starts[group], self.starts[group + 1])
+            found.append(permute(there, len(self.lengths), epoch_key(self.seed, epoch)))
+        return found
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.groups / self.rows
+
+    def epoch(self) -> int:
+        return self.groups
+
+    def shapes(self) -> list[tuple[int, int]]:
+        """A group's texts see only themselves, as rows of their own do; `lengths` are those of a pair's texts together."""
+        texts = 2 * self.rows * self.largest
+        return [(texts, max(1, min(self.reading.length, ceil(float(self.lengths.mean()) / 2))))]
+
+    def remarks(self) -> list[str]:
+        count, tokens = len(self.lengths), self.rows * float(self.lengths.sum()) / self.groups
+        step = f"a step has {pluralize(self.rows, 'group')}, about {tokens:,.0f} tokens"
+        if few := self.too_few:
+            return [few, step]
+        return [
+            f"{pluralize(count, 'pair')} in {pluralize(self.groups, 'group')} of {self.size} or a little more; {step}"
+        ]
+
+    @property
+    def too_few(self) -> str:
+        """That there are fewer records than a group should have, so that telling them apart is easier; else nothing."""
+        count, part = len(self.lengths), "held-out" if self.held_out_part else "training"
+        return (
+            f"only {count} {part} pairs for a group of {self.size}, so each is told from fewer"
+            if count < self.size
+            else ""
+        )

@@ -1,0 +1,193 @@
+"""What tasks that learn labels of texts have in common: rows of ids, classes and their weights, and texts to show."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from heddle.config.model import ClassifierHeadConfig
+from heddle.data.batch import IGNORED, Batch
+from heddle.data.buckets import EMPTY
+from heddle.data.record_stats import listed_names
+from heddle.data.records import Column, Records
+from heddle.errors import HeddleError, did_you_mean
+from heddle.model.transformer import Transformer
+from heddle.tasks.framing import frame_of
+from heddle.tasks.records import Chosen, Lengths, RecordTask, padded, padded_layout
+from heddle.tasks.task import Examples, Reading, Target
+from heddle.text.tokenizer import Tokenizer
+
+SHOWN = 3  # texts in a sample
+TOLD = 0.005  # share of texts that lose their end from which on a user is told
+
+
+class LabelledTask(RecordTask):
+    """Records of a `text`, perhaps a `pair`, and a `label`, in the rows of a `Frame`.
+
+    Raises:
+        HeddleError: the context has no room for a text, or nothing can separate two texts.
+    """
+
+    def __init__(self, config: Any, reading: Reading) -> None:
+        corpus = reading.corpus
+        parts = [part for part in (corpus.train, corpus.validation) if isinstance(part, Records)]
+        pairs = any("pair" in part.columns for part in parts)
+        self.frame = frame_of(reading, 2 if pairs else 1)
+        self.has_types = pairs and reading.model.last()[1].entry.types > 1
+        super().__init__(config, reading)
+
+    @abstractmethod
+    def labels(self, records: Records, examples: Examples, width: int) -> tuple[Tensor, Tensor]:
+        """The targets of a batch and their weights, [B] or [B T]; rows of `EMPTY` have none."""
+
+    @abstractmethod
+    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+        """One record in a line, up to `most` of its ids: what the model's scores say, and its label where that differs."""
+
+    def lengths(self, records: Records) -> Lengths:
+        """Int[R], ids in the row of each record."""
+        return np.minimum(self.frame.needed(records), self.reading.length)
+
+    def shortened(self, records: Records) -> Chosen:
+        """Bool[R], which texts are longer than the context."""
+        found: Chosen = self.frame.needed(records) > self.reading.length
+        return found
+
+    def batch(self, examples: Examples) -> Batch:
+        """The rows, with types 0 and 1 for the texts of a pair if the model has types."""
+        records = self.reading.records(examples.held_out)
+        rows = [([], 0) if place == EMPTY else self.frame.row(records, int(place)) for place in examples.places]
+        ids = [row for row, _ in rows]
+        tokens = padded(ids, 0)
+        types = padded([[int(place >= first) for place in range(len(row))] for row, first in rows], 0)
+        targets, weights = self.labels(records, examples, tokens.shape[1])
+        layout = padded_layout([len(row) for row in ids], tokens.shape[1])
+        read = torch.from_numpy(types) if self.has_types else None
+        return Batch(torch.from_numpy(tokens), layout, targets, weights, types=read)
+
+    def remarks(self) -> list[str]:
+        """How many texts are longer than the context."""
+        records = self.reading.records(held_out=False)
+        share = float((self.frame.needed(records) > self.reading.length).mean())
+        if share < TOLD:
+            return []
+        what = "the longer text of a pair loses its end" if "pair" in records.columns else "they lose their ends"
+        return [f"{share:.1%} of the training texts are longer than context = {self.reading.length}: {what}"]
+
+    @torch.no_grad()
+    def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
+        """A few held-out texts, each behind [the model's label], or [the model's / the right one] where they differ."""
+        records = self.reading.records(held_out=True)
+        there = np.flatnonzero(self.targets(records))
+        places = np.random.default_rng(seed).choice(there, min(SHOWN, len(there)), replace=False)
+        batch = self.batch(Examples(places, held_out=True)).to(model.device)
+        training = model.training
+        model.eval()
+        hidden = model(batch.tokens, batch.layout, types=batch.types).hidden
+        scores = model.scores(hidden, batch.layout).float().cpu()
+        model.train(training)
+        most = max(1, tokens // len(places))
+        rows = zip(places.tolist(), scores, strict=True)
+        return "\n".join(self.told(records, place, row, tokenizer, most) for place, row in rows)
+
+
+class ClassTask(LabelledTask):
+    """A task whose labels are classes.
+
+    Attributes:
+        weighed: the setting that says how much each class counts.
+
+    Raises:
+        HeddleError: a label is no class, the records have other classes than the model, or `class_weights` do not fit them.
+    """
+
+    weighed: ClassVar[str] = "class_weights"
+
+    def __init__(self, config: Any, reading: Reading) -> None:
+        head = reading.model.head
+        count = head.classes if isinstance(head, ClassifierHeadConfig) else 0
+        known = head.names if isinstance(head, ClassifierHeadConfig) else ()
+        said = reading.corpus.classes
+        if said and (len(said) != count or known not in ((), said)):
+            there = listed_names(known) if known else f"{count} of them"
+            raise HeddleError(f"the records have the classes {listed_names(said)}, but the model has {there}")
+        self.names = said or known or tuple(str(number) for number in range(count))
+        for part in (reading.corpus.train, reading.corpus.validation):
+            if isinstance(part, Records) and "label" in part.columns:
+                check_classes(part.columns["label"].values, self.names)
+        super().__init__(config, reading)
+        self.weights = self._weights()
+
+    def check_head(self, model: Transformer) -> None:
+        """Refuse a model without scores of this task's classes, for each text or for each of its tokens.
+
+        Raises:
+            HeddleError: it has another head.
+        """
+        head = model.config.head
+        by_token = self.config.pooling[next(reversed(model.config.stacks()))] == "none"
+        if not isinstance(head, ClassifierHeadConfig) or head.classes != len(self.names):
+            raise HeddleError(
+                f"the task {self.config.kind!r} needs a classifier with {len(self.names)} classes as head"
+            )
+        if head.several != (self.config.labels == "several"):
+            needed = "several = true" if not head.several else "several = false"
+            raise HeddleError(f"the task {self.config.kind!r} needs a classifier with {needed} as head")
+        if (head.pooling == "none") != by_token:
+            needed = "head.pooling = 'none'" if by_token else "a pooling other than 'none'"
+            raise HeddleError(f"the task {self.config.kind!r} needs {needed}, not head.pooling = {head.pooling!r}")
+
+    def counted(self, targets: npt.NDArray[np.int64], held_out: bool) -> tuple[Tensor, Tensor]:
+        """Targets with their weights: in training those of their classes, in evaluation 1."""
+        weights = np.ones(len(self.names)) if held_out else self.weights
+        found = np.where(targets == IGNORED, 0.0, weights[np.maximum(targets, 0)])
+        return torch.from_numpy(targets), torch.from_numpy(found.astype(np.float32))
+
+    def name_of(self, target: Target, tokenizer: Tokenizer) -> str:
+        """The name of a class."""
+        assert not isinstance(target, list)
+        return self.names[int(target)]
+
+    def says(self, found: int, target: int) -> str:
+        """The name of a class in brackets, with the right one if it is another."""
+        right = "" if target in (found, IGNORED) else f" / {self.names[target]}"
+        return f"[{self.names[found]}{right}]"
+
+    def balanced(self, labels: Column) -> npt.NDArray[np.float64]:
+        """The weight of each class by the training part's labels, if it is to be balanced."""
+        there = np.bincount(labels.values[labels.values != IGNORED], minlength=len(self.names))
+        found: npt.NDArray[np.float64] = there.sum() / (len(self.names) * np.maximum(there, 1))
+        return found
+
+    def _weights(self) -> npt.NDArray[np.float64]:
+        """The weight of each class."""
+        name, said, count = self.weighed, getattr(self.config, self.weighed), len(self.names)
+        if said == "balanced":
+            train = self.reading.corpus.train
+            return self.balanced(train.columns["label"]) if isinstance(train, Records) else np.ones(count)
+        if isinstance(said, Mapping):
+            unknown = next((name for name in said if name not in self.names), None)
+            if unknown is not None:
+                raise HeddleError(
+                    f"{name}: {unknown!r} is not one of the classes {listed_names(self.names)}."
+                    f"{did_you_mean(unknown, self.names)}"
+                )
+            return np.array([said.get(name, 1.0) for name in self.names])
+        if said is not None and len(said) != count:
+            raise HeddleError(f"{name} has {len(said)} numbers, but there are {count} classes")
+        return np.ones(count) if said is None else np.array(said)
+
+
+def check_classes(labels: npt.NDArray[Any], names: tuple[str, ...]) -> None:
+    """Refuse labels that are not the number of a class, nor `IGNORED`.
+
+    Raises:
+        HeddleError: there is one.
+    """
+    wrong = np.flatnonzero((labels != IGNORED) & ((labels < 0) | (labels >= len(names))))
+    if len(wrong):
+        raise HeddleError(f"a label is {labels[wrong[0]]}, but the classes are 0 to {len(names) - 1}")

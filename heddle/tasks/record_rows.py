@@ -1,0 +1,141 @@
+"""How records become rows of tokens: one record per row, or several in a row that do not see each other.
+
+A task that reads records says how many tokens and targets each has, and what a row contains. `data.layout` chooses how the rows are
+made:
+
+    concatenate   the default: a record has a row of its own, beside others of similar length
+    pack          several whole records share a row of the model's context
+"""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+
+from heddle.config.data import TextLayout
+from heddle.data.buckets import EMPTY, Buckets, held_out_records
+from heddle.data.pack import Packing
+from heddle.errors import pluralize
+from heddle.tasks.task import Examples, Reading
+
+Numbers = npt.NDArray[np.int64]
+
+
+class RecordRows(ABC):
+    """The rows of one part, in an order that is a function of (seed, step).
+
+    Args:
+        reading: the records and the sizes.
+        lengths: Int[R], tokens of each record.
+        targets: Int[R], targets of each record.
+        held_out: whether the records are to be scored; otherwise they are to train on.
+    """
+
+    def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
+        self.reading, self.lengths, self.targets = reading, lengths, targets
+
+    @abstractmethod
+    def examples(self, step: int) -> Examples:
+        """The rows of one step: every record once per epoch."""
+
+    @abstractmethod
+    def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
+        """The rows that evaluation scores, in batches, and their share of all targets.
+
+        Args:
+            rows: rows per batch.
+            most: targets to score; if there are more, an even sample of about this many, always the same. None: all.
+        """
+
+    @abstractmethod
+    def records(self, places: Numbers) -> list[Numbers]:
+        """The records in each of these rows."""
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> float:
+        """Steps that read every record once."""
+
+    def epoch(self) -> int | None:
+        """Rows of an epoch; None: steps have different numbers of rows."""
+        return None
+
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and tokens of a row, of the largest batches that a step reads."""
+        return [(self.reading.rows, self.reading.length)]
+
+    def remarks(self) -> list[str]:
+        """How records share rows and how much is padding, in a line; nothing if each has its own."""
+        return []
+
+
+class SeparateRecords(RecordRows):
+    """A row for each record that has a target, in batches of similar length.
+
+    The place of an example is its record, or `EMPTY` for a row of padding.
+    """
+
+    def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
+        super().__init__(reading, lengths, targets, held_out)
+        self.used = np.flatnonzero(targets)  # a batch of records without targets would have no loss
+        self.buckets = Buckets(lengths[self.used], reading.rows, reading.batch_tokens, reading.multiple)
+
+    def examples(self, step: int) -> Examples:
+        found = self.buckets.read(step, self.reading.seed)
+        rows = np.where(found == EMPTY, EMPTY, self.used[found])
+        # A number for each row that no other step has; empty rows draw nothing.
+        return Examples(rows, keys=step * (1 << 20) + np.arange(len(rows)))
+
+    def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
+        """Every record that has a target, in batches of similar length, or an even sample."""
+        return held_out_records(self.lengths, self.targets, rows, most)
+
+    def records(self, places: Numbers) -> list[Numbers]:
+        """Each row's own."""
+        return [place[place != EMPTY] for place in places[:, None]]
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return float(self.buckets.batches)
+
+    def shapes(self) -> list[tuple[int, int]]:
+        return self.buckets.shapes()
+
+
+class PackedRecords(RecordRows):
+    """Several records per row of the context, packed by best fit; all rows are equally wide.
+
+    The place of an example is its row's number in `Packing`.
+    """
+
+    def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
+        super().__init__(reading, lengths, targets, held_out)
+        self.packing = Packing(lengths, reading.length, None if held_out else reading.seed)
+
+    def examples(self, step: int) -> Examples:
+        return Examples(np.arange(step * self.reading.rows, (step + 1) * self.reading.rows))
+
+    def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
+        """All rows, which are always packed alike, or an even sample."""
+        return self.packing.held_out(rows, self.targets, most)
+
+    def records(self, places: Numbers) -> list[Numbers]:
+        """Those that share each row, in order."""
+        return self.packing.read(places)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.packing.rows / self.reading.rows
+
+    def epoch(self) -> int:
+        return self.packing.rows
+
+    def remarks(self) -> list[str]:
+        pack = self.packing
+        return [
+            f"pack: {pluralize(len(self.lengths), 'record')} in {pluralize(pack.rows, 'row')} of {pack.length} tokens, "
+            f"{pack.padding:.2%} of them padding; no record is dropped"
+        ]
+
+
+LAYOUTS: dict[TextLayout, type[RecordRows]] = {"concatenate": SeparateRecords, "pack": PackedRecords}

@@ -1,0 +1,215 @@
+"""Span corruption: predict spans that are missing from a text (Raffel et al. 2020, 3.1.4: T5)."""
+
+from collections.abc import Iterator
+from math import exp
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from heddle.config.tasks import SpanCorruptionConfig
+from heddle.data.batch import Batch
+from heddle.data.order import held_out_windows, windows, windows_per_epoch
+from heddle.errors import HeddleError, pluralize
+from heddle.generate.translate import SENTINEL
+from heddle.model.transformer import Transformer
+from heddle.nn.layout import Layout
+from heddle.tasks.accuracy import CountingCrossEntropy
+from heddle.tasks.extent import Extent
+from heddle.tasks.sequences import answered, marks_of
+from heddle.tasks.task import Examples, HeldOut, Reading, Task, listed, stream, window_batches, window_places
+from heddle.text.tokenizer import Tokenizer
+
+LEAST = 4  # windows in a sample, so that its standard error can be estimated
+
+Ids = npt.NDArray[np.int64]
+
+
+class SpanCorruptionTask(Task):
+    """Windows of a text from which spans are missing: an encoder-decoder reads the rest and predicts the spans.
+
+    In the source, the k-th missing span is replaced by the sentinel `<extra_id_k>`, from k = 0. The target is each sentinel
+    followed by its span, then the end of text, which closes the last span as in the released code of T5:
+
+        text      the warp is held and the weft is thrown
+        source    the warp <extra_id_0> and the weft <extra_id_1> end
+        target    <extra_id_0> is held <extra_id_1> is thrown end
+
+    As there, a window of n tokens has round(share · n) missing tokens in round(missing / span) spans; every way to cut the
+    missing tokens and the others into so many spans is equally likely, and a window begins with tokens that are kept and
+    ends with a span. It is a function of the seed and the example's number. A window is as long as its source fits into the
+    context: 568 tokens for a context of 512.
+
+    Raises:
+        HeddleError: the tokenizer lacks an end of text or has too few sentinels, or the training text is too short.
+    """
+
+    def __init__(self, config: SpanCorruptionConfig, reading: Reading) -> None:
+        super().__init__(config, reading)
+        self.marks = marks_of(config.kind, reading)
+        assert reading.tokenizer is not None
+        self.window = self._longest()
+        self.sentinels = self._sentinels(reading.tokenizer, self.spans(self.window)[1])
+        tokens = None if reading.corpus.train is None else len(reading.part(held_out=False).tokens)
+        if tokens is not None and tokens <= self.window:
+            raise HeddleError(
+                f"context = {reading.length} reads windows of {self.window} tokens, but training has "
+                f"{pluralize(tokens, 'token')}: set a smaller context, or give more text"
+            )
+
+    def spans(self, length: int) -> tuple[int, int]:
+        """How many tokens are missing from a window of `length`, at least 2, and in how many spans."""
+        missing = min(max(round(self.config.share * length), 1), length - 1)
+        # Spans are separated by tokens that are kept, at least one each.
+        return missing, min(max(round(missing / self.config.span), 1), length - missing)
+
+    def widths(self, length: int) -> tuple[int, int]:
+        """Ids of the source and of the target of a window of `length`, with their ends."""
+        missing, count = self.spans(length)
+        return len(self.marks.begin) + length - missing + count + 1, len(self.marks.start) - 1 + missing + count + 1
+
+    def examples(self, step: int) -> Examples:
+        """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch), each time with other spans."""
+        rows = self.reading.rows
+        starts = windows(len(self.reading.part(held_out=False).tokens), self.window, self.reading.seed, step, rows)
+        return Examples(starts, length=self.window, keys=np.arange(step * rows, (step + 1) * rows))
+
+    def batch(self, examples: Examples) -> Batch:
+        """The windows without their spans, and the spans. All rows are equally long."""
+        keys = examples.places if examples.keys is None else examples.keys
+        pairs = [
+            self.corrupted(int(start), examples.length, examples.held_out, int(key))
+            for start, key in zip(examples.places, keys, strict=True)
+        ]
+        source, target = (torch.from_numpy(np.stack(column)) for column in zip(*pairs, strict=True))
+        # Copies: views would carry the memory of the whole buffer through every move between devices.
+        tokens, targets = target[:, :-1].contiguous(), target[:, 1:].contiguous()
+        weights, layout = torch.ones(targets.shape), Layout.whole(*tokens.shape)
+        return Batch(tokens, layout, targets, weights, source, Layout.whole(*source.shape))
+
+    def corrupted(self, start: int, length: int, held_out: bool, key: int) -> tuple[Ids, Ids]:
+        """The encoder's ids and the decoder's, the latter with the end that it predicts last, of one window."""
+        text = self.reading.part(held_out).tokens[start : start + length].astype(np.int64)
+        draw = np.random.default_rng([self.reading.seed, held_out, key])
+        missing, count = self.spans(length)
+        kept, gone = _cut(length - missing, count, draw), _cut(missing, count, draw)
+        ends = np.cumsum(np.stack([kept, gone], axis=1).ravel())
+        pieces = np.split(text, ends[:-1])  # kept, missing, kept, missing, …
+        sentinels = self.sentinels[:count, None]
+        source = [part for pair in zip(pieces[::2], sentinels, strict=True) for part in pair]
+        target = [part for pair in zip(sentinels, pieces[1::2], strict=True) for part in pair]
+        begin, opening, end = (
+            np.array(ids, dtype=np.int64) for ids in (self.marks.begin, self.marks.start, [self.marks.end])
+        )
+        return np.concatenate([begin, *source, end]), np.concatenate([opening, *target, end])
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Windows that do not overlap; their spans are the same every time. A last window of one token is left out."""
+        tokens = len(self.reading.part(held_out=True).tokens)
+        per_window = self.widths(self.window)[1]
+        number = None if most is None else max(LEAST, round(most / per_window))
+        # A window of next-token prediction reads one token more than it scores; here every token may be missing.
+        found = [(start, stop) for start, stop in held_out_windows(tokens + 1, self.window, number) if stop - start > 1]
+        if not found:
+            raise HeddleError(f"the text to score has {pluralize(tokens, 'token')}; span corruption needs at least 2")
+        return HeldOut(window_batches(found, rows, self.window), sum(stop - start for start, stop in found) / tokens)
+
+    def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CountingCrossEntropy:
+        """-log p of the target's ids, for an encoder-decoder."""
+        if model.encoder is None or model.decoder is None:
+            raise HeddleError(
+                "the task 'span_corruption' needs an encoder-decoder: it reads a source and predicts a target"
+            )
+        model.language_head()
+        return CountingCrossEntropy(model, label_smoothing, z_loss)
+
+    def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
+        """Perplexity exp(loss), and the share of targets with the highest score."""
+        return {"perplexity": exp(min(means["loss"], 700.0)), "accuracy": means["accuracy"]}
+
+    def extent(self) -> Extent:
+        """How many of the held-out tokens are in windows."""
+        part = self.reading.part(held_out=True)
+        return Extent(len(part.tokens), unscored=len(part.tokens) - self.size(held_out=True), examples=part.documents)
+
+    def places(self, examples: Examples) -> Ids:
+        """Each token's number in the text: all are read, and any may be missing."""
+        return window_places(examples)
+
+    def size(self, held_out: bool) -> int:
+        """All tokens are read, except one that would be alone in the last held-out window."""
+        tokens = len(self.reading.part(held_out).tokens)
+        return tokens - 1 if held_out and tokens % self.window == 1 else tokens
+
+    def epoch(self, number: int) -> Iterator[Examples]:
+        """As many windows as fit, with room to shift them."""
+        count = windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.window)
+        return stream(self, number * count, count)
+
+    def steps_per_epoch(self) -> float:
+        """Steps that read the text once, in windows longer than the context."""
+        return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.window)
+
+    def describe(self, examples: Examples) -> str:
+        """Where the windows start."""
+        return f"windows that start at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
+
+    def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
+        """The beginning of the validation text with its spans filled in: [the model's], or [the model's / the text's]."""
+        length = min(tokens, self.window, len(self.reading.part(held_out=True).tokens))
+        if length < 2:
+            return None
+        source, target = self.corrupted(0, length, True, seed)
+        answer = answered(model, [], source.tolist(), self.marks.end, 2 * len(target))
+        found, right = self._by_sentinel(answer), self._by_sentinel(target[len(self.marks.start) : -1].tolist())
+        text, previous = b"", None
+        for id in source[len(self.marks.begin) : -1].tolist():
+            here = b""
+            for each in right.get(id, [id]):
+                here, previous = here + tokenizer.after(previous, each), each
+            if id in right:
+                guess, truth = tokenizer.decode(found.get(id, [])).strip().encode(), here.strip()
+                here = here[: len(here) - len(here.lstrip())] + b"["
+                here += guess + (b"" if guess == truth else b" / " + truth) + b"]"
+            text += here
+        return text.decode(errors="replace")
+
+    def _by_sentinel(self, ids: list[int]) -> dict[int, list[int]]:
+        """The spans of a target by their sentinels; what comes before the first belongs to none."""
+        spans: dict[int, list[int]] = {}
+        known, latest = set(self.sentinels.tolist()), -1
+        for id in ids:
+            if id in known:
+                latest = id
+                spans.setdefault(latest, [])
+            elif latest >= 0:
+                spans[latest].append(id)
+        return spans
+
+    def _longest(self) -> int:
+        """The longest window whose source and target fit into the context."""
+        length = 2
+        if max(self.widths(length)) > self.reading.length:
+            raise HeddleError(
+                f"context = {self.reading.length} holds no window: it must be at least {max(self.widths(length))}"
+            )
+        while max(self.widths(length + 1)) <= self.reading.length:
+            length += 1
+        return length
+
+    def _sentinels(self, tokenizer: Tokenizer, count: int) -> Ids:
+        """The ids of the sentinels that a window needs."""
+        names = [SENTINEL.format(number) for number in range(count)]
+        missing = [name for name in names if name not in tokenizer.special]
+        if missing:
+            raise HeddleError(
+                f"context = {self.reading.length} needs {pluralize(count, 'sentinel')}, but the tokenizer has no "
+                f"{missing[0]}: add it and those after it to special_tokens, train a tokenizer, or set a smaller context"
+            )
+        return np.array([tokenizer.special[name] for name in names], dtype=np.int64)
+
+
+def _cut(length: int, parts: int, draw: np.random.Generator) -> Ids:
+    """Lengths of `parts` parts, none empty, that add up to `length`; every choice is equally likely."""
+    cuts = np.sort(draw.choice(length - 1, parts - 1, replace=False)) + 1
+    return np.diff(np.concatenate([[0], cuts, [length]]))

@@ -1,0 +1,252 @@
+"""How a text becomes rows of tokens: as one stream, a document per row, or several documents in a row.
+
+A task decides only what the targets of the rows are. `data.layout` chooses how they are made:
+
+    concatenate   windows of the whole text, which cross the ends of documents (L0-89)
+    documents     a row for each document, of which only the first tokens are read (L0-18, L0-19)
+    pack          several documents in a row that do not see each other; long ones are cut, and nothing is dropped
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import numpy.typing as npt
+
+from heddle.data.batch import IGNORED, next_token_batch
+from heddle.data.corpus import Part
+from heddle.data.order import held_out_windows, windows, windows_per_epoch
+from heddle.data.stream import Stream
+from heddle.errors import HeddleError, pluralize
+from heddle.generate.text import start_ids
+from heddle.nn.layout import Layout
+from heddle.tasks.extent import Extent
+from heddle.tasks.task import Examples, HeldOut, Reading, listed, window_batches, window_places
+
+SHORTEST = 4  # tokens of a context worth advising
+LEAST = 4  # rows in a sample, so that its standard error can be estimated
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """Rows of a text.
+
+    Attributes:
+        tokens: Int[B T], ids; 0 at padding.
+        following: Int[B T], the id after each token in its row or document, or `IGNORED` if that is not to be predicted.
+        layout: positions and segments of the tokens.
+    """
+
+    tokens: Ids
+    following: Ids
+    layout: Layout
+
+
+class TextRows(ABC):
+    """The rows that a task reads of a text, in an order that is a function of (seed, step).
+
+    Args:
+        reading: the text and the sizes.
+        ahead: 1 if the task predicts the token after each one, so that a row needs to know it, and the last token of a text
+            need not be read; 0 if it predicts tokens of the row.
+
+    Attributes:
+        length: most tokens per row.
+        start: the ids before a document's first token, which they predict as they do where a text without a prompt is generated.
+
+    Raises:
+        HeddleError: there is too little text for a single row.
+    """
+
+    def __init__(self, reading: Reading, ahead: int) -> None:
+        self.reading, self.ahead, self.length = reading, ahead, reading.length
+        self.start = start_ids(reading.model, reading.tokenizer) if ahead else ()
+
+    @abstractmethod
+    def examples(self, step: int) -> Examples:
+        """The rows of step `step` (from 0): each once per epoch, in an order keyed by (seed, epoch)."""
+
+    @abstractmethod
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Rows that score each held-out token at most once, as `Task.held_out` returns them."""
+
+    @abstractmethod
+    def read(self, examples: Examples) -> TokenRows:
+        """Read the rows."""
+
+    @abstractmethod
+    def beginning(self, most: int) -> Examples:
+        """One row from the beginning of the held-out text, of about `most` tokens or more."""
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> float:
+        """Steps in which all training rows are read once."""
+
+    @abstractmethod
+    def numbers(self, examples: Examples) -> Ids:
+        """What the rows are, by number, as `Task.places` returns them."""
+
+    @abstractmethod
+    def size(self, held_out: bool) -> int:
+        """How many such numbers a part has."""
+
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and tokens of a row, of the largest batches that a step reads."""
+        return [(self.reading.rows, self.length)]
+
+    def epoch(self) -> int | None:
+        """Rows of an epoch; None: steps have different numbers of rows."""
+        return None
+
+    @property
+    @abstractmethod
+    def held_out_text(self) -> tuple[int, float]:
+        """Targets in the held-out text, and its UTF-8 bytes per target; without what the layout never reads."""
+
+    def bits_per_byte(self, loss: float) -> float:
+        """Bits per UTF-8 byte of the held-out text at `loss` nats per target, comparable across tokenizers.
+
+        A loss over a sample of the targets is converted at the rate of all.
+        """
+        return loss / log(2) / self.held_out_text[1]
+
+    def bits_per_character(self, loss: float) -> dict[str, float]:
+        """The same per character (Unicode's code points), by the bytes per character of the held-out text; empty if unknown."""
+        part = self.reading.part(held_out=True)
+        return (
+            {"bits_per_character": self.bits_per_byte(loss) * part.bytes / part.characters} if part.characters else {}
+        )
+
+    def bytes_scored(self, share: float) -> int:
+        """UTF-8 bytes of the held-out text that a share of the targets covers."""
+        targets, each = self.held_out_text
+        return round(targets * share * each)
+
+    def extent(self) -> Extent:
+        """How much of the held-out text the layout reads: by default, everything."""
+        return Extent(self.held_out_text[0], examples=self.reading.part(held_out=True).documents)
+
+    @abstractmethod
+    def remarks(self) -> list[str]:
+        """What of the training text is not read, and how much is padding, one line each."""
+
+    @abstractmethod
+    def describe(self, examples: Examples) -> str:
+        """Where the rows are, in words."""
+
+    def _bytes(self, part: Part) -> int:
+        """UTF-8 bytes of the text that the targets of a part cover."""
+        return part.bytes if self.start and part.begins else part.target_bytes
+
+    def _keys(self, step: int) -> Ids:
+        """A number for each row of a step that no other row has."""
+        return np.arange(step * self.reading.rows, (step + 1) * self.reading.rows)
+
+
+class Concatenated(TextRows):
+    """Windows of the text as one stream of tokens; documents are separated by the end-of-text id, and may meet in a window.
+
+    If the task predicts the next token, the stream is a ring (`heddle.data.stream`), so that its first document is predicted from
+    what starts a text, as all others are. The place of an example is its first token.
+    """
+
+    def __init__(self, reading: Reading, ahead: int) -> None:
+        super().__init__(reading, ahead)
+        self._streams: dict[bool, Stream] = {}
+        if reading.corpus.train is not None:
+            held_out = None if reading.corpus.validation is None else reading.part(held_out=True)
+            check_length(reading.part(held_out=False), held_out, self.length)
+
+    def examples(self, step: int) -> Examples:
+        text = self.stream(held_out=False)
+        starts = windows(text.length, self.length, self.reading.seed, step, self.reading.rows, text.ring)
+        return Examples(starts, length=self.length, keys=self._keys(step))
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Windows that do not overlap, every target once: window k reads tokens k·length … (k+1)·length (L1-24)."""
+        part = self.reading.part(held_out=True)
+        targets = self.held_out_text[0]
+        if targets < 1:
+            raise HeddleError(
+                f"the text to score has {len(part.tokens)} token(s); it needs at least 2, one to read and one to predict"
+            )
+        number = None if most is None or most >= targets else max(LEAST, -(-most // self.length))
+        found = held_out_windows(targets + 1, self.length, number)
+        return HeldOut(window_batches(found, rows, self.length), sum(stop - start for start, stop in found) / targets)
+
+    def read(self, examples: Examples) -> TokenRows:
+        """Each window and, if the task predicts the next token, the token after it."""
+        text, length = self.stream(examples.held_out), examples.length
+        places = examples.places[:, None] + np.arange(length + self.ahead)
+        found = text.at(places)
+        if not self.ahead:
+            return TokenRows(found, np.full_like(found, IGNORED), Layout.whole(len(found), length))
+        batch = next_token_batch(found)
+        following = batch.targets.numpy().copy()  # of a single row it shares memory with the tokens
+        if text.ring and not text.closes:
+            following[places[:, 1:] % text.length == 0] = IGNORED  # no end of what comes before
+        return TokenRows(batch.tokens.numpy(), following, batch.layout)
+
+    def stream(self, held_out: bool) -> Stream:
+        """The text to score, or the one to train on, as a stream."""
+        if held_out not in self._streams:
+            self._streams[held_out] = Stream(self.reading.part(held_out), self.start)
+        return self._streams[held_out]
+
+    def beginning(self, most: int) -> Examples:
+        length = min(most, self.length, self.held_out_text[0])
+        return Examples(np.zeros(1, dtype=np.int64), held_out=True, length=length)
+
+    def numbers(self, examples: Examples) -> Ids:
+        """Each target's number in the stream: if the next token is predicted, one to the right of a window's inputs."""
+        text, numbers = self.stream(examples.held_out), window_places(examples) + self.ahead
+        return numbers % text.length if text.ring else numbers
+
+    def size(self, held_out: bool) -> int:
+        text = self.stream(held_out)
+        return text.length - (self.ahead and not (text.ring and (text.closes or not held_out)))
+
+    def epoch(self) -> int:
+        """As many windows as fit; in a text that is no ring, with room to shift them."""
+        text = self.stream(held_out=False)
+        return windows_per_epoch(text.length, self.length, text.ring)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.epoch() / self.reading.rows
+
+    @property
+    def held_out_text(self) -> tuple[int, float]:
+        targets, part = self.size(held_out=True), self.reading.part(held_out=True)
+        return targets, self._bytes(part) / max(targets if self.ahead else part.targets, 1)
+
+    def remarks(self) -> list[str]:
+        """How much of a short text one epoch does not read."""
+        size, tokens = self.size(held_out=False), self.stream(held_out=False).length
+        read = self.epoch() * self.length
+        if size - read <= 0.1 * size:
+            return []
+        return [
+            f"each epoch reads {read:,} of the training text's {size:,} targets, different ones each time: "
+            f"the text is {tokens / self.length:.1f} windows of context = {self.length} long"
+        ]
+
+    def describe(self, examples: Examples) -> str:
+        return f"windows that start at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
+
+
+def check_length(train: Part, held_out: Part | None, context: int) -> None:
+    """Refuse a context that one of the text's parts cannot fill, and say which both can."""
+    sizes = [len(part.tokens) for part in (train, held_out) if part is not None]
+    longest = min(sizes) - 1  # a window and the token after it
+    if longest < context:
+        also = "" if held_out is None else f" and validation {len(held_out.tokens):,}"
+        # A model of a few tokens learns nothing useful.
+        shorter = f"set context={longest} or less, or " if longest >= SHORTEST else ""
+        raise HeddleError(
+            f"context = {context}, but training has {pluralize(len(train.tokens), 'token')}{also}: {shorter}give more text"
+        )

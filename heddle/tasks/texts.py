@@ -1,0 +1,83 @@
+"""What tasks that read a plain text have in common: its rows are made by the layout, and a task decides their targets."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from heddle.config.data import TextLayout
+from heddle.model.transformer import Transformer
+from heddle.tasks.document_rows import Packed, Separate
+from heddle.tasks.extent import Extent
+from heddle.tasks.isolation import check_apart
+from heddle.tasks.task import Examples, HeldOut, Reading, Task, stream
+from heddle.tasks.text_rows import Concatenated, Ids, TextRows
+
+LAYOUTS: dict[TextLayout, type[TextRows]] = {"concatenate": Concatenated, "documents": Separate, "pack": Packed}
+
+
+class TextTask(Task):
+    """A task whose examples are rows of a text (`heddle.tasks.text_rows`).
+
+    Attributes:
+        ahead: 1 if it predicts the token after each one, 0 if it predicts tokens of the row.
+
+    Raises:
+        HeddleError: the training text or the held-out text is too short for a row.
+    """
+
+    ahead: ClassVar[int]
+
+    def __init__(self, config: Any, reading: Reading) -> None:
+        super().__init__(config, reading)
+        self.rows = LAYOUTS[reading.layout](reading, self.ahead)
+
+    def examples(self, step: int) -> Examples:
+        """The rows of one step: every row once per epoch, in an order keyed by (seed, epoch)."""
+        return self.rows.examples(step)
+
+    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+        """Rows that score every target once, or an even sample of them."""
+        return self.rows.held_out(rows, most)
+
+    def steps_per_epoch(self) -> float:
+        """Steps in which every training row is read once."""
+        return self.rows.steps_per_epoch
+
+    def shapes(self) -> list[tuple[int, int]]:
+        """Those of the rows."""
+        return self.rows.shapes()
+
+    def extent(self) -> Extent:
+        """How many of the held-out tokens the layout reads."""
+        return self.rows.extent()
+
+    def places(self, examples: Examples) -> Ids:
+        """What the examples are, by number: the targets of windows, or documents or packed rows."""
+        return self.rows.numbers(examples)
+
+    def size(self, held_out: bool) -> int:
+        """How many of these a part has."""
+        return self.rows.size(held_out)
+
+    def epoch(self, number: int) -> Iterator[Examples]:
+        """All rows, which are those of whole steps if steps have different numbers of rows."""
+        count, steps = self.rows.epoch(), int(self.rows.steps_per_epoch)
+        if count is None:
+            return map(self.examples, range(number * steps, (number + 1) * steps))
+        return stream(self, number * count, count)
+
+    def remarks(self) -> list[str]:
+        """What of the text is not read, and how much is padding."""
+        return self.rows.remarks()
+
+    def describe(self, examples: Examples) -> str:
+        """Where the rows are in the text."""
+        return self.rows.describe(examples)
+
+    def check_layout(self, model: Transformer) -> None:
+        """Refuse a user's own mixer that mixes documents of one row, or tokens with padding.
+
+        Raises:
+            HeddleError: a document changes with its neighbours.
+        """
+        if self.reading.layout != "concatenate":
+            check_apart(model, self.reading.layout, self.reading.length)
