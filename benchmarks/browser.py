@@ -29,7 +29,7 @@ from playwright.sync_api import sync_playwright
 from heddle.cli.network import bind
 from heddle.config import TransformerConfig
 from heddle.model import build
-from heddle.page import Subject, make_page
+from heddle.page import PageModel, make_page
 from heddle.weights import load
 
 SIZES = {"phone": (360, 740), "laptop": (1280, 800), "projector": (1920, 1080)}
@@ -38,7 +38,7 @@ CHROMIUM = ("/usr/lib/chromium/chromium-headless-shell", "chromium-headless-shel
 
 
 @contextmanager
-def served(subject: Subject) -> Iterator[str]:
+def served(subject: PageModel) -> Iterator[str]:
     """The address of the page of a model."""
     with bind("127.0.0.1", 0) as listening:
         server = uvicorn.Server(uvicorn.Config(make_page(subject), log_level="error"))
@@ -55,7 +55,7 @@ def views(browser: Any, run: Path, text: str, images: Path | None) -> list[dict[
     """Every panel of a run, in each size and scheme."""
     model, tokenizer = load(run)
     found = []
-    with served(Subject(run.name, model.eval(), tokenizer, run)) as url:
+    with served(PageModel(run.name, model.eval(), tokenizer, run)) as url:
         for size, (width, height) in SIZES.items():
             for scheme in ("light", "dark"):
                 context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -97,7 +97,7 @@ def large(browser: Any, depth: int, heads: int, count: int, rounds: int) -> dict
     stack = {"depth": depth, "entry": {"positions": "sinusoidal"}, "block": {"mixer": {"heads": heads}}}
     config = {"vocab_size": 64, "dim": 16 * heads, "context": count, "decoder": stack}
     torch.manual_seed(0)
-    subject = Subject("large", build(TransformerConfig.of(config)).eval())
+    subject = PageModel("large", build(TransformerConfig.of(config)).eval())
     text = " ".join(str(id) for id in torch.randint(64, (count,)).tolist())
     drawn, hovered = [], []
     with served(subject) as url:

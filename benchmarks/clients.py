@@ -88,7 +88,7 @@ def serving(arguments: argparse.Namespace) -> None:
     from heddle.config.serve import ServeConfig
     from heddle.model.compiling import compile_steps, warm_up
     from heddle.model.precision import cast
-    from heddle.serve import Run
+    from heddle.serve import ServedRun
     from heddle.weights import load
     from tests.serve.conftest import Server
 
@@ -98,7 +98,7 @@ def serving(arguments: argparse.Namespace) -> None:
     cast(model.eval(), arguments.precision)
     if arguments.compiled:
         warm_up(compile_steps(model), (1, 2))
-    server = Server(ServeConfig(), [Run("served", model, tokenizer)])
+    server = Server(ServeConfig(), [ServedRun("served", model, tokenizer)])
     print(f"ready {server.url}", flush=True)
     sys.stdin.read()
     server.stop()

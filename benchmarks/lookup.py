@@ -17,7 +17,7 @@ import torch
 
 import heddle
 from heddle.config import SamplingConfig
-from heddle.generate import Engine, Lookup
+from heddle.generate import Engine, PromptLookup
 from heddle.model import Transformer
 from heddle.model.precision import cast
 from heddle.weights import load
@@ -27,7 +27,7 @@ def decoded(model: Transformer, prompt: list[int], tokens: int, guessing: bool) 
     """Seconds, the ids, and the number of steps."""
     began, ids, steps = time.perf_counter(), list[int](), 0
     engine = Engine.of(
-        model, [prompt], SamplingConfig(max_tokens=tokens, temperature=0), proposer=Lookup() if guessing else None
+        model, [prompt], SamplingConfig(max_tokens=tokens, temperature=0), proposer=PromptLookup() if guessing else None
     )
     while engine:
         ids += [event.token for event in engine.step()]

@@ -121,7 +121,7 @@ def main() -> None:
 
     from heddle.config import EngineConfig
     from heddle.config.serve import ServeConfig
-    from heddle.serve import Run
+    from heddle.serve import ServedRun
     from heddle.weights import load as load_run
     from tests.serve.conftest import Server
 
@@ -129,7 +129,7 @@ def main() -> None:
     if arguments.run is not None:
         model, tokenizer = load_run(arguments.run, "cpu")
         assert tokenizer is not None
-        runs = [Run(arguments.run.name, model.eval(), tokenizer)]
+        runs = [ServedRun(arguments.run.name, model.eval(), tokenizer)]
     config = ServeConfig(engine=EngineConfig(rows=arguments.rows, queue=256, chunk=512, keep=4), seconds=120.0)
     server, result = Server(config, runs), dict[str, Any]()
     try:

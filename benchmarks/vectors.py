@@ -21,7 +21,7 @@ from gensim.models import Word2Vec
 
 from heddle.config import VectorsConfig
 from heddle.data import python_library, read_documents
-from heddle.text.word_splitter import WordCutter
+from heddle.text.word_splitter import WordSplitter
 from heddle.vectors.cooccurrence import count_pairs
 from heddle.vectors.corpus import WordCorpus, read_corpus
 from heddle.vectors.glove import train_glove
@@ -56,7 +56,7 @@ def sentences_of(texts: list[str], words: frozenset[str]) -> list[list[str]]:
     """The same words as heddle's, rare ones left out, in sentences that gensim does not cut off."""
     found = []
     for text in texts:
-        pieces = [piece for part in WordCutter()(text) for piece in part if piece in words]
+        pieces = [piece for part in WordSplitter()(text) for piece in part if piece in words]
         found += [pieces[start : start + LONGEST] for start in range(0, len(pieces), LONGEST)]
     return found
 
@@ -81,7 +81,7 @@ def main() -> None:
     arguments = parser.parse_args()
     texts = [each.text for each in read_documents(arguments.text or python_library())]
     began = time.perf_counter()
-    corpus = read_corpus(texts, WordCutter(), 5)
+    corpus = read_corpus(texts, WordSplitter(), 5)
     reading = corpus.read / (time.perf_counter() - began)
     sentences, words = sentences_of(texts, frozenset(corpus.words)), len(corpus.ids)
     print(f"{words:,} words, {len(corpus.words):,} different ones; read at {reading:,.0f} words/s")

@@ -104,7 +104,7 @@ def scores(**changes: Any) -> Scores:
 
 
 LOSS = {"features": HIDDEN[0], "targets": torch.tensor([1, 2, 3]), "weights": torch.ones(3), "scores": SCORES}
-READING = tasks.Reading(Corpus(PART, PART), CONFIG)
+READING = tasks.DataSpec(Corpus(PART, PART), CONFIG)
 TASK = tasks.make_task(config.NextTokenConfig(), READING)
 
 
@@ -232,7 +232,7 @@ TABLE: dict[str, Call] = {
     "account.counted": Call(PASS, {**COMPUTED, "kernel": [3, "sdqa"], "training": NO_SWITCH}),
     "account.family": Call({"config": CONFIG}, {"config": NO_CONFIG}),
     "account.flops": Call({"config": CONFIG}, COMPUTED),
-    "account.kept": Call(
+    "account.saved_activations": Call(
         PASS, {**COMPUTED, "precision": NO_PRECISION, "kernel": [3, "sdqa"], "checkpointed": NO_SWITCH}
     ),
     "account.matmul_rate": Call(
@@ -327,7 +327,7 @@ TABLE: dict[str, Call] = {
             "left_out": NO_COUNTS,
             "described": [3, "a.txt"],
             "workers": NO_WORKERS,
-            "origin": [3, "a.txt", {}],
+            "provenance": [3, "a.txt", {}],
             "chat": [3, "{{ messages }}", {}],
         },
     ),
@@ -349,7 +349,7 @@ TABLE: dict[str, Call] = {
             "left_out": NO_COUNTS,
             "described": [3, "a.txt"],
             "workers": NO_WORKERS,
-            "origin": [3, "a.txt", {}],
+            "provenance": [3, "a.txt", {}],
         },
     ),
     "data.describe": Call(
@@ -566,8 +566,8 @@ TABLE: dict[str, Call] = {
             "guide": [3, MODEL],
         },
     ),
-    "generate.Draft": Call({"model": MODEL}, {"model": NO_MODEL, "count": NO_COUNT}),
-    "generate.Lookup": Call({}, {"count": NO_COUNT, "longest": NO_COUNT, "shortest": NO_COUNT}),
+    "generate.DraftModel": Call({"model": MODEL}, {"model": NO_MODEL, "count": NO_COUNT}),
+    "generate.PromptLookup": Call({}, {"count": NO_COUNT, "longest": NO_COUNT, "shortest": NO_COUNT}),
     "generate.process": Call(
         {"logits": torch.zeros(1, 3), "sampling": SAMPLING},
         {"logits": [None, [0.0], torch.zeros(3), torch.zeros(1, 3, dtype=int)], "sampling": [None, {}]},
@@ -978,7 +978,7 @@ TABLE: dict[str, Call] = {
         {"config": config.NextTokenConfig(), "reading": READING},
         {
             "config": [None, {}, "next_token", TRAIN],
-            "reading": [None, PART, Bad(tasks.Reading(Corpus(PART), CONFIG.override({"context": 20})), "context")],
+            "reading": [None, PART, Bad(tasks.DataSpec(Corpus(PART), CONFIG.override({"context": 20})), "context")],
         },
     ),
     "runs.model_for": Call(
@@ -1033,8 +1033,8 @@ TABLE: dict[str, Call] = {
         {"run": "run"},
         {"run": NO_PLACE, "step": NO_COUNT, "rows": NO_COUNT, "length": NO_COUNT, "start": [-1, 0.5, "0"]},
     ),
-    "runs.spread": Call({"results": [1.0]}, {"results": [None, 3, "1", ["1"], [None], []]}),
-    "runs.spreads": Call({"outcomes": []}, {"outcomes": [None, 3, [3], ["run"]]}),
+    "runs.seed_statistics": Call({"results": [1.0]}, {"results": [None, 3, "1", ["1"], [None], []]}),
+    "runs.statistics_by_variant": Call({"outcomes": []}, {"outcomes": [None, 3, [3], ["run"]]}),
     "runs.sweep": Call(
         {"found": VARIANTS, "run": "a"},
         {

@@ -29,8 +29,8 @@ from heddle.account.machine import slowdown as slowdown
 from heddle.account.machine import usable_precision as usable_precision
 from heddle.account.memory import Memory as Memory
 from heddle.account.memory import cache_size as cache_size
-from heddle.account.memory import kept as kept
 from heddle.account.memory import memory as memory
+from heddle.account.memory import saved_activations as saved_activations
 from heddle.account.memory import states as states
 from heddle.account.memory import training_bytes as training_bytes
 from heddle.account.parameters import Parameters as Parameters
@@ -65,7 +65,6 @@ __all__ = [
     "counted",
     "family",
     "flops",
-    "kept",
     "matmul_rate",
     "memory",
     "parameter_count",
@@ -73,6 +72,7 @@ __all__ = [
     "preset_table",
     "render",
     "resolve",
+    "saved_activations",
     "slowdown",
     "states",
     "training_bytes",

@@ -84,7 +84,7 @@ class CacheSize:
 
 @displayed()
 @dataclass(frozen=True)
-class Kept:
+class SavedActivations:
     """Bytes that a forward pass keeps for its backward pass, with a kernel and a precision; head and loss excluded."""
 
     kernel: str
@@ -92,7 +92,7 @@ class Kept:
     bytes: int
 
 
-@displayed(".training, .cache, .kept, .attention, .deck")
+@displayed(".training, .cache, .activations, .attention, .deck")
 @dataclass(frozen=True)
 class Memory:
     """A model's memory for `batch` rows of `length` tokens, in bytes.
@@ -101,7 +101,7 @@ class Memory:
         weights: for prediction, by precision.
         training: by optimizer and precision.
         cache: by precision.
-        kept: activations, by kernel and precision.
+        activations: kept for the backward pass, by kernel and precision.
         logits: all logits at once, by precision; a loss that applies the head in chunks never holds them.
         attention: one row for each length in `doublings`.
         deck: the lectures' closed forms beside the walk (C-08, C-09, C-12), fp32.
@@ -112,7 +112,7 @@ class Memory:
     weights: Mapping[str, int]
     training: tuple[States, ...]
     cache: tuple[CacheSize, ...]
-    kept: tuple[Kept, ...]
+    activations: tuple[SavedActivations, ...]
     logits: Mapping[str, int]
     attention: tuple[AttentionRow, ...]
     deck: tuple[Line, ...]
@@ -137,17 +137,17 @@ def memory(config: TransformerConfig, batch: int = 1, length: int | None = None)
         weights={name: parameter_bytes(config, name) for name in DTYPES},
         training=tuple(states(config, optimizer, name) for optimizer in MOMENTS for name in DTYPES),
         cache=() if config.decoder is None else tuple(cache_size(config, batch, length, name) for name in DTYPES),
-        kept=_kept_by_kernel(config, batch, length),
+        activations=_kept_by_kernel(config, batch, length),
         logits={name: rows * dtype.itemsize for name, dtype in DTYPES.items()} if scores else {},
         attention=attention_table(config, doublings(length), batch),
         deck=deck(config, batch, length) if deck_applies(config) else (),
     )
 
 
-def _kept_by_kernel(config: TransformerConfig, batch: int, length: int) -> tuple[Kept, ...]:
+def _kept_by_kernel(config: TransformerConfig, batch: int, length: int) -> tuple[SavedActivations, ...]:
     """What is kept with the kernel for a CPU, then with that for an accelerator."""
     kernels: list[str | None] = [*dict.fromkeys(kernels_taken(config, length).values())] or [None]
-    return tuple(kept(config, batch, length, name, kernel) for kernel in kernels for name in DTYPES)
+    return tuple(saved_activations(config, batch, length, name, kernel) for kernel in kernels for name in DTYPES)
 
 
 def parameter_bytes(config: TransformerConfig, precision: str) -> int:
@@ -220,7 +220,7 @@ def training_bytes(
         if train.groups or train.lora is not None
         else measured(config, lambda some: _states(some, train, precision))
     )
-    activations = kept(config, rows, length, precision, checkpointed=train.checkpoint_activations).bytes
+    activations = saved_activations(config, rows, length, precision, checkpointed=train.checkpoint_activations).bytes
     average = 0 if train.ema is None else FP32 * trained(config, train).total
     return held["total"] + average + ceil(ACTIVATION_HEAP * activations) + ceil(LOSS_HEAP * loss)
 
@@ -259,14 +259,14 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
-def kept(
+def saved_activations(
     config: TransformerConfig,
     batch: int,
     length: int,
     precision: str = "fp32",
     kernel: str | None = None,
     checkpointed: bool = False,
-) -> Kept:
+) -> SavedActivations:
     """Run a forward pass on tensors without memory and add up what autograd saves, each storage once, without the weights.
 
     The tensors pretend to be on a CPU rather than on the meta device, where `sdpa` would save its whole score matrix.
@@ -286,7 +286,7 @@ def kept(
 
     config = prepared(config, length, None if name == "none" else name)
     again = max(of(one, False) - of(one, True) for one in single_blocks(config)) if checkpointed else 0
-    return Kept(name, precision, of(config, checkpointed) + again)
+    return SavedActivations(name, precision, of(config, checkpointed) + again)
 
 
 def _kept(config: TransformerConfig, batch: int, length: int, precision: str, checkpointed: bool = False) -> int:

@@ -111,7 +111,7 @@ def _flops(report: Accounts, whole: bool) -> Iterable[RenderableType]:
 def _memory(report: Accounts, whole: bool) -> Iterable[RenderableType]:
     held = report.memory
     rows = [(f"weights, {name}", f"{value:,}", amount(value)) for name, value in held.weights.items()]
-    for kept in held.kept:
+    for kept in held.activations:
         name = ", ".join(
             ["kept for the backward pass", kept.precision, *([] if kept.kernel == "none" else [kept.kernel])]
         )

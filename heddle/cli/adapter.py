@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from heddle.cli.output import console, document, find_run, new_run, pluralize
+from heddle.cli.output import console, find_run, new_run, pluralize, print_json
 from heddle.convert.peft import export_adapter, merge_adapter
 
 
@@ -20,7 +20,7 @@ def export(run: str, directory: Path, /, *, json: bool = False) -> None:
     """
     result = export_adapter(find_run(run), directory)
     if json:
-        document({"directory": str(directory), **result})
+        print_json({"directory": str(directory), **result})
         return
     modules = pluralize(result["modules"], "module")
     console().print(
@@ -48,7 +48,7 @@ def merge(base: str, adapter: str, run: str, /, *, json: bool = False) -> None:
     given = adapter if Path(adapter).exists() else str(find_run(adapter))
     result = merge_adapter(find_run(base), given, target)
     if json:
-        document({"run": str(target), **result})
+        print_json({"run": str(target), **result})
         return
     out = console()
     if not result["checked"]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from heddle.cli.models import open_model
 from heddle.cli.output import console as console_of
-from heddle.cli.output import document, table
+from heddle.cli.output import print_json, table
 from heddle.config.decoding import WeightKind
 from heddle.errors import HeddleError
 
@@ -39,7 +39,7 @@ def evaluate_published(
         raise HeddleError(f"{run} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
     found = evaluate_tasks(ready.model, ready.tokenizer, tasks, limit, shots)
     if json:
-        document({"run": str(run), "precision": ready.precision, "tasks": found})
+        print_json({"run": str(run), "precision": ready.precision, "tasks": found})
         return
     rows: list[list[Any]] = []
     for task, measured in found.items():

@@ -9,7 +9,7 @@ from heddle.account.report import count as account_for
 from heddle.account.report import preset_table, training_said
 from heddle.account.resolve import changed
 from heddle.account.trained import Trained, trained
-from heddle.cli.output import RUNS, console, document, pluralize, table
+from heddle.cli.output import RUNS, console, pluralize, print_json, table
 from heddle.config.presets import preset
 from heddle.convert.fitting import expressible
 from heddle.weights.checkpoints import CONFIG
@@ -49,7 +49,7 @@ def count(
     found = None if changes else _trained(run if (run / CONFIG).is_file() else Path(name))
     if json:
         more = {} if found is None else {"trained": found._asdict()}
-        document(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}} | more)
+        print_json(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}} | more)
         return
     console().print(*render(report, whole=all), sep="\n")
     if found is not None:
@@ -85,7 +85,7 @@ def presets(name: str | None = None, /, *, json: bool = False) -> None:
     if name is not None:
         config, training = preset(name), training_said(name)
         if json:
-            document(config.to_dict() | ({"training": training} if training else {}))
+            print_json(config.to_dict() | ({"training": training} if training else {}))
         else:
             print(config.to_toml(), end="")
             for line in _training(training):
@@ -93,7 +93,7 @@ def presets(name: str | None = None, /, *, json: bool = False) -> None:
         return
     rows = preset_table()
     if json:
-        document([{key: row[key] for key in ("name", "family", "parameters")} for row in rows])
+        print_json([{key: row[key] for key in ("name", "family", "parameters")} for row in rows])
     else:
         console().print(
             table(["name", "family", "parameters"], [[row["name"], row["family"], row["parameters"]] for row in rows])

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from heddle.cli.output import RUNS, console, document, find_run, pluralize, table
+from heddle.cli.output import RUNS, console, find_run, pluralize, print_json, table
 from heddle.cli.train import read_words
 from heddle.errors import HeddleError
 from heddle.runs.lint import lint_run, lint_sources
@@ -41,7 +41,7 @@ def show(
         )
     found = show_step(find_run(run), step, rows, length, start)
     if json:
-        document({"run": str(find_run(run)), **asdict(found)})
+        print_json({"run": str(find_run(run)), **asdict(found)})
         return
     out = console()
     share = f"{pluralize(found.targets, 'target')} in {pluralize(found.places, 'place')}"
@@ -100,7 +100,7 @@ def lint(*words: str, json: bool = False) -> None:
     run = _run_named(words)
     findings = lint_sources(read_words(words)) if run is None else lint_run(run)
     if json:
-        document({"of": list(words), "findings": [asdict(each) for each in findings]})
+        print_json({"of": list(words), "findings": [asdict(each) for each in findings]})
     else:
         out = console()
         for each in sorted(findings, key=lambda each: not each.wrong):

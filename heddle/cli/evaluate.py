@@ -7,9 +7,9 @@ from pathlib import Path
 from heddle.cli.benchmarks import evaluate_published
 from heddle.cli.inputs import reader_of
 from heddle.cli.models import open_model
-from heddle.cli.output import bar, console, document, estimate, find_run, table
+from heddle.cli.output import bar, console, estimate, find_run, print_json, table
 from heddle.cli.scored import Scored, held_out, read_files, task_of
-from heddle.cli.translate import told_cut
+from heddle.cli.translate import report_cuts
 from heddle.config.decoding import BeamConfig, WeightKind, completed
 from heddle.config.tasks import TranslationConfig
 from heddle.data.corpus import Corpus
@@ -21,7 +21,7 @@ from heddle.generate.translate import translate
 from heddle.model.transformer import Transformer
 from heddle.runs.session import layout_of
 from heddle.tasks.table import make_task
-from heddle.tasks.task import Reading
+from heddle.tasks.task import DataSpec
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import Evaluation
 from heddle.train.evaluate import evaluate as score
@@ -116,7 +116,9 @@ def evaluate(
     reader = reader_of(encoding or "utf-8", skip_invalid)
     scored = read_files(files, path, config, tokenizer, named, reader) if files else held_out(path)
     corpus, layout = Corpus(validation=scored.part), layout_of(config)
-    task = make_task(task_of(config), Reading(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout))
+    task = make_task(
+        task_of(config), DataSpec(corpus, config.model, context=length, tokenizer=tokenizer, layout=layout)
+    )
     if beam is not None and (tokenizer is None or not isinstance(task.config, TranslationConfig)):
         raise HeddleError(f"{path} was not trained to translate: leave out --beams")
     with bar(console(as_json=True), "scoring") as done:
@@ -127,7 +129,7 @@ def evaluate(
     if json:
         about = {"run": str(path), "text": what, "context": length, "precision": ready.precision}
         more = {} if translated is None else {"translations": vars(translated)}
-        document({**about, **result.to_dict(), **scored.to_dict(), **more})
+        print_json({**about, **result.to_dict(), **scored.to_dict(), **more})
         return
     _show_score(result, what, task.config.counted)
     for line in (*([result.note] if result.note else []), *scored.lines()):
@@ -220,7 +222,7 @@ def _translated(
     config = completed(BeamConfig, said, model.config.decoding, "eval")
     with bar(console(as_json=True), "translating") as done:
         found = translate(model, tokenizer, sources, config, crop=True, progress=done)
-    told_cut([best for best, *_ in found], "the context is full")
+    report_cuts([best for best, *_ in found], "the context is full")
     texts = [" ".join(best.text.splitlines()) for best, *_ in found]
     if output is not None:
         write_file(output, "".join(f"{text}\n" for text in texts).encode())

@@ -11,15 +11,15 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from heddle.cli.models import Ready, check_writes, compile_model, open_model, strategy, tokenizer_of
-from heddle.cli.output import console, document, find_run, pluralize, table
+from heddle.cli.output import console, find_run, pluralize, print_json, table
 from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig, WeightKind
 from heddle.config.saved import SavedConfig
 from heddle.data.record_store import open_store
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
-from heddle.generate.logprobs import Drawn
-from heddle.generate.speculative import Draft, Lookup, Proposer
+from heddle.generate.logprobs import SampledToken
+from heddle.generate.speculative import DraftModel, DraftSource, PromptLookup
 from heddle.generate.text import Piece, banned_runs, complete, spelled
 from heddle.text.tokenizer import Tokenizer
 
@@ -144,14 +144,14 @@ def generate(
     _note_ends(texts, sampling, model.config.context)
 
 
-def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str, weights: WeightKind) -> Proposer | None:
+def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str, weights: WeightKind) -> DraftSource | None:
     """Who guesses tokens, if anyone.
 
     Raises:
         HeddleError: both are asked for, or the draft run has another tokenizer.
     """
     if draft is None:
-        return Lookup() if lookup else None
+        return PromptLookup() if lookup else None
     if lookup:
         raise HeddleError("give --draft or --lookup, not both")
     smaller = open_model(find_run(draft), device, weights)
@@ -160,7 +160,7 @@ def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str, weight
         raise HeddleError(
             f"{draft} has another tokenizer than the run, so it cannot guess its tokens; train both with one tokenizer"
         )
-    return Draft(smaller.model)
+    return DraftModel(smaller.model)
 
 
 @dataclass
@@ -170,7 +170,7 @@ class _Text:
     prompt: str
     text: str = ""
     end: Piece | None = None
-    drawn: list[Drawn] = field(default_factory=list)
+    drawn: list[SampledToken] = field(default_factory=list)
 
     def to_dict(self, tokenizer: Tokenizer, logprobs: int | None) -> dict[str, Any]:
         """What programs are told; with `logprobs`, also of each token."""
@@ -203,7 +203,7 @@ def _report(texts: list[_Text], tokenizer: Tokenizer, sampling: SamplingConfig, 
     """
     if about is not None:
         told = [each.to_dict(tokenizer, sampling.logprobs) for each in texts]
-        document({**about, "sampling": sampling.to_dict(), "texts": told})
+        print_json({**about, "sampling": sampling.to_dict(), "texts": told})
         return
     if len(texts) > 1:
         print(("\n" + "-" * 40 + "\n").join(each.prompt + each.text for each in texts))

@@ -16,7 +16,7 @@ from heddle.config.data import DataConfig, Labels
 from heddle.data.sources.examples import LABEL, TAGGED, Example, of_row, read_examples
 from heddle.data.sources.files import COMPRESSED, STDIN, TABLES, TEXTS, check_line, kind_of, raw_lines, read_lines
 from heddle.data.sources.notes import MalformedError, Reader
-from heddle.data.sources.tables import Row, read_rows
+from heddle.data.sources.tables import TableRow, read_rows
 from heddle.errors import HeddleError, TextError, pluralize
 from heddle.text.heartbeat import heartbeat
 
@@ -86,7 +86,7 @@ class Inputs:
             else:
                 texts = (word, next(seconds)) if "pair" in self.fields else (word,)
                 origin = named_text(next(numbers), len(plain))
-                yield self._row(Row(dict(zip(self.fields, texts, strict=True)), origin), {})
+                yield self._row(TableRow(dict(zip(self.fields, texts, strict=True)), origin), {})
 
     def _file(self, file: Path) -> Iterator[tuple[Example, Mapping[str, Any]]]:
         kind = kind_of(file)
@@ -109,24 +109,24 @@ class Inputs:
                 objects = _object(line) is not None
                 if not objects and "pair" in self.fields:
                     raise HeddleError(f"{where} has a text per line, but this run reads pairs of texts: give a table")
-            row = Row({"text": line}, f"{where}:{number}")
+            row = TableRow({"text": line}, f"{where}:{number}")
             with self.reader.file():
                 check_line(line, row.origin, self.reader.encoding)
                 made = self._line(line, row, bool(objects and line.strip()))
                 self.reader.notes.read += 1
                 yield made
 
-    def _line(self, line: str, row: Row, is_object: bool) -> tuple[Example, Mapping[str, Any]]:
+    def _line(self, line: str, row: TableRow, is_object: bool) -> tuple[Example, Mapping[str, Any]]:
         if is_object:
             values = _object(line)
             if values is None:
                 raise MalformedError("not JSON", row.origin, "not a line of JSON, as the first one is")
-            row = Row(values, row.origin)
+            row = TableRow(values, row.origin)
         elif not line.strip():
-            row = Row(dict.fromkeys(self.fields, ""), row.origin)
+            row = TableRow(dict.fromkeys(self.fields, ""), row.origin)
         return self._row(row, (self.columns or {}) if is_object else {})
 
-    def _row(self, row: Row, columns: Mapping[str, str]) -> tuple[Example, Mapping[str, Any]]:
+    def _row(self, row: TableRow, columns: Mapping[str, str]) -> tuple[Example, Mapping[str, Any]]:
         """A row as an example, and its own columns. What is null, as NaN of pandas is, is an empty text."""
         read = {columns.get(field, field) for field in self.fields}
         empty = {name: "" for name in read if name in row.values and is_null(row.values[name])}
@@ -251,7 +251,7 @@ def in_chunks(
         yield chunk, [by_place.get(number) for number in range(len(chunk))]
 
 
-def told_cuts(cut: int, count: int, context: int, pairs: bool = False) -> None:
+def report_cuts(cut: int, count: int, context: int, pairs: bool = False) -> None:
     """Say on stderr how many texts were longer than the context, as training does."""
     if cut:
         what = "the longer text of a pair loses its end" if pairs else "they lose their ends"

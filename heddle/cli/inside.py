@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text as Line
 
 from heddle.cli.models import Ready
-from heddle.cli.output import console, document, table
+from heddle.cli.output import console, print_json, table
 from heddle.errors import HeddleError
 from heddle.look import find_heads, score_heads, strongest, trace
 from heddle.look import lens as read_layers
@@ -46,7 +46,7 @@ def layers_of(ready: Ready, wanted: str) -> tuple[list[str], int | None]:
     return [name], None if head is None else int(head)
 
 
-def say_attention(ready: Ready, text: Text, wanted: str, png: Path | None, json: bool) -> None:
+def print_attention(ready: Ready, text: Text, wanted: str, png: Path | None, json: bool) -> None:
     """The map of a head, or the strongest pairs of several."""
     layers, head = layers_of(ready, wanted)
     if not layers:
@@ -59,7 +59,7 @@ def say_attention(ready: Ready, text: Text, wanted: str, png: Path | None, json:
     if png is not None:
         write_figure(attention_figure(found, text, heads), png)
     if json:
-        document({"tokens": text.pieces, "source": text.source_pieces, "layers": _maps(found, heads)})
+        print_json({"tokens": text.pieces, "source": text.source_pieces, "layers": _maps(found, heads)})
         return
     out = console()
     for name, layer in found.items():
@@ -114,14 +114,14 @@ def _plain(piece: str) -> str:
     return piece.replace(" ", "␣").replace("\n", "⏎") if piece.isprintable() or piece == "\n" else repr(piece)[1:-1]
 
 
-def say_lens(ready: Ready, text: Text, png: Path | None, json: bool) -> None:
+def print_lens(ready: Ready, text: Text, png: Path | None, json: bool) -> None:
     """The most probable token after each layer."""
     found = read_layers(ready.model, text.tokens, top=5, **text.more)
     piece = str if ready.tokenizer is None else ready.tokenizer.piece
     if png is not None:
         write_figure(lens_figure(found, text, piece), png)
     if json:
-        document(
+        print_json(
             {
                 "read": text.pieces,
                 "places": found.places,
@@ -147,7 +147,7 @@ def say_lens(ready: Ready, text: Text, png: Path | None, json: bool) -> None:
         out.print(f"written: {png}", markup=False)
 
 
-def say_heads(ready: Ready, text: Text | None, png: Path | None, json: bool) -> None:
+def print_heads(ready: Ready, text: Text | None, png: Path | None, json: bool) -> None:
     """What each head looks at."""
     if text is None:
         found = find_heads(ready.model)
@@ -165,7 +165,7 @@ def say_heads(ready: Ready, text: Text | None, png: Path | None, json: bool) -> 
             | {"names": each.names()}
             for name, each in found.items()
         }
-        document(values)
+        print_json(values)
         return
     shown = [field for field in FIELDS if field != "asymmetry"]
     rows = [
@@ -185,11 +185,11 @@ def say_heads(ready: Ready, text: Text | None, png: Path | None, json: bool) -> 
         out.print(f"written: {png}", markup=False)
 
 
-def say_names(ready: Ready, json: bool) -> None:
+def print_names(ready: Ready, json: bool) -> None:
     """What can be named in a trace."""
     found = names_of(ready.model)
     if json:
-        document(found)
+        print_json(found)
         return
     rows = [[name, *said.split(": ", 1)] for name, said in found.items()]
     console().print(table(["name", "axes", "what it is"], rows))

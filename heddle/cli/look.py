@@ -10,11 +10,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.drawn import say_model
-from heddle.cli.inside import say_attention, say_heads, say_lens, say_names
+from heddle.cli.drawn import print_model
+from heddle.cli.inside import print_attention, print_heads, print_lens, print_names
 from heddle.cli.models import Ready, open_model
 from heddle.cli.network import address_of, bind, is_loopback
-from heddle.cli.output import bar, console, document, find_run
+from heddle.cli.output import bar, console, find_run, print_json
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 from heddle.look.picture import check_image
@@ -97,7 +97,7 @@ def look(
             {f"--{name}": True for name in wanted} | {"--png": png, "--html": html}, "--model draws the model alone"
         )
         _refuse(dict.fromkeys(others, True), "--model draws one model")
-        say_model(run, model, json)
+        print_model(run, model, json)
         return
     _check(wanted, prompt, target, html, png)
     if wanted:
@@ -109,15 +109,17 @@ def look(
         _check_page(host, html)
     ready = open_model(find_run(run), device)
     if names:
-        say_names(ready, json)
+        print_names(ready, json)
     elif heads:
-        say_heads(ready, None if prompt is None else read_text(ready.model, ready.tokenizer, prompt, target), png, json)
+        print_heads(
+            ready, None if prompt is None else read_text(ready.model, ready.tokenizer, prompt, target), png, json
+        )
     elif wanted:
         text = read_text(ready.model, ready.tokenizer, prompt or "", target)
         if attention is not None:
-            say_attention(ready, text, attention, png, json)
+            print_attention(ready, text, attention, png, json)
         else:
-            say_lens(ready, text, png, json)
+            print_lens(ready, text, png, json)
     elif html is not None:
         _write(ready, [find_run(run), *(find_run(each) for each in others)], html, prompt or "", target, json)
     else:
@@ -172,14 +174,14 @@ def _check_page(host: str, html: Path | None) -> None:
 
 
 def _write(ready: Ready, paths: list[Path], html: Path, prompt: str, target: str | None, json: bool) -> None:
-    from heddle.page import Subject, write_page
+    from heddle.page import PageModel, write_page
 
-    subject = Subject(paths[0].resolve().name, ready.model.eval(), ready.tokenizer, paths[0], paths[1:])
+    subject = PageModel(paths[0].resolve().name, ready.model.eval(), ready.tokenizer, paths[0], paths[1:])
     with bar(console(as_json=json), "computing what the page shows") as told:
         write_page(subject, html, prompt, target, told)
     size = html.stat().st_size
     if json:
-        document({"page": str(html), "bytes": size})
+        print_json({"page": str(html), "bytes": size})
     else:
         console().print(f"written: {html}, {size / 1e6:.1f} MB; it works without a network", markup=False)
 
@@ -195,16 +197,16 @@ def _serve(
 ) -> None:
     import uvicorn
 
-    from heddle.page import Subject, make_page
+    from heddle.page import PageModel, make_page
 
     with bind(*where) as listening:
-        subject = Subject(paths[0].resolve().name, ready.model.eval(), ready.tokenizer, paths[0], paths[1:])
+        subject = PageModel(paths[0].resolve().name, ready.model.eval(), ready.tokenizer, paths[0], paths[1:])
         config = ServeConfig.of(
             {"hosts": [*ServeConfig().hosts, where[0].lower(), *(name.lower() for name in hosts)]}, where="look"
         )
         address = f"http://{address_of(listening)}/"
         if json:
-            document({"page": address})
+            print_json({"page": address})
             sys.stdout.flush()
         print(f"{subject.name} at {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         if browser:

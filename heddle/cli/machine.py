@@ -4,7 +4,7 @@ import json as notation
 from typing import Any
 
 from heddle.account.machine import available_memory, has_bf16, total_memory
-from heddle.cli.output import console, document, pluralize, table
+from heddle.cli.output import console, pluralize, print_json, table
 from heddle.model.measured import Measurements
 
 LONGEST = 60  # characters of what was measured, in the table
@@ -30,7 +30,7 @@ def machine(*, forget: bool = False, json: bool = False) -> None:
     if json:
         memory = {"total_memory": total_memory(), "available_memory": available_memory()}
         more = {} if removed is None else {"removed": removed}
-        document(
+        print_json(
             {
                 **measurements.machine,
                 "bf16": has_bf16(),

@@ -14,7 +14,7 @@ from typing import Any
 from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
-from heddle.cli.output import Words
+from heddle.cli.output import PlainConsole
 from heddle.cli.streams import drop, open_closed, settle
 from heddle.errors import HeddleError
 
@@ -43,7 +43,7 @@ def make_app(command: str | None = None) -> App:
         help="Train, run and understand transformers, on the machine you have.",
         version="0.1.0",
         help_format="plaintext",
-        console=Words(),
+        console=PlainConsole(),
         default_parameter=Parameter(negative=()),  # a flag has no `--no-` form
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # `run` handles it

@@ -22,7 +22,7 @@ from heddle.errors import pluralize as pluralize
 RUNS = Path("runs")
 
 
-class Words(Console):
+class PlainConsole(Console):
     """A console that leaves a broken pipe to `heddle.cli.main.run`."""
 
     def on_broken_pipe(self) -> None:
@@ -41,7 +41,7 @@ def console(as_json: bool = False, then: str | None = None) -> Console:
     if then is not None:
         stream = Lasting(stream, then)
     width = None if stream.isatty() else 160
-    return Words(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=True, width=width)
+    return PlainConsole(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=True, width=width)
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def bar(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
         yield done
 
 
-def document(data: Any) -> None:
+def print_json(data: Any) -> None:
     """Print the one JSON document of a command."""
     print(json.dumps(data, indent=2, ensure_ascii=False))
 
@@ -82,11 +82,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | No
         numeric = all(isinstance(row[number], int | float) for row in rows) and rows
         made.add_column(Text(name), justify="right" if numeric else "left")
     for row in rows:
-        made.add_row(*[Text(shown(cell)) for cell in row])
+        made.add_row(*[Text(format_cell(cell)) for cell in row])
     return made
 
 
-def shown(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A value formatted for a table."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]

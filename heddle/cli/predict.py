@@ -11,7 +11,7 @@ import numpy as np
 from cyclopts import Parameter
 from safetensors.numpy import save
 
-from heddle.cli.inputs import Inputs, Items, in_chunks, reader_of, told_cuts
+from heddle.cli.inputs import Inputs, Items, in_chunks, reader_of, report_cuts
 from heddle.cli.models import Ready, open_model
 from heddle.cli.output import console, find_run, pluralize, table
 from heddle.cli.rows import ROWS, check_out, with_input, write_rows
@@ -117,7 +117,7 @@ def classify(
                 _line({**dict(texts_of), **(asdict(each) if each else nothing)})
         else:
             _show_classes(chunk, found)
-    told_cuts(cut, len(items), ready.model.config.context, pairs)
+    report_cuts(cut, len(items), ready.model.config.context, pairs)
     if out is not None:
         _write(out, items, results, json)
 
@@ -257,7 +257,7 @@ def embed(
         if json and out is None:
             for item, vector in zip(chunk, vectors, strict=True):
                 _line({"text": item, "embedding": None if vector is None else vector.tolist()})
-    told_cuts(cut, len(items), ready.model.config.longest_text())
+    report_cuts(cut, len(items), ready.model.config.longest_text())
     dim = next(len(vector) for vector in rows if vector is not None)
     if out is not None:
         if out.suffix in ROWS:

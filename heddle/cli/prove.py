@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.text import Text
 
 from heddle.account.resolve import changed
-from heddle.cli.output import RUNS, console, document, table
+from heddle.cli.output import RUNS, console, print_json, table
 from heddle.errors import HeddleError
 from heddle.prove import Proof, prove_config, prove_run
 
@@ -52,7 +52,7 @@ def prove(
         else:
             proof = prove_run(folder, model, compile, tell, seed, kills)
     if json:
-        document(proof.to_dict())
+        print_json(proof.to_dict())
     else:
         _show(proof)
     if not proof.holds:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from heddle.cli.output import RUNS, console, document, duration, estimate, find_run, pluralize, shown, table
+from heddle.cli.output import RUNS, console, duration, estimate, find_run, format_cell, pluralize, print_json, table
 from heddle.errors import HeddleError
 from heddle.runs.compare import compare_runs, runs_in
 from heddle.runs.export import write_csv, write_events
@@ -69,11 +69,11 @@ def runs(
             written = pluralize(write_events(trained, tensorboard, follow), "value")
             out.print(f"{tensorboard}: {written}; look at them with tensorboard --logdir {tensorboard}", markup=False)
         if json:
-            document({"runs": [str(path) for path in trained]})
+            print_json({"runs": [str(path) for path in trained]})
         return
     records = compare_runs(paths)
     if json:
-        document(records)
+        print_json(records)
     elif not records:
         out.print(f"no runs in {', '.join(names) or RUNS}; `heddle train` creates one", markup=False)
     else:
@@ -100,14 +100,14 @@ def show(records: Sequence[dict[str, Any]], out: Console) -> None:
         "state": [record["state"] for record in records],
         "step": [_step(record) for record in records],
         "validation loss": [_loss(record["validation_loss"], record["validation_error"]) for record in records],
-        "scored": [shown(record["scored"]) for record in records],
+        "scored": [format_cell(record["scored"]) for record in records],
         "best": [_loss(record["best_loss"], record["best_error"]) for record in records],
-        "at step": [shown(record["best_step"]) for record in records],
+        "at step": [format_cell(record["best_step"]) for record in records],
         **{
-            name.replace("_", " "): [shown((record["metrics"] or {}).get(name)) for record in records]
+            name.replace("_", " "): [format_cell((record["metrics"] or {}).get(name)) for record in records]
             for name in measured
         },
-        **{key: [shown(record["differs"].get(key)) for record in records] for key in different[:MOST]},
+        **{key: [format_cell(record["differs"].get(key)) for record in records] for key in different[:MOST]},
         "tokens/s": [f"{record['tokens_per_second']:,.0f}" if record["seconds"] else "-" for record in records],
         "time": [duration(record["seconds"]) if record["seconds"] else "-" for record in records],
     }

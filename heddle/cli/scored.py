@@ -29,7 +29,7 @@ from heddle.data.sources.examples import Example, example_files, read_examples
 from heddle.data.sources.files import TABLES, kind_of, standard_input
 from heddle.data.sources.notes import Notes, Reader
 from heddle.data.sources.tables import read_rows
-from heddle.data.unseen import known_labels, told_unseen
+from heddle.data.unseen import describe_unseen, known_labels
 from heddle.errors import HeddleError, pluralize
 from heddle.predict.classify import class_names
 from heddle.text.tokenizer import Tokenizer
@@ -65,7 +65,7 @@ class Scored:
         """What is not scored, in a line each."""
         lines = self.notes.lines()
         if self.unseen:
-            lines.append(told_unseen(self.unseen, self.several, "the run"))
+            lines.append(describe_unseen(self.unseen, self.several, "the run"))
         if self.malformed and not self.notes.malformed:
             kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.malformed.items())
             count = pluralize(sum(self.malformed.values()), "item")

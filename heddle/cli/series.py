@@ -8,16 +8,16 @@ from typing import Any
 
 from rich.console import Console
 
-from heddle.cli.output import document, pluralize
+from heddle.cli.output import pluralize, print_json
 from heddle.cli.progress import Progress
 from heddle.cli.runs import show
-from heddle.cli.training import tell_opening
+from heddle.cli.training import report_resume
 from heddle.config.sweep import Variant
 from heddle.look.readings import Readings
 from heddle.runs.compare import compare_runs
-from heddle.runs.seed_statistics import Spread
+from heddle.runs.seed_statistics import SeedStatistics
 from heddle.runs.session import Session
-from heddle.runs.sweep import directory_of, spreads, sweep
+from heddle.runs.sweep import directory_of, statistics_by_variant, sweep
 from heddle.runs.trainer import Interrupted
 from heddle.train.report import Report
 from heddle.train.training import Reader
@@ -30,7 +30,7 @@ def train_series(
 
     @contextmanager
     def watch(session: Session) -> Iterator[Reader]:
-        tell_opening(session, out)
+        report_resume(session, out)
         with Progress(out, session.run.chosen, session.step) as progress:
             saved = Readings(session, readings)
 
@@ -46,12 +46,12 @@ def train_series(
     except Interrupted as stop:
         out.print(f"{str(stop).partition('; ')[0]}; {again}", markup=False)
         if json:
-            document({"series": str(run), "finished": False})
+            print_json({"series": str(run), "finished": False})
         raise SystemExit(128 + stop.signal) from None
     except KeyboardInterrupt as stop:  # while a run is prepared or scored
         stop.args = (f"stopped; {again}",)
         raise
-    records, results = compare_runs([outcome.run for outcome in outcomes]), spreads(outcomes)
+    records, results = compare_runs([outcome.run for outcome in outcomes]), statistics_by_variant(outcomes)
     out.print()
     show(records, out)
     for outcome in outcomes:
@@ -66,7 +66,7 @@ def train_series(
             for each in outcomes
         ]
         rows = [{"settings": settings, **each._asdict()} for settings, each in results]
-        document({"series": str(run), "finished": True, "runs": how, "spread": rows, "records": records})
+        print_json({"series": str(run), "finished": True, "runs": how, "spread": rows, "records": records})
 
 
 def try_series(found: Sequence[Variant], run: Path, out: Console, json: bool) -> None:
@@ -75,10 +75,12 @@ def try_series(found: Sequence[Variant], run: Path, out: Console, json: bool) ->
     out.print("\n".join(names), markup=False)
     out.print(f"{pluralize(len(names), 'run')}, one at a time; nothing was trained (--dry-run)", markup=False)
     if json:
-        document({"runs": [{"run": name, "settings": each.settings} for name, each in zip(names, found, strict=True)]})
+        print_json(
+            {"runs": [{"run": name, "settings": each.settings} for name, each in zip(names, found, strict=True)]}
+        )
 
 
-def _in_words(settings: Mapping[str, Any], found: Spread) -> str:
+def _in_words(settings: Mapping[str, Any], found: SeedStatistics) -> str:
     what = ", ".join(f"{path.partition('.')[2]} = {value}" for path, value in settings.items())
     return (
         f"{what + ': ' if what else ''}validation loss {found.mean:.4f}, the mean of {pluralize(found.runs, 'seed')}; "

@@ -106,7 +106,7 @@ def _run(
 ) -> None:
     import uvicorn
 
-    from heddle.serve import Run, make_app
+    from heddle.serve import ServedRun, make_app
 
     served = []
     for path in names:
@@ -116,7 +116,7 @@ def _run(
         created = int((path / "config.json").stat().st_mtime)
         data = ready.config.data
         served.append(
-            Run(
+            ServedRun(
                 path.resolve().name,
                 ready.model.eval(),
                 tokenizer_of(ready, path),

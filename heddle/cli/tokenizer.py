@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from heddle.cli.output import RUNS, console, document, pluralize, table
+from heddle.cli.output import RUNS, console, pluralize, print_json, table
 from heddle.cli.streams import read_input
 from heddle.data.sources.documents import Description, describe, python_library, read_documents
 from heddle.data.sources.files import STDIN
@@ -64,7 +64,7 @@ def train(
     made.save(target)
     if json:
         shown = {"path": str(target), "kind": kind, "vocab_size": made.vocab_size, "bytes": described.bytes}
-        document({**shown, "special": dict(made.special)})
+        print_json({**shown, "special": dict(made.special)})
     else:
         more = f", as the text does not give {size:,}" if KINDS[kind].least and made.vocab_size < size else ""
         out.print(f"{target}: {pluralize(made.vocab_size, 'id')}{more}", markup=False)
@@ -105,7 +105,7 @@ def encode(
     ids = read.encode(text, allow_special=special)
     pieces = [read.piece(number) for number in ids]
     if json:
-        document(
+        print_json(
             {
                 "ids": ids,
                 "pieces": pieces,
@@ -136,7 +136,7 @@ def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
     numbers = list(ids) or _parse_ids(read_input())
     text = _load(tokenizer).decode(numbers)
     if json:
-        document({"text": text})
+        print_json({"text": text})
     else:
         print(text)
 
@@ -172,7 +172,7 @@ def compare(
     cuts = cut_by_all(text, corpus, size, kind or tuple(KINDS), progress=say)
     if json:
         kept = [{**asdict(cut), "tokens": len(cut.ids)} for cut in cuts]
-        document({"text": text, "characters": len(text), "bytes": len(text.encode()), "kinds": kept})
+        print_json({"text": text, "characters": len(text), "bytes": len(text.encode()), "kinds": kept})
         return
     columns = ["kind", "ids in all", "tokens", "unknown", "exact", "pieces"]
     rows = [

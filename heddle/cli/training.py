@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from heddle.cli.output import document, duration, estimate, metrics, phases, pluralize, size
+from heddle.cli.output import duration, estimate, metrics, phases, pluralize, print_json, size
 from heddle.cli.progress import Progress
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen
@@ -24,7 +24,7 @@ from heddle.runs.plan import Plan
 from heddle.runs.prepare import name_sources, prepare
 from heddle.runs.session import Session
 from heddle.runs.trainer import Interrupted, Trainer, resume_command
-from heddle.train.model_selection import announced
+from heddle.train.model_selection import describe
 from heddle.train.ranks import join_ranks
 from heddle.weights.special_tokens import mask_of
 
@@ -64,7 +64,7 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
     session, chosen = trainer.session, trainer.session.run.chosen
     if not session.ranks.leads:
         out.quiet, json = True, False
-    tell_opening(session, out)
+    report_resume(session, out)
     try:
         with Progress(out, chosen, session.step) as progress:
             trainer.readers.append(progress)
@@ -74,7 +74,7 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
     except Interrupted as stop:
         out.print(str(stop), markup=False)
         if json:
-            document({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
+            print_json({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
         raise SystemExit(128 + stop.signal) from None
     name = shlex.quote(str(run))
     held_out = round(result.tokens / result.share)
@@ -100,7 +100,7 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
         said = command if " " in command else f"heddle {command} {name}"
         out.print(f"{what + ':':15} {said}", markup=False)
     if json:
-        document(
+        print_json(
             {
                 "run": str(run),
                 "step": session.step,
@@ -150,7 +150,7 @@ def _texts(session: Session) -> list[str]:
     return said
 
 
-def tell_opening(session: Session, out: Console) -> None:
+def report_resume(session: Session, out: Console) -> None:
     """Say what was found where a run continues."""
     run, opening = session.run.directory, session.opening
     for note in opening.notes:
@@ -221,7 +221,7 @@ def _numbers(planned: Plan, run: Path, train: TrainConfig) -> str:
         [started, export]
         + [frozen] * bool(changed.frozen)
         + [recomputed] * train.checkpoint_activations
-        + [announced(train)]
+        + [describe(train)]
     )
     if chosen.batch_tokens is not None:
         sizes, what = f"about {planned.tokens_per_step:,} tokens", "records"
@@ -251,7 +251,7 @@ def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
         planned = prepare(config, Path(folder) / "run", tell)
     out.print(_numbers(planned, run, config.with_tuning().train) + "\nnothing was trained (--dry-run)", markup=False)
     if json:
-        document(
+        print_json(
             {
                 "run": str(run),
                 "sources": name_sources(config.data),

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from heddle.cli.inputs import EMPTY, Items, named_text, placed, reader_of, text_lines
 from heddle.cli.models import Ready, open_model, strategy
-from heddle.cli.output import bar, console, document, find_run, pluralize
+from heddle.cli.output import bar, console, find_run, pluralize, print_json
 from heddle.cli.streams import input_lines
 from heddle.config.decoding import BeamConfig, WeightKind
 from heddle.data.sources.examples import Example
@@ -104,15 +104,15 @@ def translate(
     with bar(console(as_json=True), what) as done, placed(sources.origins):
         special = sentinels(ready.config.task, ready.tokenizer)
         found = translated(ready.model, ready.tokenizer, sources, config, crop, rows, done, special)
-    told_cut([best for best, *_ in found], f"--max-tokens {config.max_tokens}, or the context is full")
+    report_cuts([best for best, *_ in found], f"--max-tokens {config.max_tokens}, or the context is full")
     if json:
         held = {"run": str(path), "precision": ready.precision, "beam": config.to_dict()}
-        document({**held, "translations": [_document(*each) for each in zip(sources, found, strict=True)]})
+        print_json({**held, "translations": [_document(*each) for each in zip(sources, found, strict=True)]})
     else:
         sys.stdout.writelines(_lines(found, best))
 
 
-def told_cut(found: Sequence[Translation], why: str) -> None:
+def report_cuts(found: Sequence[Translation], why: str) -> None:
     """Say on standard error how many translations are cut off."""
     if cut := sum(each.finish in ("length", "context") for each in found):
         which = f"{cut:,} of {len(found):,} translations are" if len(found) > 1 else "the translation is"

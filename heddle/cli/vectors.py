@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from heddle.cli.output import console, document, phases, pluralize, table
+from heddle.cli.output import console, phases, pluralize, print_json, table
 from heddle.config.base import parse_overrides, read_table
 from heddle.config.vectors import VectorsConfig
 from heddle.convert.word_vectors import Form, form_of
@@ -52,7 +52,7 @@ def train(*words: str, out: Path, form: Form | None = None, text: str = TEXT, js
     if json:
         sizes = {"words": len(found), "dim": config.dim, "tokens": found.tokens}
         speed = {"seconds": seconds, "words_per_second": rate}
-        document(
+        print_json(
             {"path": str(out), "form": form, **sizes, **config.complete().to_dict(), **speed, "losses": found.losses}
         )
         return
@@ -82,7 +82,7 @@ def near(file: Path, /, *words: str, count: int = 10, json: bool = False) -> Non
     vectors = _open(file, json)
     found = {word: vectors.near(word, count) for word in words}
     if json:
-        document({"path": str(file), "near": {word: _listed(each) for word, each in found.items()}})
+        print_json({"path": str(file), "near": {word: _listed(each) for word, each in found.items()}})
         return
     rows = [[word, other, f"{cosine:.4f}"] for word, each in found.items() for other, cosine in each]
     console().print(table(["word", "near", "cosine"], rows))
@@ -106,7 +106,7 @@ def analogy(file: Path, a: str, b: str, c: str, /, *, count: int = 10, json: boo
     """
     found = _open(file, json).analogy(a, b, c, count)
     if json:
-        document({"path": str(file), "a": a, "b": b, "c": c, "found": _listed(found)})
+        print_json({"path": str(file), "a": a, "b": b, "c": c, "found": _listed(found)})
         return
     console().print(table([f"{a} : {b} = {c} : …", "cosine"], [[word, f"{cosine:.4f}"] for word, cosine in found]))
 

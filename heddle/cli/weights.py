@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from heddle.cli.output import console, document, find_run, new_run, pluralize
+from heddle.cli.output import console, find_run, new_run, pluralize, print_json
 from heddle.convert.gguf import SUFFIX, export_gguf
 from heddle.convert.hugging_face import export_model, import_model
 
@@ -24,7 +24,7 @@ def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) 
     target = new_run(run)
     result = import_model(source, target, hub)
     if json:
-        document({"run": str(target), **result})
+        print_json({"run": str(target), **result})
         return
     out = console()
     for note in result["notes"]:
@@ -49,7 +49,7 @@ def export(run: str, target: Path, /, *, json: bool = False) -> None:
     to_file = target.suffix == SUFFIX
     result = export_gguf(find_run(run), target) if to_file else export_model(find_run(run), target)
     if json:
-        document({"file" if to_file else "directory": str(target), **result})
+        print_json({"file" if to_file else "directory": str(target), **result})
         return
     out = console()
     for note in result["notes"]:

@@ -20,7 +20,7 @@ from heddle.text.base import Base
 from heddle.text.bpe import load_gpt2_merges
 from heddle.text.chat_template import ChatTemplate
 from heddle.text.file import FILE_NAME, byte_symbols, lowered, read_content
-from heddle.text.template_process import ApartTemplate
+from heddle.text.template_process import SandboxedTemplate
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.special_tokens import PADS, typed
 from heddle.weights.start import is_head
@@ -130,7 +130,7 @@ def read_chat(folder: Path) -> tuple[ChatTemplateConfig | None, list[str]]:
     named = {name: value.get("content") if isinstance(value, Mapping) else value for name, value in said.items()}
     tokens = {name: text for name, text in named.items() if name in ROLES and isinstance(text, str)}
     try:
-        ApartTemplate(template)
+        SandboxedTemplate(template)
     except HeddleError as error:
         return None, [f"its chat template is left out: {error}"]
     return ChatTemplateConfig(template=template, tokens=tokens), []

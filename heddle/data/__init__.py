@@ -7,7 +7,7 @@ In reading order:
   `memory`: a text there.
 - `split`: which documents, or ends of them, are held out; `record_stats`: which part a record is for, and which classes there are.
 - `corpus`: the parts that a task reads (`Corpus`, `Part`).
-- `base`: what both kinds of stores share; `origin`: the files and settings that a store was made from.
+- `base`: what both kinds of stores share; `provenance`: the files and settings that a store was made from.
 - `token_writer`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
 - `records`: records as columns of ids; `encode` makes them; `record_store` builds and opens a store of them (`build_records`,
   `RecordStore`).

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from heddle.checks import checked
 from heddle.data.corpus import Corpus, Part
-from heddle.data.origin import Origin
+from heddle.data.provenance import Provenance
 from heddle.data.records import Records
 from heddle.data.token_writer import Tokenizes, settle
 from heddle.errors import HeddleError
@@ -32,7 +32,7 @@ class BaseStore(ABC):
         tokenizer: that tokenizer's fingerprint.
         sources: SHA-256 of the texts or records.
         split: what was held out.
-        origin: the files and settings that it was made from, or None if it was not made from files.
+        provenance: the files and settings that it was made from, or None if it was not made from files.
         files: SHA-256 of each file, by name.
         left_out: how many items of the sources could not be read and were left out, by what is wrong with them.
         train: what to train on, mapped from the files, read-only.
@@ -50,7 +50,7 @@ class BaseStore(ABC):
     split: dict[str, Any]
     train: Part | Records
     validation: Part | Records
-    origin: Origin | None = None
+    provenance: Provenance | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class BaseStore(ABC):
                 "build the store again"
             )
         try:
-            found, origin = {name: str(meta["files"][name]) for name in cls._names(meta)}, meta["origin"]
+            found, provenance = {name: str(meta["files"][name]) for name in cls._names(meta)}, meta["provenance"]
             for name in found:
                 _check_link(directory / name)
             return cls(
@@ -86,7 +86,7 @@ class BaseStore(ABC):
                 tokenizer=meta["tokenizer"],
                 sources=meta["sources"]["sha256"],
                 split=dict(meta["split"]),
-                origin=None if origin is None else Origin.of(origin),
+                provenance=None if provenance is None else Provenance.of(provenance),
                 files=found,
                 left_out=dict(meta["left_out"]),
                 **cls._content(directory, meta),
@@ -98,7 +98,7 @@ class BaseStore(ABC):
     def heading(
         cls,
         tokenizer: Tokenizes,
-        origin: Origin | None,
+        provenance: Provenance | None,
         files: Iterable[Mapping[str, str]],
         left_out: Mapping[str, int] | None,
     ) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class BaseStore(ABC):
 
         Args:
             tokenizer: the tokenizer of the ids.
-            origin: what they were made from, or None.
+            provenance: what they were made from, or None.
             files: SHA-256 of files, by name.
             left_out: how many items could not be read, by what is wrong with them.
         """
@@ -115,7 +115,7 @@ class BaseStore(ABC):
             "version": cls.VERSION,
             "vocab_size": tokenizer.vocab_size,
             "tokenizer": tokenizer.fingerprint(),
-            "origin": None if origin is None else origin.to_dict(),
+            "provenance": None if provenance is None else provenance.to_dict(),
             "left_out": dict(left_out or {}),
             "files": {name: digest for each in files for name, digest in each.items()},
         }

@@ -5,7 +5,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from heddle.data.order import Indices, epoch_key, permute, spread
+from heddle.data.order import Indices, epoch_key, evenly_spaced, permute
 
 EMPTY = -1
 """The number of a row without a record: it is padding only, and fills a batch that has too few records."""
@@ -102,7 +102,7 @@ def held_out_records(
     total = int(targets.sum())
     if most is not None and most < total:
         # At least four, so that a standard error can be estimated.
-        records = records[spread(len(records), min(len(records), max(4, round(len(records) * most / total))))]
+        records = records[evenly_spaced(len(records), min(len(records), max(4, round(len(records) * most / total))))]
     chosen = records[np.argsort(lengths[records], kind="stable")]
     batches = [chosen[start : start + rows] for start in range(0, len(chosen), rows)]
     return batches, float(targets[chosen].sum() / total) if total else 0.0

@@ -19,16 +19,16 @@ from heddle.config.tasks import TaskSettings
 from heddle.data.corpus import Corpus, Part
 from heddle.data.encode import records_of
 from heddle.data.memory import EncodedDocument, part_of, part_of_encoded
-from heddle.data.record_stats import ExamplesTally, class_names, for_parts
+from heddle.data.record_stats import RecordStats, class_names, for_parts
 from heddle.data.records import MISSED, Column
 from heddle.data.sources.arrow import named_class
-from heddle.data.sources.documents import Document, Tally, describe_documents
+from heddle.data.sources.documents import Document, TextStats, describe_documents
 from heddle.data.sources.examples import LABEL, MESSAGES, Example, as_number, of_row
 from heddle.data.sources.notes import MalformedError, Reader
-from heddle.data.sources.tables import Row
+from heddle.data.sources.tables import TableRow
 from heddle.data.split import choose_split
 from heddle.data.token_writer import first_bytes
-from heddle.data.unseen import Known, known_labels, told_unseen
+from heddle.data.unseen import Known, describe_unseen, known_labels
 from heddle.errors import HeddleError, article
 from heddle.text.tokenizer import Tokenizer
 
@@ -38,7 +38,7 @@ Ids = npt.NDArray[np.int64]
 Made = TypeVar("Made")
 
 
-class Given:
+class InMemoryData:
     """The user's data, as one task reads it.
 
     Args:
@@ -98,7 +98,7 @@ class Given:
         """What the last reading left out as malformed, and labels that a model has not learned, in a line each."""
         lines = self._reader.notes.lines()
         if self._unseen:
-            lines.append(told_unseen(self._unseen, self.task.labels == "several", "the model"))
+            lines.append(describe_unseen(self._unseen, self.task.labels == "several", "the model"))
         return [f"{self.what}: {line}" for line in lines]
 
     def _each(self, make: Callable[[int], Made]) -> Iterator[Made]:
@@ -118,7 +118,7 @@ class Given:
         if isinstance(item, Mapping):
             example = of_row(self._row(item, number), task.reads(named), named, task.labels, self.columns.separator)
         elif (values := self._fields(item)) is not None:
-            row = Row({name: _plain(value) for name, value in values.items()}, f"item {number}")
+            row = TableRow({name: _plain(value) for name, value in values.items()}, f"item {number}")
             example = of_row(row, tuple(values), {}, task.labels)
         else:
             raise self._unfit(number)
@@ -156,9 +156,9 @@ class Given:
         names = next((names for names in _orders(task) if len(names) == len(item)), None)
         return None if names is None else dict(zip(names, item, strict=True))
 
-    def _row(self, item: Mapping[str, Any], number: int) -> Row:
+    def _row(self, item: Mapping[str, Any], number: int) -> TableRow:
         named = {column: self._named(column, value) for column, value in item.items()}
-        return Row(named, f"item {number}")
+        return TableRow(named, f"item {number}")
 
     def _named(self, column: str, value: Any) -> Any:
         """A value of a column; a Dataset's classes by their names."""
@@ -174,7 +174,7 @@ class Given:
 
 
 def corpus_of(
-    given: Given, validation: "Given | float | None", tokenizer: Tokenizer, classes: tuple[str, ...] = ()
+    given: InMemoryData, validation: "InMemoryData | float | None", tokenizer: Tokenizer, classes: tuple[str, ...] = ()
 ) -> Corpus:
     """A user's data as a corpus in memory, divided as a run divides its sources.
 
@@ -199,7 +199,7 @@ def corpus_of(
     if not isinstance(validation, float):
         return Corpus(_part(given, tokenizer), None if validation is None else _part(validation, tokenizer))
     documents = list(given.documents())
-    split = choose_split(describe_documents(documents, Tally(validation)), validation)
+    split = choose_split(describe_documents(documents, TextStats(validation)), validation)
     parts: dict[str, list[Document]] = {"train": [], "validation": []}
     for document in documents:
         data = document.text.encode()
@@ -247,25 +247,25 @@ def part_of_ids(documents: Sequence[Ids], tokenizer: Tokenizer) -> Part:
     return part_of_encoded(encoded(), tokenizer.end_of_text)
 
 
-def _part(given: Given, tokenizer: Tokenizer) -> Part:
+def _part(given: InMemoryData, tokenizer: Tokenizer) -> Part:
     return part_of(given.documents(), tokenizer) if given.ids is None else part_of_ids(given.ids, tokenizer)
 
 
 def _records(
-    given: Given, validation: "Given | float | None", tokenizer: Tokenizer, classes: tuple[str, ...]
+    given: InMemoryData, validation: "InMemoryData | float | None", tokenizer: Tokenizer, classes: tuple[str, ...]
 ) -> Corpus:
     labels, chat = given.task.labels, given.task.chat(None)
     if validation is None:
         return Corpus(records_of(given.examples(), tokenizer, labels, classes or given.classes(), chat))
     share = validation if isinstance(validation, float) else None
-    known = validation.known(classes) if isinstance(validation, Given) else None
+    known = validation.known(classes) if isinstance(validation, InMemoryData) else None
     held_out_examples = None if known is None else known.examples
     examples = list(for_parts(given.examples(), held_out_examples))
-    counted = ExamplesTally(share, labels)
+    counted = RecordStats(share, labels)
     for example in examples:
         counted.add(example)
     classes = classes or counted.description().classes
-    tally = ExamplesTally(share, labels, counted.hold_out())
+    tally = RecordStats(share, labels, counted.hold_out())
     parts: dict[str, list[Example]] = {"train": [], "validation": []}
     for example in examples:
         if part := tally.add(example):

@@ -110,7 +110,7 @@ def held_out_windows(length: int, context: int, most: int | None = None) -> list
     if context < 1:
         raise HeddleError(f"context must be at least 1, not {context}")
     count = -(-(length - 1) // context)
-    chosen = range(count) if most is None or most >= count else spread(count, most).tolist()
+    chosen = range(count) if most is None or most >= count else evenly_spaced(count, most).tolist()
     return [(k * context, min((k + 1) * context, length - 1)) for k in chosen]
 
 
@@ -119,7 +119,7 @@ def epoch_key(seed: int, epoch: int) -> int:
     return int(_keys(seed, np.array([epoch], dtype=_U64))[0])
 
 
-def spread(count: int, wanted: int) -> Indices:
+def evenly_spaced(count: int, wanted: int) -> Indices:
     """One of each of ``wanted`` equal stretches of ``range(count)``, chosen by a hash; ``wanted`` is at most ``count``."""
     edges = np.arange(wanted + 1, dtype=np.int64) * count // wanted
     places = _keys(0, np.arange(wanted, dtype=_U64)) % np.diff(edges).astype(_U64)

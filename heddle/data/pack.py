@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.checks import at_least, checked, wrong
-from heddle.data.order import epoch_key, permute, spread
+from heddle.data.order import epoch_key, evenly_spaced, permute
 
 Ints = npt.NDArray[np.int64]
 LEAST = 4  # rows in a sample, so that its standard error can be estimated
@@ -140,7 +140,7 @@ class Packing:
         if not total:
             return [], 0.0
         if most is not None and most < total:
-            chosen = spread(self.rows, min(self.rows, max(LEAST, ceil(most * self.rows / total))))
+            chosen = evenly_spaced(self.rows, min(self.rows, max(LEAST, ceil(most * self.rows / total))))
         scored = sum(int(targets[each].sum()) for each in self.read(chosen))
         return [chosen[start : start + rows] for start in range(0, len(chosen), rows)], scored / total
 

@@ -9,15 +9,15 @@ from typing import Any, Literal
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import TaskSettings
-from heddle.data.origin import Origin, fingerprint
-from heddle.data.record_stats import ExamplesDescription, ExamplesTally, for_parts
+from heddle.data.provenance import Provenance, fingerprint
+from heddle.data.record_stats import RecordStats, RecordSummary, for_parts
 from heddle.data.record_store import RecordStore, Store, build_records
 from heddle.data.sources.arrow import HUB, dataset_files, is_dataset, splits_of
 from heddle.data.sources.documents import (
     KNOWN,
     Description,
     Document,
-    Tally,
+    TextStats,
     describe_documents,
     python_library,
     read_documents,
@@ -35,7 +35,7 @@ TEXT = ("text",)  # what a task reads if it does not read records
 SHOWN = 4  # names in a message
 
 
-class Material(ABC):
+class RawDataset(ABC):
     """The user's sources, read as a task needs them. Each method reads them once more, so that memory does not grow with them.
 
     Args:
@@ -80,7 +80,7 @@ class Material(ABC):
     def settings(self) -> dict[str, Any]:
         """The settings that decide what is read and what is held out, by name."""
 
-    def origin(self, recipe: Mapping[str, Any] | None) -> Origin:
+    def provenance(self, recipe: Mapping[str, Any] | None) -> Provenance:
         """What a store made of this would be made from; reads every file for its hash.
 
         Args:
@@ -89,15 +89,15 @@ class Material(ABC):
         parts = {"sources": self.sources, "validation_sources": self.validation}
         there = {part: [source for source in sources if str(source) not in STDIN] for part, sources in parts.items()}
         files = ((part, file) for part, sources in there.items() if sources for file in self.files(sources))
-        return Origin(fingerprint(files, self.names), self.settings(), recipe)
+        return Provenance(fingerprint(files, self.names), self.settings(), recipe)
 
     @abstractmethod
     def read(self, tell: Tell) -> str:
         """Read everything once; returns what it is, in words."""
 
-    def check(self, origin: Origin | None) -> None:
+    def check(self, provenance: Provenance | None) -> None:
         """Refuse files that are no longer what they were when their hashes were taken."""
-        if origin is not None and (said := origin.differences(self.origin(None))):
+        if provenance is not None and (said := provenance.differences(self.provenance(None))):
             raise HeddleError(f"{'; '.join(said)}; the text has changed since it was first read: run the command again")
 
     @abstractmethod
@@ -105,18 +105,18 @@ class Material(ABC):
         """Every text, for a tokenizer to learn from."""
 
     @abstractmethod
-    def cut(
-        self, directory: Path, tokenizer: Tokenizer, tell: Tell, origin: Origin | None = None
+    def tokenize(
+        self, directory: Path, tokenizer: Tokenizer, tell: Tell, provenance: Provenance | None = None
     ) -> tuple[Store, list[str]]:
         """Tokenise everything into a store, reporting progress. Returns it, and what was held out, in words.
 
         Raises:
-            HeddleError: the files are no longer those of `origin`, or cannot be tokenised.
+            HeddleError: the files are no longer those of `provenance`, or cannot be tokenised.
         """
 
 
 @contextmanager
-def material(data: DataConfig, task: TaskSettings, again: bool = False) -> Iterator[Material]:
+def open_dataset(data: DataConfig, task: TaskSettings, again: bool = False) -> Iterator[RawDataset]:
     """What a run with these settings learns from; what standard input gave is kept until the block ends.
 
     Args:
@@ -135,7 +135,7 @@ def material(data: DataConfig, task: TaskSettings, again: bool = False) -> Itera
     read = nullcontext([*given]) if again else standard_input(given, ".jsonl" if records else ".txt")
     with read as found:
         train, validation = found[: len(sources)], found[len(sources) :]
-        made = Examples(data, train, validation, task) if records else Texts(data, train, validation)
+        made = RawRecords(data, train, validation, task) if records else RawText(data, train, validation)
         made.again = again
         made.names = {str(file): "-" for file, name in zip(found, given, strict=True) if str(name) in STDIN}
         yield made
@@ -166,11 +166,11 @@ def own_validation(data: DataConfig) -> list[str | Path]:
     return files
 
 
-class Texts(Material):
+class RawText(RawDataset):
     """Documents."""
 
     def read(self, tell: Tell) -> str:
-        tally = Tally(self.share)
+        tally = TextStats(self.share)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
             self.described: Description = describe_documents(self.documents(), tally)
         self.one_text = self.described.documents == 1
@@ -186,8 +186,8 @@ class Texts(Material):
     def texts(self) -> Iterator[str]:
         return (document.text for document in self.documents())
 
-    def cut(
-        self, directory: Path, tokenizer: Tokenizer, tell: Tell, origin: Origin | None = None
+    def tokenize(
+        self, directory: Path, tokenizer: Tokenizer, tell: Tell, provenance: Provenance | None = None
     ) -> tuple[Store, list[str]]:
         several = self.described.documents > 1 and tokenizer.end_of_text is not None
         with Counter(tell, self.described.bytes) as count:
@@ -200,10 +200,10 @@ class Texts(Material):
                 count,
                 self.described,
                 self.data.workers,
-                origin,
+                provenance,
                 self.left_out,
             )
-        self.check(origin)
+        self.check(provenance)
         return store, [describe_split(store), *describe_overlap(store)]
 
     def documents(self) -> Iterator[Document]:
@@ -217,7 +217,7 @@ class Texts(Material):
                 yield replace(document, part=part)
 
 
-class Examples(Material):
+class RawRecords(RawDataset):
     """Records of several fields."""
 
     def __init__(
@@ -227,11 +227,11 @@ class Examples(Material):
         self.fields, self.labels = task.reads(data.columns()), task.labels
         self.chat = task.chat(None)
 
-    described: ExamplesDescription
+    described: RecordSummary
 
     def read(self, tell: Tell) -> str:
         check_folders(self.files(self.sources), self.fields, self.labels)
-        tally = ExamplesTally(self.share, self.labels)
+        tally = RecordStats(self.share, self.labels)
         with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
             for example in self.examples():
                 tally.add(example)
@@ -269,8 +269,8 @@ class Examples(Material):
     def texts(self) -> Iterator[str]:
         return (text for example in self.examples() for text in example.written())
 
-    def cut(
-        self, directory: Path, tokenizer: Tokenizer, tell: Tell, origin: Origin | None = None
+    def tokenize(
+        self, directory: Path, tokenizer: Tokenizer, tell: Tell, provenance: Provenance | None = None
     ) -> tuple[Store, list[str]]:
         with Counter(tell, self.described.bytes) as count:
             store = build_records(
@@ -282,11 +282,11 @@ class Examples(Material):
                 count,
                 self.described,
                 self.data.workers,
-                origin,
+                provenance,
                 self.chat,
                 self.left_out,
             )
-        self.check(origin)
+        self.check(provenance)
         return store, describe_records(store)
 
     def examples(self) -> Iterator[Example]:

@@ -15,7 +15,7 @@ from heddle.errors import HeddleError, pluralize
 
 
 @dataclass(frozen=True)
-class ExamplesDescription:
+class RecordSummary:
     """What a corpus of records holds.
 
     Attributes:
@@ -29,7 +29,7 @@ class ExamplesDescription:
         repeated_first: those whose first text is, such as the source.
         classes: names of the classes of both parts.
         untaught: those that the validation part alone has, and the origin of the first.
-        below: see `ExamplesTally`.
+        below: see `RecordStats`.
     """
 
     records: int
@@ -47,8 +47,8 @@ class ExamplesDescription:
     below: int
 
 
-class ExamplesTally:
-    """Accumulates an `ExamplesDescription` of a stream of records, and says which part each is for.
+class RecordStats:
+    """Accumulates an `RecordSummary` of a stream of records, and says which part each is for.
 
     Args:
         validation: the share to hold out; None: every record says its part.
@@ -148,7 +148,7 @@ class ExamplesTally:
             self._label("validation", names, origin)
         return self.below
 
-    def description(self) -> ExamplesDescription:
+    def description(self) -> RecordSummary:
         """What was added.
 
         Raises:
@@ -180,7 +180,7 @@ class ExamplesTally:
             int(np.isin(np.frombuffer(held, np.uint64), np.frombuffer(shown, np.uint64)).sum())
             for shown, held in zip(train, validation, strict=True)
         )
-        return ExamplesDescription(
+        return RecordSummary(
             records=counts["train"] + counts["validation"],
             empty=counts["empty"],
             blank=self.blank,
@@ -207,7 +207,7 @@ def for_parts(train: Iterable[Example], validation: Iterable[Example] | None) ->
             yield replace(example, part=part)
 
 
-def describe_examples(examples: Iterable[Example], tally: ExamplesTally) -> ExamplesDescription:
+def describe_examples(examples: Iterable[Example], tally: RecordStats) -> RecordSummary:
     """Count, fingerprint and divide records in one pass."""
     for example in examples:
         tally.add(example)

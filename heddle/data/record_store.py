@@ -16,8 +16,8 @@ from heddle.config.chat_template import ChatTemplateConfig
 from heddle.config.data import MOST_WORKERS, Labels
 from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, read_meta, write_meta
 from heddle.data.encode import BATCH, Encoder, Rows, dtypes_of
-from heddle.data.origin import Origin
-from heddle.data.record_stats import ExamplesDescription, ExamplesTally, describe_examples
+from heddle.data.provenance import Provenance
+from heddle.data.record_stats import RecordStats, RecordSummary, describe_examples
 from heddle.data.records import NO_IDS, Column, Records
 from heddle.data.sources.examples import Example
 from heddle.data.store import Progress, TokenStore
@@ -36,7 +36,7 @@ class RecordStore(BaseStore):
     """A directory of records in two parts.
 
     Attributes:
-        sources: SHA-256 of the records, as `ExamplesTally` computes it.
+        sources: SHA-256 of the records, as `RecordStats` computes it.
         labels: what the labels are: `classes`, `numbers` or `tokens`.
         split: `by`, `content` (a hash of the texts) or `sources` (the user's own validation files); `validation`, the share asked
             for; `held_out`, records in the validation part; and how many of those have the same texts (`repeated`) or the same
@@ -135,9 +135,9 @@ def build_records(
     validation: float | None,
     labels: Labels = "classes",
     progress: Progress | None = None,
-    described: ExamplesDescription | None = None,
+    described: RecordSummary | None = None,
     workers: int | None = None,
-    origin: Origin | None = None,
+    provenance: Provenance | None = None,
     chat: ChatTemplateConfig | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> RecordStore:
@@ -151,9 +151,9 @@ def build_records(
         validation: the share to hold out; None: every record says its part.
         labels: what the labels are.
         progress: called as `progress(done, total)` with the UTF-8 bytes tokenised so far and in all.
-        described: from an `ExamplesTally` of the same records and share; without it, all records are held in memory.
+        described: from an `RecordStats` of the same records and share; without it, all records are held in memory.
         workers: processes that tokenise; 0 or 1: this one alone; None: as many as make it faster. The result is the same.
-        origin: the files and settings that the records come from, to compare with those of another run.
+        provenance: the files and settings that the records come from, to compare with those of another run.
         chat: how conversations become text, if records are conversations, which this process alone tokenises.
         left_out: how many records could not be read and were left out, by what is wrong with them.
 
@@ -165,8 +165,8 @@ def build_records(
     check_new(directory, validation)
     if described is None:
         examples = list(examples)
-        described = describe_examples(examples, ExamplesTally(validation, labels))
-    tally, classes = ExamplesTally(validation, labels, described.below), described.classes
+        described = describe_examples(examples, RecordStats(validation, labels))
+    tally, classes = RecordStats(validation, labels, described.below), described.classes
     count = suitable_workers(tokenizer, described.bytes) if workers is None else workers
     if chat is not None:
         if (workers or 0) > 1:
@@ -196,7 +196,7 @@ def build_records(
         }
         files = (writer.files() for columns in writers.values() for writer in columns.values())
         meta = {
-            **RecordStore.heading(tokenizer, origin, files, left_out),
+            **RecordStore.heading(tokenizer, provenance, files, left_out),
             "sources": {name: getattr(described, name) for name in ("records", "bytes", "sha256", "empty", "blank")},
             "split": {
                 "by": "sources" if validation is None else "content",
@@ -220,7 +220,7 @@ class _Batch(NamedTuple):
     done: int
 
 
-def _batches(examples: Iterable[Example], tally: ExamplesTally) -> Iterator[_Batch]:
+def _batches(examples: Iterable[Example], tally: RecordStats) -> Iterator[_Batch]:
     """The records that are not empty, in batches of bounded size."""
     placed = ((example, part) for example in examples if (part := tally.add(example)))
     while found := list(islice(placed, BATCH)):

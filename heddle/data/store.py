@@ -12,8 +12,8 @@ from heddle.checks import between, checked
 from heddle.config.data import MOST_WORKERS
 from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, write_meta
 from heddle.data.corpus import Part
-from heddle.data.origin import Origin
-from heddle.data.sources.documents import Description, Document, Tally, describe_documents
+from heddle.data.provenance import Provenance
+from heddle.data.sources.documents import Description, Document, TextStats, describe_documents
 from heddle.data.split import PartText, Split, choose_split
 from heddle.data.token_writer import (
     DOCUMENTS,
@@ -94,7 +94,7 @@ def build_store(
     progress: Progress | None = None,
     described: Description | None = None,
     workers: int | None = None,
-    origin: Origin | None = None,
+    provenance: Provenance | None = None,
     left_out: Mapping[str, int] | None = None,
 ) -> TokenStore:
     """Tokenise ``documents`` into a new store at ``directory``.
@@ -112,7 +112,7 @@ def build_store(
         described: the result of `describe` for the same documents and share. With it, memory does not grow with the corpus;
             without it, all documents are held in memory.
         workers: processes that tokenise; 0 or 1: this one alone; None: as many as make it faster. The result is the same.
-        origin: the files and settings that the documents come from, to compare with those of another run.
+        provenance: the files and settings that the documents come from, to compare with those of another run.
         left_out: how many items could not be read and were left out, by what is wrong with them.
 
     Raises:
@@ -124,13 +124,13 @@ def build_store(
     check_new(directory, validation)
     if described is None:
         documents = list(documents)
-        described = describe_documents(documents, Tally(validation))
+        described = describe_documents(documents, TextStats(validation))
     if not described.bytes:
         raise HeddleError("no text to build a token store from: every document is empty")
     if end_of_text and described.documents > 1 and tokenizer.end_of_text is None:
         raise HeddleError("the tokenizer has no end-of-text token to put between documents; build without end_of_text")
     split = choose_split(described, validation)
-    tally, vocab_size = Tally(validation), tokenizer.vocab_size
+    tally, vocab_size = TextStats(validation), tokenizer.vocab_size
     separator = tokenizer.end_of_text if end_of_text else None
     with cleared_on_error(directory, TokenStore.WHAT):
         writers = {
@@ -145,7 +145,7 @@ def build_store(
             raise HeddleError("the text has changed since it was first read; run the command again")
         written = {name: writer.summary() for name, writer in writers.items()}
         meta = {
-            **TokenStore.heading(tokenizer, origin, (writer.files() for writer in writers.values()), left_out),
+            **TokenStore.heading(tokenizer, provenance, (writer.files() for writer in writers.values()), left_out),
             "dtype": id_dtype(vocab_size).name,
             "sources": {name: getattr(described, name) for name in ("documents", "bytes", "sha256")},
             "split": {
@@ -162,7 +162,7 @@ def build_store(
     return TokenStore.open(directory)
 
 
-def _divided(documents: Iterable[Document], split: Split, tally: Tally) -> Iterator[PartText]:
+def _divided(documents: Iterable[Document], split: Split, tally: TextStats) -> Iterator[PartText]:
     for document in documents:
         if document.text:
             data = document.text.encode()

@@ -64,7 +64,7 @@ def known_labels(examples: Sequence[Example], classes: tuple[str, ...], whose: s
     return Known(known, missed, dict(unseen))
 
 
-def told_unseen(unseen: Mapping[str, int], several: bool, whose: str) -> str:
+def describe_unseen(unseen: Mapping[str, int], several: bool, whose: str) -> str:
     """The unknown labels, in one line; how often each is there, and what becomes of them."""
     names = ", ".join(f"{name!r} ({count:,})" for name, count in list(unseen.items())[:SHOWN])
     labels = f"{pluralize(sum(unseen.values()), 'label')} that {whose} has not learned: {names}"

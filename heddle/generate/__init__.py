@@ -8,7 +8,7 @@ In reading order:
 - `naive`: the same without a cache, the definition that every other way is compared with.
 - `engine`: the same for many texts at once, which come and go at any step (`Engine`), one `Event` per drawn token; `opening`: rows
   that start.
-- `propose`: guesses of next tokens, which the model confirms several at a time (`Lookup`, `Draft`).
+- `propose`: guesses of next tokens, which the model confirms several at a time (`PromptLookup`, `DraftModel`).
 - `beam`: the most probable texts instead of drawn ones (`beam_search`).
 - `text`: the engine between a tokenizer's two ends: text in, pieces of text out (`complete`).
 - `translate`: beam search between the same ends; `bleu`: how near translations are to references.
@@ -32,9 +32,9 @@ from heddle.generate.engine import generate as generate
 from heddle.generate.naive import naive as naive
 from heddle.generate.sampling import draw as draw
 from heddle.generate.sampling import process as process
-from heddle.generate.speculative import Draft as Draft
-from heddle.generate.speculative import Lookup as Lookup
-from heddle.generate.speculative import Proposer as Proposer
+from heddle.generate.speculative import DraftModel as DraftModel
+from heddle.generate.speculative import DraftSource as DraftSource
+from heddle.generate.speculative import PromptLookup as PromptLookup
 from heddle.generate.stream import stream as stream
 from heddle.generate.text import Piece as Piece
 from heddle.generate.text import complete as complete
@@ -43,13 +43,13 @@ from heddle.generate.translate import Translation as Translation
 from heddle.generate.translate import translate as translate
 
 __all__ = [
-    "Draft",
+    "DraftModel",
+    "DraftSource",
     "Engine",
     "Event",
     "Hypothesis",
-    "Lookup",
     "Piece",
-    "Proposer",
+    "PromptLookup",
     "QueueFull",
     "Translation",
     "TranslationScore",

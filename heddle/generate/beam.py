@@ -22,8 +22,8 @@ from heddle.config.decoding import BeamConfig
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.feed import feed
-from heddle.generate.processors import Ends, GrowingText
-from heddle.generate.stream import Decoding, Finish
+from heddle.generate.processors import Ends, TokenSequence
+from heddle.generate.stream import DecodingRules, Finish
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -88,13 +88,13 @@ class Search:
         length: generated ids in each unfinished text.
     """
 
-    text: GrowingText
+    text: TokenSequence
     config: BeamConfig
     beams: list[Node] = field(default_factory=list)
     finished: list[Hypothesis] = field(default_factory=list)
     length: int = 0
 
-    def extend(self, candidates: Sequence[Candidate], decoding: Decoding) -> list[int]:
+    def extend(self, candidates: Sequence[Candidate], decoding: DecodingRules) -> list[int]:
         """Take the best of the sorted candidates, up to the first at -inf; return which unfinished text each new one extends."""
         self.length += 1
         before, parents, width = self.beams, list[int](), self.config.beams
@@ -129,12 +129,12 @@ class Search:
         length = self.text.last - self.text.given if longest else self.length
         return self._score(self.beams[0].logprob, length) <= self.finished[-1].score
 
-    def texts(self) -> list[GrowingText]:
+    def texts(self) -> list[TokenSequence]:
         """Every unfinished text in full."""
         rows = [beam.ids() for beam in self.beams] or [[]]
         given = self.text
         return [
-            GrowingText(given.number, given.ids + ids, given.given, given.last, given.seed, given.start, given.source)
+            TokenSequence(given.number, given.ids + ids, given.given, given.last, given.seed, given.start, given.source)
             for ids in rows
         ]
 
@@ -171,15 +171,15 @@ def beam_search(
         model: used in evaluation mode, then returned to its mode; its precision is kept.
         prompts: ids, one list for each search; of an encoder-decoder, the beginnings of its answers, usually empty.
         config: the strategy.
-        end_of_text: see `Decoding`.
-        vocabulary: see `Decoding`.
+        end_of_text: see `DecodingRules`.
+        vocabulary: see `DecodingRules`.
         sources: what the encoder of an encoder-decoder reads, one list for each search.
         rows: searches that share forward passes.
 
     Raises:
-        HeddleError: as in `Decoding.open`; or the model's output is NaN.
+        HeddleError: as in `DecodingRules.open`; or the model's output is NaN.
     """
-    decoding = Decoding(model, config, end_of_text, vocabulary)
+    decoding = DecodingRules(model, config, end_of_text, vocabulary)
     texts = _open_all(decoding, prompts, sources)
     texts.sort(key=lambda text: (len(text.source or ()), len(text.ids)), reverse=True)
     batches = [[Search(text, config) for text in texts[start : start + rows]] for start in range(0, len(texts), rows)]
@@ -194,8 +194,8 @@ def beam_search(
 
 
 def _open_all(
-    decoding: Decoding, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None
-) -> list[GrowingText]:
+    decoding: DecodingRules, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None
+) -> list[TokenSequence]:
     """A text for each prompt and its source."""
     if sources is not None and len(sources) != len(prompts):
         raise HeddleError(f"{len(sources)} sources for {len(prompts)} prompts; give one source per prompt")
@@ -204,7 +204,7 @@ def _open_all(
 
 
 def _search_concurrently(
-    batches: Sequence[list[Search]], model: Transformer, decoding: Decoding
+    batches: Sequence[list[Search]], model: Transformer, decoding: DecodingRules
 ) -> list[tuple[int, tuple[Hypothesis, ...]]]:
     """Carry out several batches of searches at the same time, which share torch's threads."""
     threads = torch.get_num_threads()
@@ -218,7 +218,7 @@ def _search_concurrently(
 
 
 def _search(
-    searches: list[Search], model: Transformer, decoding: Decoding
+    searches: list[Search], model: Transformer, decoding: DecodingRules
 ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
     """Carry out searches together."""
     cache, pieces = model.new_cache(len(searches), multiple=1), [search.text.visible() for search in searches]
@@ -246,14 +246,14 @@ def _search(
 
 
 def best_candidates(
-    logits: Float[Tensor, "B V"], searches: Sequence[Search], decoding: Decoding
+    logits: Float[Tensor, "B V"], searches: Sequence[Search], decoding: DecodingRules
 ) -> list[list[Candidate]]:
     """The most probable candidates of each search, best first, enough to have `beams` unfinished ones among them.
 
     Raises:
         HeddleError: a log probability is NaN.
     """
-    texts = list[GrowingText]()
+    texts = list[TokenSequence]()
     if any(processor.reads for processor in decoding.processors):
         texts = list(chain.from_iterable(search.texts() for search in searches))
     most = max(2, 1 + len(decoding.ends)) * searches[0].config.beams

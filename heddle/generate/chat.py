@@ -8,7 +8,7 @@ from heddle.config.decoding import SamplingConfig, completed
 from heddle.config.keywords import SamplingSettings
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
-from heddle.generate.engine import Engine, whole
+from heddle.generate.engine import Engine, raise_if_failed
 from heddle.generate.stream import Finish
 from heddle.generate.text import RowText, opening
 from heddle.model.transformer import Transformer
@@ -90,7 +90,7 @@ def reply_pieces(
     engine = Engine.of(model, [prompt], sampling, ends, vocabulary=tokenizer.vocab_size, guides=Guides(tokenizer))
     text = RowText(tokenizer, sampling.stop, prompt[-1] if prompt else None)
     while engine:
-        for event in whole(engine.step()):
+        for event in raise_if_failed(engine.step()):
             yield text.push(event.token, event.finish)
             if text.finish == "stop":
                 engine.leave({event.row})

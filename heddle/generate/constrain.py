@@ -23,7 +23,7 @@ from torch import Tensor
 from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate.processors import GrowingText
+from heddle.generate.processors import TokenSequence
 from heddle.text.tokenizer import Tokenizer
 
 KEPT = 16  # constraints whose grammars are kept
@@ -189,7 +189,7 @@ class Guides:
 
 
 def constrain(
-    scores: Float[Tensor, "B V"], texts: Sequence[GrowingText], free: Sequence[bool], ends: Collection[int]
+    scores: Float[Tensor, "B V"], texts: Sequence[TokenSequence], free: Sequence[bool], ends: Collection[int]
 ) -> Float[Tensor, "B V"]:
     """Block the ids that the guides of texts do not allow; where a text may end, the ids that end one are allowed.
 

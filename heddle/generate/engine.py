@@ -12,11 +12,11 @@ from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.feed import feed
-from heddle.generate.logprobs import Drawn
-from heddle.generate.prefill import Opening, Prefixes, Row, draw_each
+from heddle.generate.logprobs import SampledToken
+from heddle.generate.prefill import PrefillBatch, PrefillRow, PrefixCache, draw_each
 from heddle.generate.processors import Ends
-from heddle.generate.speculative import Proposer
-from heddle.generate.stream import Decoding, Finish, check_generates
+from heddle.generate.speculative import DraftSource
+from heddle.generate.stream import DecodingRules, Finish, check_generates
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.packing import pack
@@ -52,7 +52,7 @@ class Event:
     logprob: float
     finish: Finish | None
     top: tuple[tuple[int, float], ...] = ()
-    prompt: tuple[Drawn, ...] = ()
+    prompt: tuple[SampledToken, ...] = ()
     error: str | None = None
 
 
@@ -62,7 +62,7 @@ class Engine:
     A row's tokens are a function of the model, its prompt, the sampling and its seed; other rows change only the last bits of
     sums. A draw's randomness is keyed by the seed and the position in the text, so a text that is cut anywhere and resumed
     continues the same way; except in a prefix model, whose prefix is then the whole text so far. How texts start and end is
-    written in `Decoding`.
+    written in `DecodingRules`.
 
     A step makes at most two forward passes: one for rows that continue, one for rows that start, whose prompts are read in
     pieces if `config.chunk` limits them. Equal prompts that start together are read once.
@@ -70,14 +70,14 @@ class Engine:
     Args:
         model: used in evaluation mode, then returned to its mode; its precision is kept. If it is already in evaluation mode
             and texts may become long, its weights are packed (see `heddle.model.packing`), which changes only its memory.
-        end_of_text: see `Decoding`.
-        vocabulary: see `Decoding`.
+        end_of_text: see `DecodingRules`.
+        vocabulary: see `DecodingRules`.
         config: how much to do at once; None: everything.
         proposer: guesses next tokens, which the model confirms, several in one pass; the tokens stay the same.
         guides: of the model's tokenizer, for constrained texts.
 
     Raises:
-        HeddleError: as in `Decoding`; or there is a proposer, but the model cannot take tokens back.
+        HeddleError: as in `DecodingRules`; or there is a proposer, but the model cannot take tokens back.
     """
 
     @checked()
@@ -87,24 +87,24 @@ class Engine:
         end_of_text: Ends = None,
         vocabulary: int | None = None,
         config: EngineConfig | None = None,
-        proposer: Proposer | None = None,
+        proposer: DraftSource | None = None,
         guides: Guides | None = None,
     ) -> None:
         check_generates(model)
         self.model, self.proposer, self.guides = model, proposer, guides
         self.config = EngineConfig() if config is None else config
         self.end_of_text, self.vocabulary = end_of_text, vocabulary
-        self.decodings: dict[SamplingConfig, Decoding] = {}
+        self.decodings: dict[SamplingConfig, DecodingRules] = {}
         self.submitted = 0
-        self.waiting: list[Row] = []
-        self.opening: Opening | None = None
-        self.active: list[Row] = []  # in the order of the cache
+        self.waiting: list[PrefillRow] = []
+        self.opening: PrefillBatch | None = None
+        self.active: list[PrefillRow] = []  # in the order of the cache
         self.cache = model.new_cache(0)
         self.modules = tuple(model.modules())
         self.chunk = (
             None if self.cache.prefix else self.config.chunk
         )  # a prefix is read in one pass, so that it sees itself
-        self.prefixes = Prefixes(model, self.config.keep)
+        self.prefixes = PrefixCache(model, self.config.keep)
         if proposer is not None and not self.cache.truncates:
             raise HeddleError(
                 "guessed tokens need a model that can take them back; this one has windows or recurrent layers"
@@ -121,7 +121,7 @@ class Engine:
         seeds: Sequence[int] | None = None,
         vocabulary: int | None = None,
         sources: Sequence[Sequence[int]] | None = None,
-        proposer: Proposer | None = None,
+        proposer: DraftSource | None = None,
         guides: Guides | None = None,
     ) -> "Engine":
         """An engine with a row for each prompt, all with one sampling.
@@ -130,9 +130,9 @@ class Engine:
             model: see `Engine`.
             prompts: ids, one list per row.
             sampling: how to draw, and when to end.
-            end_of_text: see `Decoding`.
+            end_of_text: see `DecodingRules`.
             seeds: one per row; None: `sampling.seed` for all rows, so that equal prompts continue alike.
-            vocabulary: see `Decoding`.
+            vocabulary: see `DecodingRules`.
             sources: what the encoder of an encoder-decoder reads, ids, one list per row.
             proposer: see `Engine`.
             guides: see `Engine`.
@@ -169,7 +169,7 @@ class Engine:
 
         Raises:
             QueueFull: as many rows wait as `config.queue` allows.
-            HeddleError: as in `Decoding` and `Decoding.open`; or there is an echo, but the model reads a prompt in both
+            HeddleError: as in `DecodingRules` and `DecodingRules.open`; or there is an echo, but the model reads a prompt in both
                 directions, so that each of its tokens is seen before it is predicted.
         """
         if echo and self.cache.prefix:
@@ -188,7 +188,7 @@ class Engine:
         text.guide = None if self.guides is None else self.guides.make(sampling, prompt[-1] if prompt else None)
         if sampling.max_tokens >= WORTH_PACKING and not self.model.training and self.model.steps is None:
             pack(self.model, room=available_memory() // 2)
-        self.waiting.append(Row(text, decoding, echo))
+        self.waiting.append(PrefillRow(text, decoding, echo))
         self.submitted += 1
         return text.number
 
@@ -262,13 +262,13 @@ class Engine:
         drawn = draw_each([row.decoding for row in rows], [row.text for row in rows], logits)
         return [_appended(row, each, opening.heard(row)) for row, each in zip(rows, drawn, strict=True)]
 
-    def _decoding(self, sampling: SamplingConfig) -> Decoding:
+    def _decoding(self, sampling: SamplingConfig) -> DecodingRules:
         """What rows with this sampling, whatever their seeds and lengths, have in common; they are drawn together."""
         key = sampling.model_copy(update={"seed": 0, "max_tokens": 1})
         if key not in self.decodings:
             if len(self.decodings) >= CONFIGS:
                 self.decodings.clear()
-            self.decodings[key] = Decoding(self.model, key, self.end_of_text, self.vocabulary)
+            self.decodings[key] = DecodingRules(self.model, key, self.end_of_text, self.vocabulary)
         return self.decodings[key]
 
     def _restart_full_rows(self) -> None:
@@ -278,7 +278,7 @@ class Engine:
             row.decoding.shorten(row.text)
         self.waiting = full + self.waiting
 
-    def _take_out(self, numbers: set[int]) -> list[Row]:
+    def _take_out(self, numbers: set[int]) -> list[PrefillRow]:
         """Remove these rows from the active ones and from the cache."""
         out = [row for row in self.active if row.text.number in numbers]
         if out:
@@ -287,7 +287,7 @@ class Engine:
         return out
 
 
-def _confirmed(row: Row, guess: Sequence[int], drawn: Sequence[Drawn]) -> list[Event]:
+def _confirmed(row: PrefillRow, guess: Sequence[int], drawn: Sequence[SampledToken]) -> list[Event]:
     """Append what was drawn after a text and after its guessed continuations, as long as the guesses were right."""
     events = []
     for guessed, each in zip((*guess, None), drawn, strict=True):
@@ -297,7 +297,7 @@ def _confirmed(row: Row, guess: Sequence[int], drawn: Sequence[Drawn]) -> list[E
     return events
 
 
-def _appended(row: Row, drawn: Drawn, prompt: tuple[Drawn, ...] = ()) -> Event:
+def _appended(row: PrefillRow, drawn: SampledToken, prompt: tuple[SampledToken, ...] = ()) -> Event:
     """Append an id to its text, unless it is broken."""
     finish: Finish | None = "broken"
     if not drawn.broken:
@@ -322,10 +322,10 @@ def generate(
     """
     engine = Engine.of(model, prompts, sampling, end_of_text, seeds, sources=sources)
     while engine:
-        yield from whole(engine.step())
+        yield from raise_if_failed(engine.step())
 
 
-def whole(events: list[Event]) -> list[Event]:
+def raise_if_failed(events: list[Event]) -> list[Event]:
     """The same events.
 
     Raises:

@@ -8,17 +8,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heddle.display import displayed
-from heddle.generate.processors import GrowingText
+from heddle.generate.processors import TokenSequence
 from heddle.nn.numeric import wide_dtype
 
 
-class NoneLeft(str):
+class NoValidToken(str):
     """Why no id may follow a text: what was asked for leaves none, and the model is not at fault."""
 
 
 @displayed()
 @dataclass(frozen=True)
-class Drawn:
+class SampledToken:
     """A drawn id, and its probability.
 
     Attributes:
@@ -34,13 +34,13 @@ class Drawn:
     broken: str | None = None
 
 
-def drawn(
+def score_samples(
     logits: Float[Tensor, "B V"],
     scores: Float[Tensor, "B V"],
     ids: Int[Tensor, " B"],
-    texts: Sequence[GrowingText],
+    texts: Sequence[TokenSequence],
     alternatives: int,
-) -> list[Drawn]:
+) -> list[SampledToken]:
     """These ids, one after each text, with their probabilities.
 
     Args:
@@ -53,7 +53,7 @@ def drawn(
     logs = log_probabilities(logits)
     columns = [each.gather(-1, ids[:, None])[:, 0].tolist() for each in (logs, scores)]
     rows = zip(texts, ids.tolist(), *columns, top_of(logs, alternatives), strict=True)
-    return [Drawn(id, logprob, top, _fault(text, logprob, score)) for text, id, logprob, score, top in rows]
+    return [SampledToken(id, logprob, top, _fault(text, logprob, score)) for text, id, logprob, score, top in rows]
 
 
 def log_probabilities(logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
@@ -69,11 +69,11 @@ def top_of(logs: Float[Tensor, "B V"], count: int) -> list[tuple[tuple[int, floa
     return [tuple(zip(*row, strict=True)) for row in zip(found.indices.tolist(), found.values.tolist(), strict=True)]
 
 
-def _fault(text: GrowingText, logprob: float, score: float) -> str | None:
+def _fault(text: TokenSequence, logprob: float, score: float) -> str | None:
     """Why an id with this log probability, and this score after the processors, cannot be used."""
     if not isfinite(logprob):
         return "the model's output is NaN or infinite; its weights are broken"
     if score == -inf:
         why = getattr(text.guide, "fault", None) or "what is banned and what the text must match leave none"
-        return NoneLeft(f"no token may follow: {why}")
+        return NoValidToken(f"no token may follow: {why}")
     return None

@@ -9,7 +9,7 @@ from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guide
 from heddle.generate.processors import Ends
-from heddle.generate.stream import Decoding
+from heddle.generate.stream import DecodingRules
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
@@ -28,9 +28,9 @@ def naive(
     """The tokens that continue one prompt, its end of text included, without a cache. Arguments as in `Engine.submit`.
 
     Raises:
-        HeddleError: as in `Decoding` and `Decoding.open`, or no token can be drawn.
+        HeddleError: as in `DecodingRules` and `DecodingRules.open`, or no token can be drawn.
     """
-    decoding, device = Decoding(model, sampling, end_of_text), model.device
+    decoding, device = DecodingRules(model, sampling, end_of_text), model.device
     text = decoding.open(0, prompt, sampling.seed if seed is None else seed, source)
     text.guide = guide
     read = None if text.source is None else torch.tensor([text.source], device=device)

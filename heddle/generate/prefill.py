@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.generate.logprobs import Drawn, log_probabilities, top_of
-from heddle.generate.processors import GrowingText
-from heddle.generate.stream import Decoding
+from heddle.generate.logprobs import SampledToken, log_probabilities, top_of
+from heddle.generate.processors import TokenSequence
+from heddle.generate.stream import DecodingRules
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
 
@@ -17,7 +17,7 @@ LEAST_SHARED = 16  # tokens that two prompts must begin with for a kept state to
 
 
 @dataclass
-class Row:
+class PrefillRow:
     """A text in an engine.
 
     Attributes:
@@ -26,12 +26,12 @@ class Row:
         echo: whether the log probabilities of its prompt are still wanted.
     """
 
-    text: GrowingText
-    decoding: Decoding
+    text: TokenSequence
+    decoding: DecodingRules
     echo: bool = False
 
 
-class Opening:
+class PrefillBatch:
     """Rows whose prompts are being read. All distinct prompts have been read up to the same place.
 
     Args:
@@ -40,13 +40,13 @@ class Opening:
         read: how many tokens.
     """
 
-    def __init__(self, rows: Sequence[Row], cache: Cache, read: int) -> None:
+    def __init__(self, rows: Sequence[PrefillRow], cache: Cache, read: int) -> None:
         self.rows, self.cache, self.read = list(rows), cache, read
         distinct = list(dict.fromkeys(_key(row.text) for row in rows))
         self.places = [distinct.index(_key(row.text)) for row in rows]
         self.prompts = [list(prompt) for prompt, _ in distinct]
         self.sources = [list(source) for _, source in distinct if source is not None]
-        self.told: list[list[Drawn]] = [[] for _ in distinct]
+        self.samples: list[list[SampledToken]] = [[] for _ in distinct]
 
     @property
     def echo(self) -> bool:
@@ -68,20 +68,20 @@ class Opening:
         """
         count = max(row.decoding.alternatives for row in self.rows)
         parts = logits.split([len(piece) for piece in pieces])
-        for part, prompt, told in zip(parts, self.prompts, self.told, strict=True):
+        for part, prompt, told in zip(parts, self.prompts, self.samples, strict=True):
             following = torch.tensor(prompt[self.read + 1 : self.read + 1 + len(part)], device=logits.device)
             logs = log_probabilities(part[: len(following)])
             found = logs.gather(-1, following[:, None].long())[:, 0].tolist()
-            told += [Drawn(*each) for each in zip(following.tolist(), found, top_of(logs, count), strict=True)]
+            told += [SampledToken(*each) for each in zip(following.tolist(), found, top_of(logs, count), strict=True)]
         return torch.stack([part[-1] for part in parts])
 
-    def heard(self, row: Row) -> tuple[Drawn, ...]:
+    def heard(self, row: PrefillRow) -> tuple[SampledToken, ...]:
         """The log probabilities of a row's prompt, if it wants them and has not had them."""
         if not row.echo:
             return ()
         row.echo, count = False, row.decoding.alternatives
-        told = self.told[self.places[self.rows.index(row)]]
-        return tuple(Drawn(each.id, each.logprob, each.top[:count]) for each in told)
+        told = self.samples[self.places[self.rows.index(row)]]
+        return tuple(SampledToken(each.id, each.logprob, each.top[:count]) for each in told)
 
     def read_more(self, pieces: Sequence[list[int]]) -> bool:
         """Count the pieces as read; whether more is to be read."""
@@ -100,7 +100,7 @@ class Opening:
         return bool(left)
 
 
-class Prefixes:
+class PrefixCache:
     """States of prompts that were read, of which later prompts that begin alike copy the beginning.
 
     Only models that keep every token apart and see it from later ones alone can use them; for others, every prompt is read
@@ -117,7 +117,9 @@ class Prefixes:
         self.usable = count > 0 and empty.truncates and not empty.prefix and model.encoder is None
         self.kept: list[tuple[list[int], Cache]] = []  # the latest last
 
-    def open(self, waiting: list[Row], room: int | None, chunk: int | None) -> tuple[Opening, list[Row]]:
+    def open(
+        self, waiting: list[PrefillRow], room: int | None, chunk: int | None
+    ) -> tuple[PrefillBatch, list[PrefillRow]]:
         """Take the first rows that can start together; also return those that still wait.
 
         Args:
@@ -126,7 +128,7 @@ class Prefixes:
             chunk: tokens of prompts to read at a time.
         """
         kept, shared = self._longest(waiting[0])
-        taken, longest, distinct = list[Row](), 0, set[object]()
+        taken, longest, distinct = list[PrefillRow](), 0, set[object]()
         for row in waiting[:room]:
             here = shared if not taken else min(shared, 0 if kept is None else _common(kept[0], row.text.visible()))
             distinct |= {_key(row.text)}
@@ -142,9 +144,9 @@ class Prefixes:
         if kept is not None and shared:
             cache = kept[1].select([0] * number)
             cache.truncate([shared] * number)
-        return Opening(taken, cache, shared if kept is not None else 0), waiting[len(taken) :]
+        return PrefillBatch(taken, cache, shared if kept is not None else 0), waiting[len(taken) :]
 
-    def keep(self, opening: Opening, logits: Float[Tensor, "N V"]) -> None:
+    def keep(self, opening: PrefillBatch, logits: Float[Tensor, "N V"]) -> None:
         """Keep the states of an opening whose prompts have been read.
 
         Args:
@@ -159,7 +161,7 @@ class Prefixes:
                 self.kept.append((prompt, opening.cache.select([place])))
         self.kept = self.kept[-self.count :]
 
-    def _longest(self, row: Row) -> tuple[tuple[list[int], Cache] | None, int]:
+    def _longest(self, row: PrefillRow) -> tuple[tuple[list[int], Cache] | None, int]:
         """The kept prompt that begins most like a row's, and how many tokens they share, at most all but the last."""
         if not self.usable or row.echo:  # an echo needs the logits of the whole prompt
             return None, 0
@@ -172,12 +174,14 @@ class Prefixes:
         return found, shared
 
 
-def draw_each(decodings: Sequence[Decoding], texts: Sequence[GrowingText], logits: Float[Tensor, "B V"]) -> list[Drawn]:
+def draw_each(
+    decodings: Sequence[DecodingRules], texts: Sequence[TokenSequence], logits: Float[Tensor, "B V"]
+) -> list[SampledToken]:
     """The next id of each text, by its own decoding; those that share one are drawn together."""
     places: dict[int, list[int]] = {}
     for place, decoding in enumerate(decodings):
         places.setdefault(id(decoding), []).append(place)
-    found: dict[int, Drawn] = {}
+    found: dict[int, SampledToken] = {}
     for some in places.values():
         part = logits if len(places) == 1 else logits[some]
         found |= zip(some, decodings[some[0]].draw(part, [texts[place] for place in some]), strict=True)
@@ -190,6 +194,6 @@ def _common(kept: Sequence[int], prompt: Sequence[int]) -> int:
     return next((place for place in range(most) if kept[place] != prompt[place]), max(most, 0))
 
 
-def _key(text: GrowingText) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def _key(text: TokenSequence) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """What the model reads of a text."""
     return tuple(text.visible()), None if text.source is None else tuple(text.source)

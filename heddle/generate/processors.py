@@ -23,7 +23,7 @@ Ends = int | Sequence[int] | None
 
 
 @dataclass
-class GrowingText:
+class TokenSequence:
     """A text as it grows.
 
     Attributes:
@@ -59,7 +59,7 @@ class GrowingText:
         return self.ids[self.start :]
 
 
-Texts = Sequence[GrowingText]
+Texts = Sequence[TokenSequence]
 Scores = Float[Tensor, "B V"]
 
 
@@ -117,7 +117,7 @@ class Forced(Processor):
         here: whether the next id of a text is in that place.
     """
 
-    def __init__(self, ids: Sequence[int], here: Callable[[GrowingText], bool]) -> None:
+    def __init__(self, ids: Sequence[int], here: Callable[[TokenSequence], bool]) -> None:
         self.ids, self.here = list(ids), here
 
     def __call__(self, scores: Scores, texts: Texts) -> Scores:

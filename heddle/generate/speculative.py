@@ -15,18 +15,18 @@ from heddle.checks import at_least, checked
 from heddle.errors import HeddleError
 from heddle.generate.feed import feed
 from heddle.generate.prefill import draw_each
-from heddle.generate.processors import GrowingText
-from heddle.generate.stream import Decoding
+from heddle.generate.processors import TokenSequence
+from heddle.generate.stream import DecodingRules
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 
 
 @runtime_checkable
-class Proposer(Protocol):
+class DraftSource(Protocol):
     """Guesses the ids that follow texts."""
 
     def propose(
-        self, texts: Sequence[GrowingText], decodings: Sequence[Decoding], room: Sequence[int]
+        self, texts: Sequence[TokenSequence], decodings: Sequence[DecodingRules], room: Sequence[int]
     ) -> list[list[int]]:
         """Guesses after each text, at most `room[i]` of them, possibly none.
 
@@ -38,7 +38,7 @@ class Proposer(Protocol):
         ...
 
 
-class Lookup:
+class PromptLookup:
     """Guesses that a text goes on as it did where its last ids stood before (prompt look-up; Saxena 2023).
 
     Args:
@@ -52,7 +52,7 @@ class Lookup:
         self.count, self.longest, self.shortest = count, longest, shortest
 
     def propose(
-        self, texts: Sequence[GrowingText], decodings: Sequence[Decoding], room: Sequence[int]
+        self, texts: Sequence[TokenSequence], decodings: Sequence[DecodingRules], room: Sequence[int]
     ) -> list[list[int]]:
         return [self._after(text.visible())[:most] for text, most in zip(texts, room, strict=True)]
 
@@ -68,7 +68,7 @@ class Lookup:
         return []
 
 
-class Draft:
+class DraftModel:
     """Guesses what a smaller model of the same vocabulary would draw, by the same seed and position.
 
     Args:
@@ -90,9 +90,9 @@ class Draft:
 
     @torch.inference_mode()
     def propose(
-        self, texts: Sequence[GrowingText], decodings: Sequence[Decoding], room: Sequence[int]
+        self, texts: Sequence[TokenSequence], decodings: Sequence[DecodingRules], room: Sequence[int]
     ) -> list[list[int]]:
-        """See `Proposer`.
+        """See `DraftSource`.
 
         Raises:
             HeddleError: the models' vocabularies differ.
@@ -108,7 +108,7 @@ class Draft:
         guessed = iter(self._guess(some, ways) if some else ())
         return [next(guessed)[:most] if fit else [] for fit, most in zip(fits, room, strict=True)]
 
-    def _guess(self, texts: Sequence[GrowingText], decodings: Sequence[Decoding]) -> list[list[int]]:
+    def _guess(self, texts: Sequence[TokenSequence], decodings: Sequence[DecodingRules]) -> list[list[int]]:
         pieces = self._align(texts)
         guessed = [replace(text, ids=list(text.ids)) for text in texts]
         with evaluating(self.model):
@@ -120,7 +120,7 @@ class Draft:
         self.read = {text.number: text.visible()[:-1] for text in guessed}
         return [text.ids[-self.count :] for text in guessed]
 
-    def _align(self, texts: Sequence[GrowingText]) -> list[list[int]]:
+    def _align(self, texts: Sequence[TokenSequence]) -> list[list[int]]:
         """Give the cache a row for each text, with what it has read of it; return what it has not."""
         known = {number: place for place, number in enumerate(self.read)}
         old = [text.number for text in texts if text.number in known]

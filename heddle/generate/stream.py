@@ -12,8 +12,8 @@ from heddle.config.decoding import DecodingConfig, SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.constrain import constrain
-from heddle.generate.logprobs import Drawn, drawn
-from heddle.generate.processors import Ends, Forced, GrowingText, make_processors
+from heddle.generate.logprobs import SampledToken, score_samples
+from heddle.generate.processors import Ends, Forced, TokenSequence, make_processors
 from heddle.generate.sampling import choose
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -37,7 +37,7 @@ def stream(
     This is the loop at its simplest. `generate` draws the same tokens for many prompts at once, and packs the weights for it.
     An encoder-decoder reads a source, and may be given the beginning of its answer as a prompt.
     """
-    decoding = Decoding(model, sampling, end_of_text)
+    decoding = DecodingRules(model, sampling, end_of_text)
     text = decoding.open(0, prompt, sampling.seed, source)
     cache, new, finish = model.new_cache(1), text.visible(), None
     while finish is None:
@@ -67,7 +67,7 @@ def check_generates(model: Transformer) -> None:
     model.language_head()
 
 
-class Decoding:
+class DecodingRules:
     """How the texts of a model start, which ids they get, and when they end, whatever chooses the ids.
 
     Without `sampling.window`, a prompt longer than the context is refused, and a text ends when the context is full. This
@@ -111,7 +111,7 @@ class Decoding:
 
     def open(
         self, number: int, prompt: Sequence[int], seed: int = 0, source: Sequence[int] | None = None, most: int = 0
-    ) -> GrowingText:
+    ) -> TokenSequence:
         """A text that starts with a prompt, which follows the first id of an encoder-decoder's decoder, or the id that starts a
         text where every prompt is the beginning of one (`TransformerConfig.prompts`).
 
@@ -143,17 +143,17 @@ class Decoding:
         most, start = most or self.config.max_tokens, max(0, len(ids) - self.context)
         last = len(ids) + most if self.window else min(len(ids) + most, self.context + 1)
         opened = int(self.forced_begin is not None and len(ids) == 1)
-        return GrowingText(
+        return TokenSequence(
             number, ids, len(ids), last, seed, start, list(source) if source else None, None, most, opened
         )
 
-    def process(self, scores: Float[Tensor, "B V"], texts: Sequence[GrowingText]) -> Float[Tensor, "B V"]:
+    def process(self, scores: Float[Tensor, "B V"], texts: Sequence[TokenSequence]) -> Float[Tensor, "B V"]:
         """Scores of the next ids after the model's rules about special ids, and the penalties."""
         for processor in self.processors:
             scores = processor(scores, texts)
         return scores
 
-    def draw(self, logits: Float[Tensor, "B V"], texts: Sequence[GrowingText]) -> list[Drawn]:
+    def draw(self, logits: Float[Tensor, "B V"], texts: Sequence[TokenSequence]) -> list[SampledToken]:
         """The next id of each text. Needs a `SamplingConfig`.
 
         Raises:
@@ -168,9 +168,9 @@ class Decoding:
             free = [not any(each.here(text) for each in forcing) for text in texts]
             scores = constrain(scores, texts, free, self.ends)
         ids = choose(scores, self.config, [(text.seed, len(text.ids)) for text in texts])
-        return drawn(logits, scores, ids, texts, self.alternatives)
+        return score_samples(logits, scores, ids, texts, self.alternatives)
 
-    def finish(self, text: GrowingText) -> Finish | None:
+    def finish(self, text: TokenSequence) -> Finish | None:
         """Why the text ends with its last id; None: it continues."""
         if text.ids[-1] in self.ends:
             return "end"
@@ -180,15 +180,15 @@ class Decoding:
             return "length"
         return "context" if self.is_full(text) and not self.window else None
 
-    def room(self, text: GrowingText) -> int:
+    def room(self, text: TokenSequence) -> int:
         """How many ids can be guessed after the text: the model reads them, and draws one more than it confirms."""
         in_context = self.context - (len(text.ids) - text.start)
         return max(0, min(in_context, text.last - len(text.ids) - 1))
 
-    def is_full(self, text: GrowingText) -> bool:
+    def is_full(self, text: TokenSequence) -> bool:
         """Whether the text's last id does not fit into the context."""
         return len(text.ids) - text.start > self.context
 
-    def shorten(self, text: GrowingText) -> None:
+    def shorten(self, text: TokenSequence) -> None:
         """Leave only the last half of the context visible."""
         text.start = len(text.ids) - max(1, self.context // 2)

@@ -12,9 +12,9 @@ from heddle.config.model import TransformerConfig
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
-from heddle.generate.engine import Engine, whole
-from heddle.generate.logprobs import Drawn
-from heddle.generate.speculative import Proposer
+from heddle.generate.engine import Engine, raise_if_failed
+from heddle.generate.logprobs import SampledToken
+from heddle.generate.speculative import DraftSource
 from heddle.generate.stream import Finish
 from heddle.model.transformer import Transformer
 from heddle.text import TextStream, Tokenizer
@@ -37,7 +37,7 @@ class Piece:
     text: str
     tokens: int
     finish: Finish | None
-    drawn: tuple[Drawn, ...] = ()
+    drawn: tuple[SampledToken, ...] = ()
 
 
 @checked()
@@ -47,7 +47,7 @@ def complete(
     prompts: Sequence[str],
     sampling: SamplingConfig,
     seeds: Sequence[int] | None = None,
-    proposer: Proposer | None = None,
+    proposer: DraftSource | None = None,
 ) -> Iterator[Piece]:
     """Yield the text that follows each prompt, piece by piece; several prompts continue together.
 
@@ -62,14 +62,14 @@ def complete(
     engine = text_engine(model, tokenizer, prompts, sampling, seeds, proposer)
     last = [row.text.ids[-1] if prompt else None for row, prompt in zip(engine.waiting, prompts, strict=True)]
     texts = [RowText(tokenizer, sampling.stop, previous) for previous in last]
-    drawn: list[list[Drawn]] = [[] for _ in texts]
+    drawn: list[list[SampledToken]] = [[] for _ in texts]
     while engine:
-        for event in whole(engine.step()):
+        for event in raise_if_failed(engine.step()):
             text = texts[event.row]
             if text.finish is not None:  # guessed tokens after a stop text, from the same step
                 continue
             piece = text.push(event.token, event.finish)
-            drawn[event.row].append(Drawn(event.token, event.logprob, event.top))
+            drawn[event.row].append(SampledToken(event.token, event.logprob, event.top))
             if text.finish == "stop":
                 engine.leave({event.row})
             if piece or text.finish:
@@ -83,7 +83,7 @@ def text_engine(
     prompts: Sequence[str],
     sampling: SamplingConfig,
     seeds: Sequence[int] | None = None,
-    proposer: Proposer | None = None,
+    proposer: DraftSource | None = None,
 ) -> Engine:
     """The engine behind `complete`, with the same arguments and errors."""
     ids = [[*opening(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]

@@ -41,7 +41,7 @@ def cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 @dataclass(frozen=True)
-class Load:
+class CPULoad:
     """What the cores have done, in seconds since some time in the past.
 
     Attributes:
@@ -55,7 +55,7 @@ class Load:
     own: float
 
     @classmethod
-    def read(cls, statistics: Path = Path("/proc/stat")) -> "Load":
+    def read(cls, statistics: Path = Path("/proc/stat")) -> "CPULoad":
         """What they have done up to now."""
         mine, idle = waiting().mine or allowed(), dict[int, float]()
         with suppress(OSError), statistics.open() as lines:
@@ -68,18 +68,18 @@ class Load:
                     idle[int(name[3:])] = (int(ticks[3]) + int(ticks[4])) / os.sysconf("SC_CLK_TCK")
         return cls(time.perf_counter(), idle, time.process_time())
 
-    def others(self, earlier: "Load") -> float:
+    def others(self, earlier: "CPULoad") -> float:
         """How many cores other programs have used since `earlier`; 0 if the system does not say."""
         span = self.now - earlier.now
         if not self.idle or self.idle.keys() != earlier.idle.keys() or span <= 0:
             return 0.0
         return max(0.0, len(self.idle) - (sum(self.free(earlier).values()) + self.own - earlier.own) / span)
 
-    def free(self, earlier: "Load") -> dict[int, float]:
+    def free(self, earlier: "CPULoad") -> dict[int, float]:
         """How long each core was idle since `earlier`."""
         return {core: seconds - earlier.idle.get(core, seconds) for core, seconds in self.idle.items()}
 
-    def busy(self, earlier: "Load") -> bool:
+    def busy(self, earlier: "CPULoad") -> bool:
         """Whether other programs have left fewer cores than this process has threads."""
         return self.others(earlier) - max(0, len(self.idle) - torch.get_num_threads()) >= BUSY
 
@@ -97,7 +97,7 @@ class Waiting:
         before: the cores of each thread before that.
     """
 
-    load: Load | None = None
+    load: CPULoad | None = None
     mine: set[int] = field(default_factory=set)
     before: dict[int, set[int]] = field(default_factory=dict)
     crowd: threading.Event | None = None  # ends the thread that makes the others sleep
@@ -110,7 +110,7 @@ class Waiting:
         due = earlier is None or time.perf_counter() - earlier.now >= LOOK
         if due and (not alone or self.crowd is not None) and self.lock.acquire(blocking=False):
             try:
-                self.load = Load.read()
+                self.load = CPULoad.read()
                 # A pause, such as a server's, says nothing of the load now.
                 if earlier is not None and self.load.own - earlier.own > 0.2 * (self.load.now - earlier.now):
                     self.share(not alone and self.load.busy(earlier))
@@ -125,9 +125,9 @@ class Waiting:
         if self.crowd is None:
             self.crowd = _crowd(max(2, cores() - torch.get_num_threads() + 2), self._is_over)
         if self.crowd is not None and (not self.mine or time.perf_counter() - self.placed > AGAIN):
-            start = Load.read()
+            start = CPULoad.read()
             time.sleep(PAUSE)
-            self.load = Load.read()
+            self.load = CPULoad.read()
             self.place({core for core, seconds in self.load.free(start).items() if seconds > PAUSE / 2})
 
     def place(self, free: set[int]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from heddle.model.cores import LOOK, Load, cores
+from heddle.model.cores import LOOK, CPULoad, cores
 
 Answer = TypeVar("Answer")
 
@@ -143,7 +143,7 @@ def measured_once(
     name = f"{question}-{_digest(about)}.json"
     row = kept.read(name)
     if row is None or (row["busy"] and not is_busy()):
-        before = Load.read()
+        before = CPULoad.read()
         answer = measure()
         busy = not steady and _since(before)
         row = kept.keep(name, {"question": question, "about": about, "answer": answer, "busy": busy})
@@ -153,13 +153,13 @@ def measured_once(
 
 def is_busy() -> bool:
     """Whether other programs have the cores now."""
-    return _since(Load.read())
+    return _since(CPULoad.read())
 
 
-def _since(before: Load) -> bool:
+def _since(before: CPULoad) -> bool:
     """Whether other programs have had the cores since then, by watching long enough."""
     time.sleep(max(0.0, before.now + LOOK / 2 - time.perf_counter()))
-    return Load.read().busy(before)
+    return CPULoad.read().busy(before)
 
 
 @contextmanager

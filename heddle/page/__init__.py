@@ -13,6 +13,6 @@ The files in `static/` are plain ES modules, which need no build step.
 
 from heddle.page.app import make_page as make_page
 from heddle.page.packed import write_page as write_page
-from heddle.page.subject import Subject as Subject
+from heddle.page.subject import PageModel as PageModel
 
-__all__ = ["Subject", "make_page", "write_page"]
+__all__ = ["PageModel", "make_page", "write_page"]

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 from heddle.page.panels import PANELS, answer
-from heddle.page.subject import Subject
+from heddle.page.subject import PageModel
 from heddle.serve.errors import ApiError
 from heddle.serve.guard import Guard
 
@@ -40,7 +40,7 @@ def page_files() -> dict[str, str]:
     return found
 
 
-def make_page(subject: Subject, config: ServeConfig | None = None, start: dict[str, Any] | None = None) -> FastAPI:
+def make_page(subject: PageModel, config: ServeConfig | None = None, start: dict[str, Any] | None = None) -> FastAPI:
     """The application that shows a model.
 
     Args:

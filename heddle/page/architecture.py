@@ -7,11 +7,11 @@ from heddle.look.sites import sites
 from heddle.look.sizes import costs, treemap
 from heddle.look.svg import to_svg
 from heddle.model import Transformer
-from heddle.page.asked import Asked, Document
-from heddle.page.subject import Subject
+from heddle.page.asked import Document, Query
+from heddle.page.subject import PageModel
 
 
-def architecture(subject: Subject, asked: Asked) -> Document:
+def architecture(subject: PageModel, asked: Query) -> Document:
     """The drawing with its boxes, the treemap, and the FLOPs of one pass by length."""
     config = subject.model.config
     drawing = draw(config)

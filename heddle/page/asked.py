@@ -13,7 +13,7 @@ Words = Annotated[str, Field(max_length=LONGEST)]
 Name = Annotated[str, Field(max_length=200)]
 
 
-class Asked(Config):
+class Query(Config):
     """Nothing but the panel."""
 
     def key(self, panel: str) -> str:
@@ -22,7 +22,7 @@ class Asked(Config):
         return panel + json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-class Reading(Asked):
+class CheckpointQuery(Query):
     """A text that the model reads."""
 
     text: Words
@@ -35,7 +35,7 @@ class Reading(Asked):
     """Parts that are switched off, such as decoder.3.mixer.heads.2 and decoder.3.ffn."""
 
 
-class At(Reading):
+class At(CheckpointQuery):
     """A position of a text."""
 
     at: int = -1
@@ -49,7 +49,7 @@ class Divided(At):
     """Whose score; None: that of the most probable token."""
 
 
-class OneHead(Reading):
+class OneHead(CheckpointQuery):
     """A head of a layer."""
 
     layer: Name
@@ -64,7 +64,7 @@ class OneQuery(OneHead):
     """The position of the token that asks."""
 
 
-class OneTensor(Reading):
+class OneTensor(CheckpointQuery):
     """A tensor of a pass."""
 
     name: Name
@@ -73,7 +73,7 @@ class OneTensor(Reading):
     """Which head of it, if it has heads."""
 
 
-class Beams(Reading):
+class Beams(CheckpointQuery):
     """A beam search."""
 
     beams: Annotated[int, Field(ge=1, le=8)] = 3
@@ -81,7 +81,7 @@ class Beams(Reading):
     """Longest continuation."""
 
 
-class TwoTexts(Asked):
+class TwoTexts(Query):
     """Two prompts whose activations are exchanged."""
 
     text: Words

@@ -10,8 +10,8 @@ from heddle.look.lens import lens
 from heddle.look.patching import patch
 from heddle.look.sites import sites
 from heddle.look.trace import trace
-from heddle.page.asked import Divided, Document, Reading, TwoTexts
-from heddle.page.subject import Subject
+from heddle.page.asked import CheckpointQuery, Divided, Document, TwoTexts
+from heddle.page.subject import PageModel
 from heddle.page.write import position
 
 TOP = 3
@@ -19,7 +19,7 @@ SHOWN = 12  # neurons of a layer
 COUNTED = {"heads": "heads", "gates": "experts", "hidden": "neurons"}  # by the ends of sites' names
 
 
-def layers(subject: Subject, asked: Reading) -> Document:
+def layers(subject: PageModel, asked: CheckpointQuery) -> Document:
     """What the model would predict after each layer, how long its vectors are there, and where its experts' tokens go."""
     _check_speaks(subject)
     text = subject.read(asked)
@@ -40,7 +40,7 @@ def layers(subject: Subject, asked: Reading) -> Document:
     }
 
 
-def divided(subject: Subject, asked: Divided) -> Document:
+def divided(subject: PageModel, asked: Divided) -> Document:
     """A token's score as the sum of what each part adds to it directly."""
     _check_speaks(subject)
     if asked.off:
@@ -67,7 +67,7 @@ def divided(subject: Subject, asked: Divided) -> Document:
     }
 
 
-def exchanged(subject: Subject, asked: TwoTexts) -> Document:
+def exchanged(subject: PageModel, asked: TwoTexts) -> Document:
     """What each activation of one text restores in the pass over another.
 
     The number is how much more probable, as a difference of scores, the first text's best next token is than the second's.
@@ -75,8 +75,8 @@ def exchanged(subject: Subject, asked: TwoTexts) -> Document:
     _check_speaks(subject)
     if subject.paired or subject.model.decoder is None:
         raise HeddleError("two prompts are compared by their next tokens, which a decoder alone has")
-    clean = subject.read(Reading(text=asked.text))
-    corrupted = subject.read(Reading(text=asked.other))
+    clean = subject.read(CheckpointQuery(text=asked.text))
+    corrupted = subject.read(CheckpointQuery(text=asked.other))
     if clean.tokens.shape != corrupted.tokens.shape:
         raise HeddleError(
             f"the first text has {clean.tokens.shape[1]} tokens and the second {corrupted.tokens.shape[1]}: "
@@ -110,7 +110,7 @@ def exchanged(subject: Subject, asked: TwoTexts) -> Document:
     }
 
 
-def parts(subject: Subject) -> list[Document]:
+def parts(subject: PageModel) -> list[Document]:
     """What can be switched off: each layer's branches, with how many heads, experts and neurons they have."""
     model = subject.model
     counted = {name: kind for name in sites(model) if (kind := COUNTED.get(name.rpartition(".")[2])) is not None}
@@ -129,7 +129,7 @@ def parts(subject: Subject) -> list[Document]:
     return list(found.values())
 
 
-def _loads(subject: Subject, asked: Reading) -> list[Document]:
+def _loads(subject: PageModel, asked: CheckpointQuery) -> list[Document]:
     """For each layer with experts, how many of the text's tokens chose each, and what part of the output they had."""
     gates = [name for name in sites(subject.model) if name.endswith(".gates")]
     if not gates:
@@ -147,17 +147,17 @@ def _loads(subject: Subject, asked: Reading) -> list[Document]:
     ]
 
 
-def _heads(subject: Subject) -> list[str]:
+def _heads(subject: PageModel) -> list[str]:
     found = [name for name in sites(subject.model) if name.endswith(".mixer.heads")]
     if not found:
         raise HeddleError("this model has no attention, so it has no heads")
     return found
 
 
-def _best(subject: Subject, tokens: torch.Tensor) -> int:
+def _best(subject: PageModel, tokens: torch.Tensor) -> int:
     return int(trace(subject.model, tokens).logits[0, -1].argmax())
 
 
-def _check_speaks(subject: Subject) -> None:
+def _check_speaks(subject: PageModel) -> None:
     if not subject.speaks:
         raise HeddleError(f"this model's head is of kind {subject.model.config.head.kind!r}, which scores no tokens")

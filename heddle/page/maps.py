@@ -7,9 +7,9 @@ from torch import Tensor
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
 from heddle.look.heads import FIELDS, score_heads, strongest
-from heddle.page.asked import Document, OneHead, OneQuery, Reading
+from heddle.page.asked import CheckpointQuery, Document, OneHead, OneQuery
 from heddle.page.numbers import packed, packed_bits
-from heddle.page.subject import Subject
+from heddle.page.subject import PageModel
 from heddle.page.write import position
 
 SMALL = 40  # cells along a thumbnail
@@ -17,7 +17,7 @@ LONGEST = 4096  # tokens of a map
 PAIRS = 10
 
 
-def heads(subject: Subject, asked: Reading) -> Document:
+def heads(subject: PageModel, asked: CheckpointQuery) -> Document:
     """Every attention layer: a thumbnail and the scores of each head."""
     text = subject.read(asked)
     attention = subject.attention(asked)
@@ -58,7 +58,7 @@ def thumbnails(layer: AttentionPass) -> Tensor:
     return torch.where(seen, (found * 254).round().clamp(0, 254), 255.0).to(torch.uint8)
 
 
-def one_map(subject: Subject, asked: OneHead) -> Document:
+def one_map(subject: PageModel, asked: OneHead) -> Document:
     """One head in full: the scores before the mask, the mask and the head's sink; the page computes the weights from these.
 
     Raises:
@@ -80,7 +80,7 @@ def one_map(subject: Subject, asked: OneHead) -> Document:
     }
 
 
-def one_query(subject: Subject, asked: OneQuery) -> Document:
+def one_query(subject: PageModel, asked: OneQuery) -> Document:
     """One query's way through one head: q·k, scale, mask, softmax, weighted sum (L0-93, L3-18)."""
     layer = _layer(subject, asked)
     row = position(asked.query, layer.queries)
@@ -113,7 +113,7 @@ def _short(tensor: Float[Tensor, "S d"]) -> Tensor:
     return tensor[:512]
 
 
-def _layer(subject: Subject, asked: OneHead) -> AttentionPass:
+def _layer(subject: PageModel, asked: OneHead) -> AttentionPass:
     attention = subject.attention(asked)
     if asked.layer not in attention:
         has = ", ".join(attention) or "none"
@@ -124,7 +124,7 @@ def _layer(subject: Subject, asked: OneHead) -> AttentionPass:
     return layer
 
 
-def _labels(subject: Subject, asked: OneHead) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _labels(subject: PageModel, asked: OneHead) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The texts of queries and keys."""
     text = subject.read(asked)
     if subject.paired and asked.layer.startswith("encoder"):

@@ -12,9 +12,9 @@ from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.look.sites import sites
 from heddle.page.app import page_files
-from heddle.page.asked import Asked, Document, Reading
+from heddle.page.asked import CheckpointQuery, Document, Query
 from heddle.page.panels import PANELS, answer
-from heddle.page.subject import Subject
+from heddle.page.subject import PageModel
 from heddle.weights.files import write_file
 
 NUMBERS = 4 << 20  # of all maps in a file: 16 MiB, 22 as text; the rest names `heddle look`
@@ -26,7 +26,7 @@ Told = Callable[[int, int], None]
 
 @checked()
 def write_page(
-    subject: Subject, path: str | Path, text: str, target: str | None = None, told: Told | None = None
+    subject: PageModel, path: str | Path, text: str, target: str | None = None, told: Told | None = None
 ) -> None:
     """Write the page about one text as one file. What needs the model is disabled in it, and says so.
 
@@ -56,9 +56,9 @@ def write_page(
     write_file(path, _whole(subject.name, {"start": start, "answers": stored}).encode(), replace=True)
 
 
-def _questions(subject: Subject, start: Document) -> Iterator[tuple[str, Asked]]:
+def _questions(subject: PageModel, start: Document) -> Iterator[tuple[str, Query]]:
     """What the page asks about a text when it is opened, and what a click on a head or a token asks."""
-    reading = Reading.of(start, where="page")
+    reading = CheckpointQuery.of(start, where="page")
     text = subject.read(reading)  # refuses a text that does not fit
     yield "about", PANELS["about"].asked.of({}, where="page")
     yield "model", PANELS["model"].asked.of({}, where="page")

@@ -8,12 +8,23 @@ import torch
 from heddle.config.model import ClassifierHeadConfig
 from heddle.look.sites import kernels
 from heddle.page.architecture import architecture
-from heddle.page.asked import Asked, At, Beams, Divided, Document, OneHead, OneQuery, OneTensor, Reading, TwoTexts
+from heddle.page.asked import (
+    At,
+    Beams,
+    CheckpointQuery,
+    Divided,
+    Document,
+    OneHead,
+    OneQuery,
+    OneTensor,
+    Query,
+    TwoTexts,
+)
 from heddle.page.layers import divided, exchanged, layers, parts
 from heddle.page.maps import heads, one_map, one_query
 from heddle.page.plates import plates
 from heddle.page.prefixes import prefixes
-from heddle.page.subject import Subject
+from heddle.page.subject import PageModel
 from heddle.page.training import training
 from heddle.page.walk import tensor, walk
 from heddle.page.write import beams, following
@@ -24,11 +35,11 @@ DEMO = ("I am a researcher", "The man eats the fish", "Thinking Machines")  # L0
 class Panel(NamedTuple):
     """What can be asked for, and what answers it."""
 
-    asked: type[Asked]
-    answer: Callable[[Subject, Any], Document]
+    asked: type[Query]
+    answer: Callable[[PageModel, Any], Document]
 
 
-def about(subject: Subject, asked: Asked) -> Document:
+def about(subject: PageModel, asked: Query) -> Document:
     """The model in a few words: what it is, what it can show, what can be switched off."""
     model = subject.model
     stack = model.config.last()[1]
@@ -50,7 +61,7 @@ def about(subject: Subject, asked: Asked) -> Document:
     }
 
 
-def _predicts(subject: Subject) -> str:
+def _predicts(subject: PageModel) -> str:
     head = subject.model.config.head
     if isinstance(head, ClassifierHeadConfig):
         return "words" if head.pooling == "none" else "number" if head.classes == 1 else "classes"
@@ -60,25 +71,25 @@ def _predicts(subject: Subject) -> str:
 
 
 PANELS = {
-    "about": Panel(Asked, about),
-    "prefixes": Panel(Reading, prefixes),
+    "about": Panel(Query, about),
+    "prefixes": Panel(CheckpointQuery, prefixes),
     "next": Panel(At, following),
     "beams": Panel(Beams, beams),
-    "heads": Panel(Reading, heads),
+    "heads": Panel(CheckpointQuery, heads),
     "map": Panel(OneHead, one_map),
     "query": Panel(OneQuery, one_query),
-    "layers": Panel(Reading, layers),
+    "layers": Panel(CheckpointQuery, layers),
     "divided": Panel(Divided, divided),
     "exchanged": Panel(TwoTexts, exchanged),
-    "walk": Panel(Reading, walk),
-    "plates": Panel(Reading, plates),
+    "walk": Panel(CheckpointQuery, walk),
+    "plates": Panel(CheckpointQuery, plates),
     "tensor": Panel(OneTensor, tensor),
-    "model": Panel(Asked, architecture),
-    "training": Panel(Asked, training),
+    "model": Panel(Query, architecture),
+    "training": Panel(Query, training),
 }
 
 
-def answer(subject: Subject, panel: str, asked: Asked) -> Document:
+def answer(subject: PageModel, panel: str, asked: Query) -> Document:
     """What a panel shows, one at a time: hooks are the model's.
 
     Raises:

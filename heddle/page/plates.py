@@ -6,9 +6,9 @@ from torch import Tensor
 from heddle.look.attention import AttentionPass
 from heddle.look.sites import sites
 from heddle.look.trace import trace
-from heddle.page.asked import Document, Reading
+from heddle.page.asked import CheckpointQuery, Document
 from heddle.page.numbers import packed
-from heddle.page.subject import Subject
+from heddle.page.subject import PageModel
 
 ROWS, COLUMNS = 16, 48  # numbers of a plate, the first ones; heads share the columns
 HEADS = 12  # beside each other
@@ -16,7 +16,7 @@ DRAWN = ("entry", "q", "k", "v", "weights", "heads", "gates", "hidden", "added",
 BESIDE = ("k", "v")  # on one level with the queries
 
 
-def plates(subject: Subject, asked: Reading) -> Document:
+def plates(subject: PageModel, asked: CheckpointQuery) -> Document:
     """The levels of a pass, each with its plates: names, what they are, shapes, and the first numbers as bytes.
 
     A byte b stands for (b - 128) / 127 of the largest magnitude in its plate.

@@ -9,8 +9,8 @@ from heddle.errors import HeddleError
 from heddle.generate.beam import beam_search
 from heddle.look.texts import Text
 from heddle.nn.numeric import wide_dtype
-from heddle.page.asked import Document, Reading
-from heddle.page.subject import Subject
+from heddle.page.asked import CheckpointQuery, Document
+from heddle.page.subject import PageModel
 from heddle.predict.classify import classify
 from heddle.predict.fill import check_fills
 
@@ -19,7 +19,7 @@ SCORES = 1 << 24  # scores held at once
 MASKED = 256  # positions that are masked, one at a time
 
 
-def prefixes(subject: Subject, asked: Reading) -> Document:
+def prefixes(subject: PageModel, asked: CheckpointQuery) -> Document:
     """The prefixes of a text, each with its next token; the mean of -log p is the loss.
 
     A masked model gets every token hidden in its turn instead, an encoder-decoder its target, beside the text that it writes by
@@ -39,7 +39,7 @@ def prefixes(subject: Subject, asked: Reading) -> Document:
     return found | _loss(rows) | (_free(subject, text, asked) if subject.paired else {})
 
 
-def predictions(subject: Subject, hidden: Float[Tensor, "N D"], follows: Int[Tensor, " M"]) -> list[Document]:
+def predictions(subject: PageModel, hidden: Float[Tensor, "N D"], follows: Int[Tensor, " M"]) -> list[Document]:
     """What each hidden vector predicts: the best tokens and, of the first M, the token that follows with its rank."""
     found: list[Document] = []
     for some in hidden.split(max(1, SCORES // subject.model.vocab_size)):
@@ -67,7 +67,7 @@ def _loss(rows: list[Document]) -> Document:
     return {"loss": sum(known) / len(known) if known else None, "known": len(known)}
 
 
-def _hidden(subject: Subject, asked: Reading) -> Document:
+def _hidden(subject: PageModel, asked: CheckpointQuery) -> Document:
     """Each token of a text in its turn replaced by the mask."""
     if subject.tokenizer is None:
         raise HeddleError("the run has no tokenizer, so there is no mask token to hide tokens with")
@@ -89,7 +89,7 @@ def _hidden(subject: Subject, asked: Reading) -> Document:
     return {"kind": "masked", "pieces": text.pieces, "source": (), "rows": rows} | _loss(rows)
 
 
-def _classes(subject: Subject, asked: Reading) -> Document:
+def _classes(subject: PageModel, asked: CheckpointQuery) -> Document:
     """The classes of a text's prefixes."""
     head = subject.model.config.head
     if subject.tokenizer is None or head.kind != "classifier" or head.pooling == "none":
@@ -111,7 +111,7 @@ def _classes(subject: Subject, asked: Reading) -> Document:
     return {"kind": "classes", "pieces": text.pieces, "source": (), "rows": rows, "loss": None, "known": 0}
 
 
-def _free(subject: Subject, text: Text, asked: Reading) -> Document:
+def _free(subject: PageModel, text: Text, asked: CheckpointQuery) -> Document:
     """What the model writes by itself for the same source, token by token, and where each step looks (L1-80)."""
     assert text.source is not None
     ids = subject.model.config.ids
@@ -125,7 +125,7 @@ def _free(subject: Subject, text: Text, asked: Reading) -> Document:
         (_, hypotheses) = next(iter(searched))
     own = hypotheses[0].ids if hypotheses else ()
     start = text.tokens[0, :1].tolist()
-    whole = Reading(text=asked.text, target="", added=tuple(own), off=asked.off)
+    whole = CheckpointQuery(text=asked.text, target="", added=tuple(own), off=asked.off)
     steps = []
     attention = subject.attention(whole)
     opened = subject.read(whole).tokens.shape[1] - len(own)

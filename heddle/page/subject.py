@@ -17,7 +17,7 @@ from heddle.look.edits import Edit, ablate, edited
 from heddle.look.texts import Text, joins, read_text
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
-from heddle.page.asked import Reading
+from heddle.page.asked import CheckpointQuery
 from heddle.text.tokenizer import Tokenizer
 
 KEPT = 4  # texts and passes that are remembered
@@ -26,7 +26,7 @@ PART = re.compile(
 )
 
 
-class Subject:
+class PageModel:
     """A model that is looked at.
 
     Args:
@@ -74,7 +74,7 @@ class Subject:
         """A token's text."""
         return str(id) if self.tokenizer is None or id >= self.tokenizer.vocab_size else self.tokenizer.piece(id)
 
-    def read(self, asked: Reading) -> Text:
+    def read(self, asked: CheckpointQuery) -> Text:
         """The text as the model reads it, with what was added to it.
 
         Raises:
@@ -95,22 +95,22 @@ class Subject:
         pieces = (*text.pieces, *(self.piece(id) for id in asked.added))
         return Text(torch.cat((text.tokens, more), 1), pieces, text.source, text.source_pieces)
 
-    def attention(self, asked: Reading) -> dict[str, AttentionPass]:
+    def attention(self, asked: CheckpointQuery) -> dict[str, AttentionPass]:
         """Every attention layer's call in the pass over a text."""
         key = ("attention", asked.text, asked.target, asked.added, asked.off)
         found: dict[str, AttentionPass] = self._once(key, lambda: self._attention(asked))
         return found
 
-    def hidden(self, asked: Reading) -> Tensor:
+    def hidden(self, asked: CheckpointQuery) -> Tensor:
         """The hidden vectors of a text, Float[T D]."""
         text = self.read(asked)
         return trace(self.model, text.tokens, edits=self.edits(asked), **text.more).output.hidden[0]
 
-    def without(self, asked: Reading) -> AbstractContextManager[Transformer]:
+    def without(self, asked: CheckpointQuery) -> AbstractContextManager[Transformer]:
         """While entered, every call of the model is without the parts that are switched off."""
         return edited(self.model, self.edits(asked))
 
-    def edits(self, asked: Reading) -> list[Edit]:
+    def edits(self, asked: CheckpointQuery) -> list[Edit]:
         """The parts that are switched off, as edits.
 
         Raises:
@@ -133,7 +133,7 @@ class Subject:
                 found.append(ablate(f"{branch}.gates", experts=[number]))
         return found
 
-    def _attention(self, asked: Reading) -> dict[str, AttentionPass]:
+    def _attention(self, asked: CheckpointQuery) -> dict[str, AttentionPass]:
         text = self.read(asked)
         return trace(self.model, text.tokens, attention="*", edits=self.edits(asked), **text.more).attention
 

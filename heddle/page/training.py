@@ -5,8 +5,8 @@ from typing import Any
 
 from heddle.errors import HeddleError
 from heddle.look.readings import read_readings
-from heddle.page.asked import Asked, Document
-from heddle.page.subject import Subject
+from heddle.page.asked import Document, Query
+from heddle.page.subject import PageModel
 from heddle.runs.compare import METRICS, compare_runs
 from heddle.runs.journal import read_lines, read_samples
 
@@ -14,7 +14,7 @@ POINTS = 2000  # of a curve; longer ones are thinned out
 SHOWN = 40  # samples
 
 
-def training(subject: Subject, asked: Asked) -> Document:
+def training(subject: PageModel, asked: Query) -> Document:
     """Each run's numbers by step, its settings where they differ, and its samples."""
     if subject.directory is None:
         raise HeddleError("this model was not loaded from a run, so it has no curves")

@@ -5,15 +5,15 @@ from torch import Tensor
 from heddle.errors import HeddleError
 from heddle.look.sites import sites
 from heddle.look.trace import trace
-from heddle.page.asked import Document, OneTensor, Reading
+from heddle.page.asked import CheckpointQuery, Document, OneTensor
 from heddle.page.numbers import packed
-from heddle.page.subject import Subject
+from heddle.page.subject import PageModel
 
 ROWS, COLUMNS = 256, 256  # numbers of a tensor that are sent; its shape says how many there are
 MAPS = ("scores", "weights")  # quadratic in the text's length: computed for one head when asked for
 
 
-def walk(subject: Subject, asked: Reading) -> Document:
+def walk(subject: PageModel, asked: CheckpointQuery) -> Document:
     """The tensors of a pass in order: name, axes, meaning, shape, mean and spread."""
     text = subject.read(asked)
     every = sites(subject.model)
@@ -38,7 +38,7 @@ def walk(subject: Subject, asked: Reading) -> Document:
     return {"pieces": text.pieces, "source": text.source_pieces, "stack": subject.stack, "boxes": boxes}
 
 
-def tensor(subject: Subject, asked: OneTensor) -> Document:
+def tensor(subject: PageModel, asked: OneTensor) -> Document:
     """A tensor of a pass as a matrix, rows by columns: of a head if it has heads.
 
     Raises:

@@ -5,14 +5,14 @@ import torch
 from heddle.config.decoding import BeamConfig
 from heddle.errors import HeddleError
 from heddle.generate.beam import beam_search
-from heddle.page.asked import At, Beams, Document, Reading
+from heddle.page.asked import At, Beams, CheckpointQuery, Document
 from heddle.page.numbers import packed
-from heddle.page.subject import Subject
+from heddle.page.subject import PageModel
 
 SHOWN = 50  # tokens with their texts; more only count
 
 
-def following(subject: Subject, asked: At) -> Document:
+def following(subject: PageModel, asked: At) -> Document:
     """The scores of every token after a position, and the texts of the best ones."""
     text = subject.read(_opened(subject, asked))
     hidden = subject.hidden(_opened(subject, asked))
@@ -31,7 +31,7 @@ def following(subject: Subject, asked: At) -> Document:
     }
 
 
-def beams(subject: Subject, asked: Beams) -> Document:
+def beams(subject: PageModel, asked: Beams) -> Document:
     """The best continuations that a beam search finds, with the probability of each of their tokens."""
     if subject.model.decoder is None:
         raise HeddleError("this model fills in hidden tokens; it continues no text")
@@ -43,7 +43,7 @@ def beams(subject: Subject, asked: Beams) -> Document:
     given = text.tokens[0].tolist()
     if subject.paired:
         assert text.source is not None
-        opened = len(subject.read(Reading(text=asked.text, target="")).pieces)
+        opened = len(subject.read(CheckpointQuery(text=asked.text, target="")).pieces)
         searched = beam_search(subject.model, [given[opened:]], config, end, vocabulary, [text.source[0].tolist()])
     else:
         searched = beam_search(subject.model, [given], config, end, vocabulary)
@@ -68,12 +68,12 @@ def position(at: int, count: int) -> int:
     return at % count
 
 
-def _opened(subject: Subject, asked: Reading) -> Reading:
+def _opened(subject: PageModel, asked: CheckpointQuery) -> CheckpointQuery:
     """A translation that is being written starts empty."""
     return asked.model_copy(update={"target": asked.target or ""}) if subject.translates else asked
 
 
-def _shares(subject: Subject, start: Reading, ids: tuple[int, ...]) -> list[float]:
+def _shares(subject: PageModel, start: CheckpointQuery, ids: tuple[int, ...]) -> list[float]:
     """The probability of each generated token after those before it."""
     whole = start.model_copy(update={"added": (*start.added, *ids)})
     logs = subject.model.logits(subject.hidden(whole)[-len(ids) - 1 : -1]).float().log_softmax(-1)
@@ -81,7 +81,7 @@ def _shares(subject: Subject, start: Reading, ids: tuple[int, ...]) -> list[floa
     return [float(share) for share in logs.gather(-1, wanted[:, None])[:, 0].exp()]
 
 
-def _ends(subject: Subject) -> set[int]:
+def _ends(subject: PageModel) -> set[int]:
     """The ids that end a text."""
     ids = subject.model.config.ids
     if ids is not None:
@@ -90,7 +90,7 @@ def _ends(subject: Subject) -> set[int]:
     return set() if end is None else {end}
 
 
-def _room(subject: Subject, length: int) -> int | None:
+def _room(subject: PageModel, length: int) -> int | None:
     """How many tokens still fit; None: any number."""
     longest = subject.model.last_stack().longest
     return None if longest is None else longest - length

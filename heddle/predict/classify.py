@@ -14,7 +14,7 @@ from heddle.data.sources.values import split_words
 from heddle.display import displayed
 from heddle.errors import HeddleError, TextError
 from heddle.model.transformer import Transformer
-from heddle.predict.rows import Done, Row, check_text, frame_for, framed, is_blank, passes, predicted, predicting
+from heddle.predict.rows import Done, InputRow, check_text, frame_for, framed, is_blank, passes, predicted, predicting
 from heddle.text.tokenizer import Tokenizer
 
 
@@ -227,12 +227,12 @@ def _namer(model: Transformer) -> Callable[[Tensor], tuple[str, float, dict[str,
     return named
 
 
-def _rows(model: Transformer, tokenizer: Tokenizer, texts: Sequence[Any]) -> list[Row]:
+def _rows(model: Transformer, tokenizer: Tokenizer, texts: Sequence[Any]) -> list[InputRow]:
     """The rows of texts, and of pairs."""
     parts = [_parts(number, text) for number, text in enumerate(texts)]
     ids = iter(tokenizer.encode_batch([text for each in parts for text in each]))
     encoded = [[next(ids) for _ in each] for each in parts]
-    rows: list[Row] = [Row([], 0, False)] * len(texts)
+    rows: list[InputRow] = [InputRow([], 0, False)] * len(texts)
     for size in {len(each) for each in parts}:
         places = [number for number, each in enumerate(parts) if len(each) == size]
         pairs = [encoded[place][1] for place in places] if size == 2 else None

@@ -10,7 +10,7 @@ from heddle.checks import at_least, checked
 from heddle.display import displayed
 from heddle.errors import HeddleError, TextError
 from heddle.model.transformer import Transformer
-from heddle.predict.rows import Done, Row, check_text, frame_for, framed, is_blank, passes, predicted, predicting
+from heddle.predict.rows import Done, InputRow, check_text, frame_for, framed, is_blank, passes, predicted, predicting
 from heddle.text.masking import masked_ids, stand_ins
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.special_tokens import mask_of
@@ -127,7 +127,7 @@ def check_fills(model: Transformer, tokenizer: Tokenizer) -> str:
     return mask
 
 
-def _rows(model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], mask: str) -> list[Row]:
+def _rows(model: Transformer, tokenizer: Tokenizer, texts: Sequence[str], mask: str) -> list[InputRow]:
     """The rows of texts in which the mask token's name means the token."""
     frame, words = frame_for(model, tokenizer), stand_ins(tokenizer)
     rows = []

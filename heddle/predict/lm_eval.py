@@ -23,11 +23,11 @@ from heddle.account.machine import usable_precision
 from heddle.config.decoding import SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
-from heddle.generate.engine import Engine, whole
+from heddle.generate.engine import Engine, raise_if_failed
 from heddle.generate.text import RowText, start_ids
 from heddle.model.precision import cast
 from heddle.model.transformer import Transformer
-from heddle.predict.rows import Row, passes, predicting
+from heddle.predict.rows import InputRow, passes, predicting
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.run import load, read_config
 
@@ -127,7 +127,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is not looked a
                     f"a continuation has {len(continuation)} tokens, but the model's context is {self.max_length}"
                 )
             ids = (context + continuation)[-self.max_length - 1 : -1]
-            rows.append(Row(ids, len(ids), False))
+            rows.append(InputRow(ids, len(ids), False))
         found = [(0.0, True)] * len(rows)
         with predicting(self.model):
             for numbers, hidden, _ in passes(self.model, rows):
@@ -211,7 +211,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # lm-eval is not looked a
         rows = [RowText(self.cut, sampling.stop, row.text.ids[-1]) for row in engine.waiting]
         texts = [""] * len(rows)
         while engine:
-            for event in whole(engine.step()):
+            for event in raise_if_failed(engine.step()):
                 row = rows[event.row]
                 texts[event.row] += row.push(event.token, event.finish)
                 if row.finish == "stop":

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class InputRow:
     """What a model reads for one text, or for one pair.
 
     Attributes:
@@ -56,14 +56,16 @@ def frame_for(model: Transformer, tokenizer: Tokenizer, texts: int = 1) -> Frame
     return frame
 
 
-def framed(frame: Frame, texts: Sequence[Sequence[int]], pairs: Sequence[Sequence[int]] | None = None) -> list[Row]:
+def framed(
+    frame: Frame, texts: Sequence[Sequence[int]], pairs: Sequence[Sequence[int]] | None = None
+) -> list[InputRow]:
     """Rows of texts that are ids, with their pairs if there are any: the ids that training would read."""
     columns = {"text": Column.of(texts)}
     if pairs is not None:
         columns["pair"] = Column.of(pairs)
     records = Records(columns)
     cut = (frame.needed(records) > frame.context).tolist()
-    return [Row(*frame.row(records, number), cut[number]) for number in range(len(records))]
+    return [InputRow(*frame.row(records, number), cut[number]) for number in range(len(records))]
 
 
 def check_text(where: str, number: int, text: Any, needed: str = "a text") -> str:
@@ -129,7 +131,7 @@ def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def passes(
-    model: Transformer, rows: Sequence[Row], progress: Done | None = None
+    model: Transformer, rows: Sequence[InputRow], progress: Done | None = None
 ) -> Iterator[tuple[list[int], Tensor, Layout]]:
     """The numbers of a batch's rows, their hidden vectors [B T D] and their layout, batch by batch.
 
@@ -145,7 +147,7 @@ def passes(
             progress(done, len(rows))
 
 
-def _hidden(model: Transformer, rows: Sequence[Row]) -> tuple[Tensor, Layout]:
+def _hidden(model: Transformer, rows: Sequence[InputRow]) -> tuple[Tensor, Layout]:
     ids = [row.ids for row in rows]
     tokens = torch.from_numpy(padded(ids, 0)).to(model.device)
     layout = padded_layout([len(row) for row in ids], tokens.shape[1]).to(model.device)

@@ -8,14 +8,14 @@ import torch
 
 from heddle.data.batch import Batch
 from heddle.prove.rows import by_token, documents, only, packed, targeted, widened
-from heddle.prove.training import CEILING, LEAST, Training, gradients, largest_gradient, same_step
+from heddle.prove.training import CEILING, LEAST, TrainingSubject, gradients, largest_gradient, same_step
 from heddle.prove.verdict import ALLOWED, Comparison, NotApplicable, Trace
 
 CUTS = (2, 4, 8)
 SIDES: tuple[Literal["right", "left"], ...] = ("right", "left")
 
 
-def cut_of_a_batch(training: Training) -> Iterator[Comparison | str]:
+def cut_of_a_batch(training: TrainingSubject) -> Iterator[Comparison | str]:
     """A step's loss and gradient do not depend on how its rows are cut into micro-batches or among ranks.
 
     The loss is one sum over the whole batch divided by one count, routers' terms included, which are sums over documents; and
@@ -50,7 +50,7 @@ def _uneven(batch: Batch, generator: torch.Generator) -> Batch:
     return targeted(batch, torch.rand(batch.weights.shape, generator=generator) < shares)
 
 
-def _in_single_precision(training: Training, exact: Trace) -> Comparison:
+def _in_single_precision(training: TrainingSubject, exact: Trace) -> Comparison:
     """The same in fp32, all gradients as one, beside their own rounding error."""
     objective = training.objective_in_fp32
     whole, pieces = (_as_one(gradients(objective, [training.batch], cut)) for cut in (1, len(training.examples.places)))
@@ -63,7 +63,7 @@ def _as_one(trace: Trace) -> Trace:
     return {"gradients": torch.cat([each.flatten() for name, each in trace.items() if name.startswith("gradient")])}
 
 
-def order_of_rows(training: Training) -> Iterator[Comparison | str]:
+def order_of_rows(training: TrainingSubject) -> Iterator[Comparison | str]:
     """A step's loss and gradient do not depend on the order of its rows, and a row's loss not on its place among them."""
     rows = len(training.examples.places)
     if rows < 2:
@@ -77,7 +77,7 @@ def order_of_rows(training: Training) -> Iterator[Comparison | str]:
     yield training.looked_at()
 
 
-def padding_of_rows(training: Training) -> Iterator[Comparison | str]:
+def padding_of_rows(training: TrainingSubject) -> Iterator[Comparison | str]:
     """Wider rows, filled up with padding after their end or before their start, have the same losses and gradients."""
     batch, by = training.batch, max(3, training.width // 8)
     losses = training.losses(batch)
@@ -88,7 +88,7 @@ def padding_of_rows(training: Training) -> Iterator[Comparison | str]:
     yield f"{training.looked_at()}, {by} tokens wider"
 
 
-def packing_of_rows(training: Training) -> Iterator[Comparison | str]:
+def packing_of_rows(training: TrainingSubject) -> Iterator[Comparison | str]:
     """Documents that share a row have the losses and the gradient of rows of their own; others beside change no bit of them.
 
     With experts, routers' terms and loads count among these.

@@ -63,7 +63,7 @@ def gradient_to_the_future(subject: Subject) -> Iterator[Comparison]:
 def reach(subject: Subject) -> Iterator[Comparison]:
     """Windows and convolutions tell a token nothing of those further away than all layers together reach."""
     subject.needs_decoder()
-    told, length = subject.told(subject.length), subject.length
+    told, length = subject.reachable(subject.length), subject.length
     if len(told) == length:
         raise NotApplicable("its layers reach every token")
     x, hidden = subject.differentiable(subject.tokens(1))

@@ -18,7 +18,7 @@ from heddle.data.store import TokenStore
 from heddle.errors import pluralize
 from heddle.prove.arrangement import CUTS
 from heddle.prove.rows import content
-from heddle.prove.training import Training
+from heddle.prove.training import TrainingSubject
 from heddle.prove.verdict import Comparison, NotApplicable
 from heddle.tasks.task import Task
 from heddle.train.evaluate import evaluate
@@ -35,7 +35,7 @@ FAITHFUL = ("bytes", "characters", "bpe", "unigram")
 Places = npt.NDArray[np.int64]
 
 
-def same_batches(training: Training) -> Iterator[Comparison | str]:
+def same_batches(training: TrainingSubject) -> Iterator[Comparison | str]:
     """A step's batch is a function of (seed, step): read again, by another process or in parts, it is the same."""
     first, second, read = training.task, training.make(), []
     for number in STEPS:
@@ -56,7 +56,7 @@ def same_batches(training: Training) -> Iterator[Comparison | str]:
     yield ", ".join(read)
 
 
-def targets_scored_once(training: Training) -> Iterator[Comparison | str]:
+def targets_scored_once(training: TrainingSubject) -> Iterator[Comparison | str]:
     """An evaluation scores every held-out target once, and reports that many (L1-24)."""
     task = training.task
     held = task.held_out(ROWS)
@@ -97,7 +97,7 @@ def _counting(task: Task) -> Task:
     return light
 
 
-def epoch(training: Training) -> Iterator[Comparison | str]:
+def epoch(training: TrainingSubject) -> Iterator[Comparison | str]:
     """Each epoch reads every example once, none of its targets twice, and leaves out less than two windows of a text."""
     task, said = training.task, ""
     size = task.size(held_out=False)
@@ -144,7 +144,7 @@ def _none(what: str, found: int) -> Comparison:
     return Comparison(f"{what}: {found:,}", _number(found), _number(0), exactly=True)
 
 
-def parts(training: Training) -> Iterator[Comparison | str]:
+def parts(training: TrainingSubject) -> Iterator[Comparison | str]:
     """The training and the validation part share no document or record; the parts of a text are together as long as it.
 
     Each document goes to one part by a hash of its content, and so do its copies. What both parts contain for another reason, since

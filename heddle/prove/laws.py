@@ -9,7 +9,7 @@ from heddle.prove.kills import WORD as RESUME
 from heddle.prove.proof import run_check
 from heddle.prove.starts import started_texts
 from heddle.prove.targets import future_of_targets, stepwise_losses
-from heddle.prove.training import Law, Training
+from heddle.prove.training import Law, TrainingSubject
 from heddle.prove.verdict import Comparison, Verdict
 
 LAWS: dict[str, Law] = {
@@ -27,11 +27,11 @@ LAWS: dict[str, Law] = {
 }
 
 
-def check_law(word: str, training: Training) -> Verdict:
+def check_law(word: str, training: TrainingSubject) -> Verdict:
     """The verdict on one law; where it holds, its detail says what was looked at."""
     remarks: list[str] = []
 
-    def comparisons(tried: Training) -> Iterator[Comparison]:
+    def comparisons(tried: TrainingSubject) -> Iterator[Comparison]:
         for each in LAWS[word](tried):
             if isinstance(each, str):
                 remarks.append(each)

@@ -20,7 +20,7 @@ from heddle.model.transformer import Transformer
 from heddle.prove.kills import resumed
 from heddle.prove.laws import LAWS, check_law, not_checked
 from heddle.prove.proof import Progress, Proof, prove
-from heddle.prove.training import Training
+from heddle.prove.training import TrainingSubject
 from heddle.prove.verdict import Verdict
 from heddle.runs.session import read_run
 from heddle.tasks.chat import messages_of
@@ -78,7 +78,7 @@ def training_laws(
     if not (run / "data" / META).is_file():
         return not_checked("no training text is kept here")
     opened = read_run(run)
-    training = Training(opened.task, model, rounding, opened.store, seed, opened.train)
+    training = TrainingSubject(opened.task, model, rounding, opened.store, seed, opened.train)
     verdicts = []
     for word in LAWS:
         if progress is not None:

@@ -13,16 +13,16 @@ from heddle.config.tasks import TaskSettings
 from heddle.data.batch import Batch
 from heddle.data.corpus import Part
 from heddle.errors import HeddleError, pluralize
-from heddle.generate.stream import Decoding
+from heddle.generate.stream import DecodingRules
 from heddle.generate.text import opening
 from heddle.model.head import LanguageHead
-from heddle.prove.training import Training
+from heddle.prove.training import TrainingSubject
 from heddle.prove.verdict import Comparison, NotApplicable
 
 READ = 1 << 22  # tokens of the training text that are searched for beginnings
 
 
-def started_texts(training: Training) -> Iterator[Comparison | str]:
+def started_texts(training: TrainingSubject) -> Iterator[Comparison | str]:
     """A text without a prompt, and one with, start from ids with which training's rows predict; no other start is accepted.
 
     Of an encoder-decoder, every row begins as its decoder does. Of a decoder alone, each document's first id is a target at what a
@@ -33,7 +33,7 @@ def started_texts(training: Training) -> Iterator[Comparison | str]:
         raise NotApplicable("this model writes no text")
     tokenizer, config = task.reading.tokenizer, model.config
     end = None if tokenizer is None or config.ids is not None else tokenizer.end_of_text
-    decoding = Decoding(model, SamplingConfig(), end)
+    decoding = DecodingRules(model, SamplingConfig(), end)
     if model.encoder is not None:
         yield from _answers(training, decoding.open(0, [], source=[0]).ids)
         return
@@ -55,7 +55,7 @@ def started_texts(training: Training) -> Iterator[Comparison | str]:
     yield from _beginnings(training, opened)
 
 
-def _beginnings(training: Training, opened: list[int]) -> Iterator[Comparison | str]:
+def _beginnings(training: TrainingSubject, opened: list[int]) -> Iterator[Comparison | str]:
     """The first ids of documents are targets where a text starts."""
     task, part = training.task, training.task.reading.part(held_out=False)
     found, seen, read, whole = Counter[int](), set[int](), 0, True
@@ -93,7 +93,7 @@ def _first_ids(part: Part) -> Counter[int]:
     return Counter(np.asarray(part.tokens)[starts[~empty]].tolist())
 
 
-def _answers(training: Training, opened: list[int]) -> Iterator[Comparison | str]:
+def _answers(training: TrainingSubject, opened: list[int]) -> Iterator[Comparison | str]:
     """Every row of an encoder-decoder begins as its decoder does, and predicts from there."""
     rows = training.batch
     first = rows.tokens[:, : len(opened)]

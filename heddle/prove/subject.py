@@ -167,7 +167,7 @@ class Subject:
             hook.remove()
         return looked_up[-1], hidden  # an encoder's source comes first, where both have one table
 
-    def told(self, length: int) -> set[int]:
+    def reachable(self, length: int) -> set[int]:
         """How many steps back, below `length`, a token of the decoder may be told of by all layers together."""
         found = {0}
         for block in self.config.last()[1].blocks:

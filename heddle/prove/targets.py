@@ -11,14 +11,14 @@ from heddle.data.batch import Batch
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
 from heddle.prove.rows import by_token, documents, narrowed, targeted
-from heddle.prove.training import SHORTEST, Training
+from heddle.prove.training import SHORTEST, TrainingSubject
 from heddle.prove.verdict import Comparison, NotApplicable
 
 LONGEST = 256  # tokens of a text that are read one by one
 SEARCHED = 32  # steps whose targets are searched for their own ids
 
 
-def future_of_targets(training: Training) -> Iterator[Comparison | str]:
+def future_of_targets(training: TrainingSubject) -> Iterator[Comparison | str]:
     """A target's loss does not depend on its own token or on what comes after it (L0-87, L1-24).
 
     A decoder reads the target's token one place to the right of where it is predicted; changed there, with all that follows, it
@@ -68,7 +68,7 @@ def _some(scored: Tensor, generator: torch.Generator) -> list[Tensor]:
     return [scored.int().argmax(1), *drawn, _last(scored)]
 
 
-def _hidden_ids(training: Training) -> Iterator[Comparison | str]:
+def _hidden_ids(training: TrainingSubject) -> Iterator[Comparison | str]:
     """How often the input has a target's own id at its place, beside how often it is meant to."""
     meant, shown, count, marks = training.task.shown(), 0, 0, set[int]()
     tokenizer = training.task.reading.tokenizer
@@ -95,7 +95,7 @@ def _hidden_ids(training: Training) -> Iterator[Comparison | str]:
     yield f"{count - shown:,} of {count:,} targets are hidden; the others are shown on purpose, {meant:.1%} of all are meant to be"
 
 
-def stepwise_losses(training: Training) -> Iterator[Comparison | str]:
+def stepwise_losses(training: TrainingSubject) -> Iterator[Comparison | str]:
     """The losses of one pass over a text are those of decoding it token by token with a cache (L2-08).
 
     A prefix is read in the first call, as a prompt is.

@@ -22,7 +22,7 @@ from heddle.model.transformer import Transformer
 from heddle.prove.rows import by_token, narrowed
 from heddle.prove.verdict import ALLOWED, Comparison, Trace
 from heddle.tasks.objective import CrossEntropy
-from heddle.tasks.task import Examples, Task
+from heddle.tasks.task import ExampleIndices, Task
 from heddle.train import step
 from heddle.train.optimizer import Optimizer
 
@@ -34,7 +34,7 @@ ROOM = 3e9  # parameters times tokens: how much of a batch is looked at
 SHORTEST = 64  # tokens of a row that are looked at, however large the model
 
 
-class Training:
+class TrainingSubject:
     """A task and a model that was trained on it, in fp64 and without dropout.
 
     Args:
@@ -70,7 +70,7 @@ class Training:
         self.bitwise = not any(isinstance(block.ffn, MoEConfig) for block in blocks)
 
     @cached_property
-    def examples(self) -> Examples:
+    def examples(self) -> ExampleIndices:
         """The first examples of the first step: a power of two of them, as many as are affordable."""
         found = self.task.examples(0)
         there = len(found.places)
@@ -102,7 +102,7 @@ class Training:
         """The loss and the gradient of this batch, in one piece."""
         return gradients(self.objective, [self.batch])
 
-    def read(self, examples: Examples) -> Batch:
+    def read(self, examples: ExampleIndices) -> Batch:
         """A batch, as far as it is looked at."""
         batch = self.task.batch(examples)
         return narrowed(batch, self.width) if self.width < batch.tokens.shape[1] else batch
@@ -138,7 +138,7 @@ class Training:
         return batch.tokens.numel() + (0 if batch.source is None else batch.source.numel())
 
 
-Law = Callable[[Training], Iterator[Comparison | str]]
+Law = Callable[[TrainingSubject], Iterator[Comparison | str]]
 """What a law compares, and remarks on what was looked at."""
 
 

@@ -27,13 +27,13 @@ from heddle.runs.plan import Plan as Plan
 from heddle.runs.plan import plan as plan
 from heddle.runs.plot import plot_runs as plot_runs
 from heddle.runs.prepare import prepare as prepare
-from heddle.runs.seed_statistics import Spread as Spread
-from heddle.runs.seed_statistics import spread as spread
+from heddle.runs.seed_statistics import SeedStatistics as SeedStatistics
+from heddle.runs.seed_statistics import seed_statistics as seed_statistics
 from heddle.runs.session import Session as Session
 from heddle.runs.session import open_session as open_session
 from heddle.runs.show import show_step as show_step
 from heddle.runs.sweep import Member as Member
-from heddle.runs.sweep import spreads as spreads
+from heddle.runs.sweep import statistics_by_variant as statistics_by_variant
 from heddle.runs.sweep import sweep as sweep
 from heddle.runs.trainer import Interrupted as Interrupted
 from heddle.runs.trainer import Trainer as Trainer
@@ -42,8 +42,8 @@ __all__ = [
     "Interrupted",
     "Member",
     "Plan",
+    "SeedStatistics",
     "Session",
-    "Spread",
     "Trainer",
     "compare_runs",
     "extend",
@@ -53,9 +53,9 @@ __all__ = [
     "plot_runs",
     "prepare",
     "runs_in",
+    "seed_statistics",
     "show_step",
-    "spread",
-    "spreads",
+    "statistics_by_variant",
     "sweep",
     "tokenizer_for",
     "write_csv",

@@ -9,7 +9,7 @@ CHANGEABLE = (
 )
 
 
-def lasting(config: SavedConfig) -> SavedConfig:
+def resume_identity(config: SavedConfig) -> SavedConfig:
     """A run's config without the settings that may change: equal for all checkpoints of one run."""
     if config.train is None or config.chosen is None:
         return config

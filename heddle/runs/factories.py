@@ -9,7 +9,7 @@ from heddle.config.keywords import ModelSettings
 from heddle.config.run import ModelChoice, RunConfig
 from heddle.config.tasks import TaskSettings
 from heddle.convert.heads import with_family_head
-from heddle.data.in_memory import Given
+from heddle.data.in_memory import InMemoryData
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
@@ -102,9 +102,9 @@ def model_for(
     return model
 
 
-def _given(task: str | TaskSettings, data: Any, columns: Mapping[str, str] | None, skip_invalid: bool) -> Given:
+def _given(task: str | TaskSettings, data: Any, columns: Mapping[str, str] | None, skip_invalid: bool) -> InMemoryData:
     run = _run(task, columns)
-    return Given(data, run.task, run.data.override({"skip_invalid": skip_invalid}))
+    return InMemoryData(data, run.task, run.data.override({"skip_invalid": skip_invalid}))
 
 
 def _run(task: str | TaskSettings, columns: Mapping[str, str] | None) -> RunConfig:

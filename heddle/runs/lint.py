@@ -14,16 +14,16 @@ from heddle.data.base import PARTS
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.corpus import Part
 from heddle.data.pack import Packing
-from heddle.data.raw import Examples, Material, Texts, material
-from heddle.data.record_stats import ExamplesTally
+from heddle.data.raw import RawDataset, RawRecords, RawText, open_dataset
+from heddle.data.record_stats import RecordStats
 from heddle.data.record_store import RecordStore
 from heddle.data.records import Records
 from heddle.data.sources.examples import Example
 from heddle.data.sources.files import STDIN
 from heddle.data.sources.lint import MANY, Finding, RecordLint, TextLint, of_notes
 from heddle.errors import HeddleError
-from heddle.runs.session import Run, read_run
-from heddle.runs.token_cache import given_tokenizer
+from heddle.runs.session import OpenedRun, read_run
+from heddle.runs.token_cache import start_tokenizer
 from heddle.tasks.chat import ChatTask
 from heddle.tasks.contrastive import ContrastiveTask
 from heddle.tasks.record_rows import PackedRecords
@@ -41,31 +41,31 @@ def lint_sources(config: RunConfig) -> list[Finding]:
     Raises:
         HeddleError: the sources cannot be read.
     """
-    given = given_tokenizer(config)
+    given = start_tokenizer(config)
     special = (
         [END_OF_TEXT, *config.data.special_tokens, *config.task.special_tokens] if given is None else given.special
     )
-    with material(config.data, config.task) as found:
+    with open_dataset(config.data, config.task) as found:
         found.counts = True
         return list(_in_sources(found, special))
 
 
-def _in_sources(found: Material, special: Iterable[str]) -> Iterator[Finding]:
-    if isinstance(found, Examples):
+def _in_sources(found: RawDataset, special: Iterable[str]) -> Iterator[Finding]:
+    if isinstance(found, RawRecords):
         examples = found
-        counted = ExamplesTally(examples.share, examples.labels)
+        counted = RecordStats(examples.share, examples.labels)
         for example in examples.examples():
             counted.add(example)
         yield from of_notes(examples.notes)
         below = counted.hold_out()
 
         def read() -> Iterator[tuple[str, Example]]:
-            tally = ExamplesTally(examples.share, examples.labels, below)
+            tally = RecordStats(examples.share, examples.labels, below)
             for example in examples.examples():
                 yield tally.add(example) or example.part or "train", example
 
         yield from RecordLint(read, special).findings(examples.labels)
-    elif isinstance(found, Texts):
+    elif isinstance(found, RawText):
         lint = TextLint("document", special)
         for document in found.documents():
             lint.add([document.text], document.origin, document.part or "train")
@@ -91,7 +91,7 @@ def lint_run(run: str | Path) -> list[Finding]:
     return [*found, *_in_batches(opened), *_in_changed_sources(opened)]
 
 
-def _in_records(run: Run, store: RecordStore) -> Iterator[Finding]:
+def _in_records(run: OpenedRun, store: RecordStore) -> Iterator[Finding]:
     task = run.task()
     for name in PARTS:
         records: Records = getattr(store, name)
@@ -152,7 +152,7 @@ def out_of_range(ids: np.ndarray, vocab_size: int, where: str) -> Iterator[Findi
         )  # fmt: skip
 
 
-def _in_batches(run: Run) -> Iterator[Finding]:
+def _in_batches(run: OpenedRun) -> Iterator[Finding]:
     """What the first steps' batches have, or never have."""
     task = run.task()
     special, end = set(run.tokenizer.special.values()), run.tokenizer.end_of_text
@@ -184,7 +184,7 @@ def _in_batches(run: Run) -> Iterator[Finding]:
 
 
 def doubled_beginnings(batch: Batch, special: set[int]) -> int:
-    """Texts that start with the same special id twice."""
+    """RawText that start with the same special id twice."""
     first, second = batch.tokens[:, :-1], batch.tokens[:, 1:]
     segment = batch.layout.segment
     starts = beginnings(batch)[:, :-1] & (segment[:, :-1] == segment[:, 1:])
@@ -196,21 +196,21 @@ def beginnings(batch: Batch) -> Bool[Tensor, "B T"]:
     return (batch.layout.position == 0) & batch.layout.real
 
 
-def _one_text(run: Run) -> bool:
+def _one_text(run: OpenedRun) -> bool:
     """Whether the run learns from one document, which has no end but its own."""
     return not isinstance(run.store, RecordStore) and run.store.split["by"] == "characters"
 
 
-def _in_changed_sources(run: Run) -> Iterator[Finding]:
+def _in_changed_sources(run: OpenedRun) -> Iterator[Finding]:
     """Whether the sources are what was tokenised, if they are still there."""
     data, task = run.config.data, run.config.task
     if data is None or task is None or not data.sources or set(STDIN) & {*data.sources, *data.validation_sources}:
         return
     wrong, where = "", ", ".join(data.sources)
     try:
-        with material(data, task) as found:
+        with open_dataset(data, task) as found:
             found.read(lambda line: None)
-            if isinstance(found, Examples | Texts) and found.described.sha256 != run.store.sources:
+            if isinstance(found, RawRecords | RawText) and found.described.sha256 != run.store.sources:
                 wrong = "sources have changed since they were tokenised"
     except HeddleError as error:
         wrong, where = f"sources cannot be read any more ({error})", ""

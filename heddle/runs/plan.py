@@ -24,7 +24,7 @@ from heddle.model.device import has_compiler
 from heddle.model.precision import DTYPES
 from heddle.runs.need import Need, check_memory, check_rows, held_by_process
 from heddle.tasks.table import make_task
-from heddle.tasks.task import Reading, Task
+from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.length import SAVING, SHARE, Evaluations, steps_asked, steps_within, warmup_of
 from heddle.train.model_selection import check_outcome
@@ -96,7 +96,7 @@ def plan(
     torch.set_num_threads(threads)
     keep_memory()
     smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
-    reading = Reading(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
+    reading = DataSpec(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
     batch, least = batch_size(config, smallest.context, device)
     rows, padded = max(1, batch // train.accumulate), padded_tokens(config, batch * smallest.context)
     # Refuses texts that are too short for it.
@@ -157,7 +157,7 @@ def _pace(train: TrainConfig, steps: int, every: int, dim: int, started: bool) -
     }
 
 
-def _precision(config: RunConfig, reading: Reading, device: str, need: Need) -> str:
+def _precision(config: RunConfig, reading: DataSpec, device: str, need: Need) -> str:
     """The precision asked for, or the one that trains faster."""
     train, model = config.train, reading.model
     if train.precision != "auto":
@@ -169,7 +169,7 @@ def _precision(config: RunConfig, reading: Reading, device: str, need: Need) -> 
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SizeCandidate:
     """A model that may be trained, with its measurements."""
 
     model: TransformerConfig
@@ -180,14 +180,14 @@ class Candidate:
 
 def _sized(
     config: RunConfig,
-    reading: Reading,
+    reading: DataSpec,
     small: Task,
     need: Need,
     batch: int,
     device: str,
     precision: str,
     start: TransformerConfig | None = None,
-) -> Candidate:
+) -> SizeCandidate:
     """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
 
     The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
@@ -201,11 +201,11 @@ def _sized(
         model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start, classes)
         return model, need.bytes(model, precision, measurable(train, model))
 
-    def candidate(model: TransformerConfig, memory: int) -> Candidate:
+    def candidate(model: TransformerConfig, memory: int) -> SizeCandidate:
         few = _measured_rows(rows, model)
         by_onednn = pick_products(train.products, model, few * model.context, device, precision)
         rate = measure(replace(reading, model=model, rows=few), device, precision, config, by_onednn)
-        return Candidate(model, memory, by_onednn, rate)
+        return SizeCandidate(model, memory, by_onednn, rate)
 
     def enough(model: TransformerConfig, rate: float) -> bool:
         time = 60 * (train.minutes or MINUTES)
@@ -238,7 +238,9 @@ def _sized(
     return best
 
 
-def _compile(config: RunConfig, reading: Reading, found: Candidate, device: str, precision: str, tokens: int) -> bool:
+def _compile(
+    config: RunConfig, reading: DataSpec, found: SizeCandidate, device: str, precision: str, tokens: int
+) -> bool:
     """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster.
 
     Raises:

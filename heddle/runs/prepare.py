@@ -16,7 +16,7 @@ from heddle.config.saved import Chosen, SavedConfig, TakenVectors
 from heddle.config.tasks import ChatConfig, TaskConfig
 from heddle.convert.heads import with_family_head
 from heddle.convert.word_vectors import VECTORS, find_rows, read_vectors, save_rows, vector_width
-from heddle.data.raw import Material, Tell, material
+from heddle.data.raw import RawDataset, Tell, open_dataset
 from heddle.data.record_store import Store
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
@@ -26,23 +26,23 @@ from heddle.model.lora import adapt
 from heddle.runs.plan import CONTEXT, DEPTHS, Plan, plan
 from heddle.runs.token_cache import (
     DATA,
+    CacheKey,
     Tokens,
-    Wanted,
+    cache_key,
     check_tokenizer,
-    find_tokens,
-    given_tokenizer,
+    link,
+    lookup,
     make_tokens,
     read_tokenizer,
-    take,
-    wanted,
+    start_tokenizer,
 )
 from heddle.tasks.table import make_task
-from heddle.tasks.task import MULTIPLE, Reading
+from heddle.tasks.task import MULTIPLE, DataSpec
 from heddle.text.base import Kind
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.weights.checkpoints import TOKENIZER
-from heddle.weights.files import being_written, sweep, write_directory
+from heddle.weights.files import being_written, remove_leftovers, write_directory
 from heddle.weights.run import load, read_config
 from heddle.weights.start import START, cut_tensors, grown, is_head, load_start, save_start
 
@@ -102,11 +102,11 @@ def prepare(
     if vectors is not None:
         check_width(config, vectors, smallest)
     if run.parent.is_dir():
-        sweep(run.parent)
-    with material(config.data, config.task, again=bool(texts_of)) as found:
+        remove_leftovers(run.parent)
+    with open_dataset(config.data, config.task, again=bool(texts_of)) as found:
         tell(f"reading {name_sources(config.data)}")
-        needs = wanted(config, found)
-        tokens = find_tokens(config, needs, [*map(Path, texts_of)], tell)
+        needs = cache_key(config, found)
+        tokens = lookup(config, needs, [*map(Path, texts_of)], tell)
         if tokens is None:
             tell(found.read(tell))
         if vectors is not None:
@@ -119,7 +119,7 @@ def prepare(
 
             def cut() -> Store:
                 return (
-                    take(tokens, partial / DATA)
+                    link(tokens, partial / DATA)
                     if tokens
                     else make_tokens(config, found, needs, partial, tokenizer, tell)
                 )
@@ -151,7 +151,7 @@ def fill(
     store = cut()
     tell("measuring this machine")
     planned = plan(config, store, tokenizer, pick_device(config.train.device).type, taken, start)
-    reading = Reading(
+    reading = DataSpec(
         store.corpus,
         planned.model,
         planned.chosen.batch,
@@ -176,7 +176,7 @@ def fill(
 
 def with_new_tokens(config: RunConfig, start: TransformerConfig | None, tell: Tell) -> TransformerConfig | None:
     """The model to start from with room for the special tokens that its tokenizer gets."""
-    before, after = read_tokenizer(config), given_tokenizer(config)
+    before, after = read_tokenizer(config), start_tokenizer(config)
     if start is None or before is None or after is None or before.vocab_size == after.vocab_size:
         return start
     new = [name for name in after.special if name not in before.special]
@@ -264,7 +264,9 @@ def name_sources(data: DataConfig) -> str:
     )
 
 
-def make_tokenizer(config: RunConfig, found: Material, needs: Wanted, tokens: Tokens | None, tell: Tell) -> Tokenizer:
+def make_tokenizer(
+    config: RunConfig, found: RawDataset, needs: CacheKey, tokens: Tokens | None, tell: Tell
+) -> Tokenizer:
     """The tokenizer that a config asks for: given, or trained on the text, by this run or by the one that made the tokens."""
     data = config.data
     if needs.tokenizer is not None:

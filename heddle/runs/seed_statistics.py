@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 
 @displayed()
-class Spread(NamedTuple):
+class SeedStatistics(NamedTuple):
     """What runs that differ only in their seed say about a result.
 
     Attributes:
@@ -31,14 +31,14 @@ class Spread(NamedTuple):
 
 
 @checked(results=SOME)
-def spread(results: Sequence[float]) -> Spread:
+def seed_statistics(results: Sequence[float]) -> SeedStatistics:
     """The mean of results and how sure it is, if they are normally distributed (Student 1908)."""
     mean = fmean(results)
     if len(results) == 1:
-        return Spread(1, mean)
+        return SeedStatistics(1, mean)
     deviation = stdev(results)
     half = quantile(len(results) - 1) * deviation / sqrt(len(results))
-    return Spread(len(results), mean, deviation, mean - half, mean + half)
+    return SeedStatistics(len(results), mean, deviation, mean - half, mean + half)
 
 
 @checked(freedom=at_least(1))

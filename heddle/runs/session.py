@@ -27,18 +27,18 @@ from heddle.model.lora import adapt
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import has_onednn
-from heddle.runs.changeable import lasting
+from heddle.runs.changeable import resume_identity
 from heddle.tasks.table import make_task
-from heddle.tasks.task import MULTIPLE, Reading, Task
+from heddle.tasks.task import MULTIPLE, DataSpec, Task
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
-from heddle.train.model_selection import Published, averaged_steps, published, restored
+from heddle.train.model_selection import SelectedWeights, averaged_steps, restore, selected_weights
 from heddle.train.optimizer import Optimizer
 from heddle.train.ranks import Ranks, join_ranks
 from heddle.train.runtime import keep_memory
 from heddle.train.training import Training, moving_average
 from heddle.weights.average import mean_of
 from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
-from heddle.weights.files import Hold, sweep
+from heddle.weights.files import Hold, remove_leftovers
 from heddle.weights.run import damage, newest_valid, read_config, read_state, save_checkpoint
 from heddle.weights.start import START, load_start
 from heddle.weights.tensors import compare, specs_of
@@ -48,7 +48,7 @@ MASTER = "master/"  # the names of weights in a checkpoint whose own weights are
 
 @displayed()
 @dataclass(frozen=True)
-class Run:
+class OpenedRun:
     """A run directory, read and, for training, locked.
 
     Attributes:
@@ -73,7 +73,7 @@ class Run:
     def task(self) -> Task:
         """What it learns."""
         kind = self.config.task or NextTokenConfig()
-        reading = Reading(
+        reading = DataSpec(
             corpus=self.store.corpus,
             model=self.config.model,
             rows=self.chosen.batch,
@@ -93,7 +93,7 @@ def layout_of(config: SavedConfig) -> TextLayout:
 
 @displayed()
 @dataclass(frozen=True)
-class Opening:
+class ResumeReport:
     """What was found when a run was opened.
 
     Attributes:
@@ -123,8 +123,8 @@ class Session(Training):
         opening: what was found when the run was opened.
     """
 
-    run: Run
-    opening: Opening
+    run: OpenedRun
+    opening: ResumeReport
 
     def kept(self) -> str:
         """The last good checkpoint, in words."""
@@ -149,14 +149,14 @@ class Session(Training):
             weights = {name: each for name, each in weights.items() if name not in self.optimizer.frozen}
         save_checkpoint(run.directory, self.step, weights, optimizer, state, run.train.keep, also, whole)
 
-    def finish(self) -> Published:
+    def finish(self) -> SelectedWeights:
         """Give the model the weights to publish (see `heddle.train.model_selection`); training cannot continue from them.
 
         Raises:
             HeddleError: a checkpoint that is needed is missing or damaged.
         """
         run = self.run
-        found = published(run.train, run.chosen, self.step, self.best)
+        found = selected_weights(run.train, run.chosen, self.step, self.best)
         folders = [run.directory / CHECKPOINTS / f"step-{step}" for step in reversed(found.steps)]
         self.ranks.wait()  # for the leader's last checkpoint
         self.adopt(self.weights() if found.steps == (self.step,) else mean_of(folders))
@@ -187,7 +187,7 @@ def open_session(run: str | Path) -> Session:
         raise
 
 
-def read_run(run: Path) -> Run:
+def read_run(run: Path) -> OpenedRun:
     """Read a run's files and compare them with each other.
 
     Raises:
@@ -208,10 +208,10 @@ def read_run(run: Path) -> Run:
             f"{run}: tokenizer.json has {tokenizer.vocab_size} ids, config.json {config.model.vocab_size}"
         )
     store.verify()
-    return Run(run, config, config.train, config.chosen, tokenizer, store)
+    return OpenedRun(run, config, config.train, config.chosen, tokenizer, store)
 
 
-def _start(run: Run, ranks: Ranks) -> Session:
+def _start(run: OpenedRun, ranks: Ranks) -> Session:
     """Build everything, and restore the newest valid checkpoint."""
     keep_memory()
     config, train, chosen = run.config, run.train, run.chosen
@@ -219,7 +219,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
     ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
-            sweep(folder)  # remove what a killed training left, before reading anything
+            remove_leftovers(folder)  # remove what a killed training left, before reading anything
     ranks.wait()
     source, notes = newest_valid(run.directory)
     damaged = damage(run.directory)
@@ -249,7 +249,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
     eager = task.minimised(model, train)  # after the model is in its working precision
     return Session(
         run=run,
-        opening=Opening(source, notes, damaged, precision, peak, moved),
+        opening=ResumeReport(source, notes, damaged, precision, peak, moved),
         train=train,
         learning_rate=chosen.learning_rate,
         warmup=chosen.warmup,
@@ -262,7 +262,7 @@ def _start(run: Run, ranks: Ranks) -> Session:
         step=0 if before is None else int(before.state["step"]),
         ranks=ranks,
         ema=moving_average(train, optimizer, {name: before.model[name] for name in masters} if before else {}),
-        best=None if before is None else restored(before.state, train, chosen),
+        best=None if before is None else restore(before.state, train, chosen),
     )
 
 
@@ -288,9 +288,9 @@ def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) ->
     return precision, peak, moved
 
 
-def _read(run: Run, checkpoint: Path) -> CheckpointState:
+def _read(run: OpenedRun, checkpoint: Path) -> CheckpointState:
     """Read a checkpoint; one that does not belong to the run's other files is refused."""
-    if lasting(read_config(checkpoint)) != lasting(run.config):
+    if resume_identity(read_config(checkpoint)) != resume_identity(run.config):
         raise HeddleError(
             f"{run.directory / CONFIG} is not the one that {checkpoint.name} was trained with; "
             f"restore it: cp {checkpoint / CONFIG} {run.directory / CONFIG}"

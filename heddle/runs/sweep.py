@@ -18,7 +18,7 @@ from heddle.errors import HeddleError
 from heddle.runs.compare import differences, flat
 from heddle.runs.plan import CONTEXT, DEPTHS
 from heddle.runs.prepare import check_trainable, prepare
-from heddle.runs.seed_statistics import Spread, spread
+from heddle.runs.seed_statistics import SeedStatistics, seed_statistics
 from heddle.runs.session import Session
 from heddle.runs.trainer import Trainer
 from heddle.train.ranks import join_ranks
@@ -214,7 +214,7 @@ def _train(path: Path, settings: Mapping[str, Any], how: Any, tell: Tell, watch:
 
 
 @checked()
-def spreads(outcomes: Sequence[Member]) -> list[tuple[dict[str, Any], Spread]]:
+def statistics_by_variant(outcomes: Sequence[Member]) -> list[tuple[dict[str, Any], SeedStatistics]]:
     """For each combination of settings apart from the seed, the spread of the final validation loss; diverged runs are left out."""
     groups: list[tuple[dict[str, Any], list[float]]] = []
     for outcome in outcomes:
@@ -223,4 +223,4 @@ def spreads(outcomes: Sequence[Member]) -> list[tuple[dict[str, Any], Spread]]:
         if losses is None:
             groups.append((settings, losses := []))
         losses += [] if outcome.loss is None else [outcome.loss]
-    return [(settings, spread(losses)) for settings, losses in groups if losses]
+    return [(settings, seed_statistics(losses)) for settings, losses in groups if losses]

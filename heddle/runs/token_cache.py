@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from heddle.config.run import RunConfig
 from heddle.config.tasks import ChatConfig
 from heddle.data.base import META
-from heddle.data.origin import Origin, recipe_differences
-from heddle.data.raw import Material, Tell
+from heddle.data.provenance import Provenance, recipe_differences
+from heddle.data.raw import RawDataset, Tell
 from heddle.data.record_store import Store, open_store
 from heddle.data.sources.files import STDIN
 from heddle.errors import HeddleError
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import Tokenizer, add_special_tokens, load_tokenizer
 from heddle.weights.checkpoints import TOKENIZER
-from heddle.weights.files import being_written, sweep, write_directory
+from heddle.weights.files import being_written, remove_leftovers, write_directory
 
 DATA = "data"  # where a run keeps its tokens
 
@@ -30,16 +30,16 @@ class Tokens(NamedTuple):
     tokenizer: Path
 
 
-class Wanted(NamedTuple):
+class CacheKey(NamedTuple):
     """What a run needs its tokens to be made from.
 
     Attributes:
-        origin: the sources and settings, and how the tokenizer is trained.
+        provenance: the sources and settings, and how the tokenizer is trained.
         tokenizer: the tokenizer that is given instead, or None.
         again: whether standard input, if it is a source, was read before, and so is not compared.
     """
 
-    origin: Origin
+    provenance: Provenance
     tokenizer: Tokenizer | None
     again: bool
 
@@ -54,19 +54,21 @@ class Wanted(NamedTuple):
             HeddleError: there is no such store, or it is damaged.
         """
         store = open_store(found.directory)
-        if store.origin is None:
+        if store.provenance is None:
             return ["it does not say what it was made from"]
         if load_tokenizer(found.tokenizer).fingerprint() != store.tokenizer:
             raise HeddleError(f"{found.tokenizer} is not the tokenizer that made the tokens in {found.directory}")
-        files = tuple(each for each in store.origin.sources if not (self.again and each.path in STDIN))
-        said = replace(store.origin, sources=files if sources else self.origin.sources).differences(self.origin)
-        if self.origin.recipe is not None:
-            return said + recipe_differences(store.origin.recipe, self.origin.recipe)
+        files = tuple(each for each in store.provenance.sources if not (self.again and each.path in STDIN))
+        said = replace(store.provenance, sources=files if sources else self.provenance.sources).differences(
+            self.provenance
+        )
+        if self.provenance.recipe is not None:
+            return said + recipe_differences(store.provenance.recipe, self.provenance.recipe)
         assert self.tokenizer is not None
         return said + ["the tokenizer is another one"] * (self.tokenizer.fingerprint() != store.tokenizer)
 
 
-def given_tokenizer(config: RunConfig) -> Tokenizer | None:
+def start_tokenizer(config: RunConfig) -> Tokenizer | None:
     """The tokenizer of the run to start from or of the file that is named, with the special tokens of heddle's chat template if the
     task needs them; None: one is trained on the text.
 
@@ -98,7 +100,7 @@ def check_tokenizer(config: RunConfig) -> None:
     Raises:
         HeddleError: a setting would have no effect.
     """
-    data, given = config.data, given_tokenizer(config)
+    data, given = config.data, start_tokenizer(config)
     asked = data.tokenizer_size != type(data).model_fields["tokenizer_size"].default
     if asked and (given is not None or recipe(config)["tokenizer_size"] is None):
         why = f"{data.tokenizer} have as many ids as there are" if given is None else "the tokenizer is given"
@@ -122,13 +124,13 @@ def recipe(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def wanted(config: RunConfig, found: Material) -> Wanted:
+def cache_key(config: RunConfig, found: RawDataset) -> CacheKey:
     """What a run needs its tokens to be made from; reads every source for its hash."""
-    given = given_tokenizer(config)
-    return Wanted(found.origin(recipe(config) if given is None else None), given, found.again)
+    given = start_tokenizer(config)
+    return CacheKey(found.provenance(recipe(config) if given is None else None), given, found.again)
 
 
-def find_tokens(config: RunConfig, needs: Wanted, runs: Sequence[Path], tell: Tell) -> Tokens | None:
+def lookup(config: RunConfig, needs: CacheKey, runs: Sequence[Path], tell: Tell) -> Tokens | None:
     """Tokens that a run can use: those of its `data.store`, if it is there, or of one of some runs.
 
     Raises:
@@ -148,7 +150,7 @@ def find_tokens(config: RunConfig, needs: Wanted, runs: Sequence[Path], tell: Te
     return None
 
 
-def _in_store(place: str, needs: Wanted) -> Tokens | None:
+def _in_store(place: str, needs: CacheKey) -> Tokens | None:
     """The tokens of `data.store`; None if nothing is there yet."""
     found = Tokens(Path(place), Path(place) / TOKENIZER)
     if being_written(found.directory):
@@ -163,7 +165,7 @@ def _in_store(place: str, needs: Wanted) -> Tokens | None:
     return found
 
 
-def _in_runs(needs: Wanted, runs: Sequence[Path], tell: Tell) -> Tokens | None:
+def _in_runs(needs: CacheKey, runs: Sequence[Path], tell: Tell) -> Tokens | None:
     """The tokens of the first run that has what is needed; says why those of a run with the same settings are not used."""
     for run in runs:
         found = Tokens(run / DATA, run / TOKENIZER)
@@ -179,7 +181,7 @@ def _in_runs(needs: Wanted, runs: Sequence[Path], tell: Tell) -> Tokens | None:
     return None
 
 
-def take(found: Tokens, directory: Path) -> Store:
+def link(found: Tokens, directory: Path) -> Store:
     """A run's own `data/` with the files of another store: linked, so that the run lasts if the other is removed.
 
     On another file system they are symbolic links. `meta.json`, which has the hashes, is always copied.
@@ -187,11 +189,11 @@ def take(found: Tokens, directory: Path) -> Store:
     directory.mkdir()
     shutil.copyfile(found.directory / META, directory / META)
     for name in open_store(found.directory).files:
-        _link(found.directory / name, directory / name)
+        _link_file(found.directory / name, directory / name)
     return open_store(directory)
 
 
-def _link(file: Path, target: Path) -> None:
+def _link_file(file: Path, target: Path) -> None:
     # The file itself, in case it is a link.
     file = file.resolve()
     try:
@@ -201,21 +203,21 @@ def _link(file: Path, target: Path) -> None:
 
 
 def make_tokens(
-    config: RunConfig, found: Material, needs: Wanted, run: Path, tokenizer: Tokenizer, tell: Tell
+    config: RunConfig, found: RawDataset, needs: CacheKey, run: Path, tokenizer: Tokenizer, tell: Tell
 ) -> Store:
     """Tokenise into a run's directory, or into `data.store`, from which the run takes it."""
     place, run = config.data.store, run / DATA
     tell("cutting the text into tokens")
     if place is None:
-        store, said = found.cut(run, tokenizer, tell, needs.origin)
+        store, said = found.tokenize(run, tokenizer, tell, needs.provenance)
     else:
         shared = Tokens(Path(place), Path(place) / TOKENIZER)
         if shared.directory.parent.is_dir():
-            sweep(shared.directory.parent)  # what a killed run left
+            remove_leftovers(shared.directory.parent)  # what a killed run left
         with write_directory(shared.directory) as partial:
             tokenizer.save(partial / TOKENIZER)
-            _, said = found.cut(partial, tokenizer, tell, needs.origin)
-        store, said = take(shared, run), [*said, f"{place} keeps the tokens for other runs"]
+            _, said = found.tokenize(partial, tokenizer, tell, needs.provenance)
+        store, said = link(shared, run), [*said, f"{place} keeps the tokens for other runs"]
     for line in said:
         tell(line)
     return store

@@ -23,7 +23,7 @@ from heddle.runs.session import open_session
 from heddle.tasks.task import Task
 from heddle.train.evaluate import Evaluation, evaluate
 from heddle.train.length import Evaluations, step_size
-from heddle.train.model_selection import Published
+from heddle.train.model_selection import SelectedWeights
 from heddle.train.report import Report
 from heddle.train.training import Reader, tell
 from heddle.weights.files import WriteError
@@ -60,7 +60,7 @@ class Trainer:
     def __init__(self, run: str | Path, readers: Sequence[Reader] = ()) -> None:
         self.session = open_session(run)
         self.readers = list(readers)
-        self.published: Published | None = None
+        self.published: SelectedWeights | None = None
         self.stop = threading.Event()
         self._scored: tuple[int, Evaluation] | None = None  # the newest evaluation and its step
         self._signal: int = signal.SIGINT
@@ -102,7 +102,9 @@ class Trainer:
             with self._stoppable():
                 while session.step < chosen.steps and not session.stopped_early:
                     ended = tell(readers, self._one_step())
-                    best, ended = self._look(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
+                    best, ended = (
+                        self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
+                    )
                     stop, session.ended = self._any_rank(self.stop.is_set(), ended)
                     early = session.stopped_early
                     if metrics and (session.due(chosen.save_every) or best or early or stop):
@@ -115,14 +117,14 @@ class Trainer:
             if metrics:
                 metrics.close()
 
-    def _look(self, readers: Sequence[Reader], ended: bool) -> tuple[bool, bool]:
+    def _evaluate_if_due(self, readers: Sequence[Reader], ended: bool) -> tuple[bool, bool]:
         """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, and whether a reader ends it."""
         loss = 0.0
         if self.session.ranks.leads:
             report = self._score()
             ended |= tell(readers, report)
             loss = report.values["validation_loss"]
-        return self.session.judge(self.session.ranks.total(loss)), ended
+        return self.session.update_best(self.session.ranks.total(loss)), ended
 
     def _any_rank(self, *asked: bool) -> tuple[bool, ...]:
         """Which of these are true on any rank: all of them stop after the same step."""
@@ -159,14 +161,14 @@ class Trainer:
         session = self.session
         self.published = session.finish()
         adapter = session.merge()
-        result = self._known() if adapter is None else None
+        result = self._reusable_score() if adapter is None else None
         result = result or evaluate(session.model, session.task, most=self.ending)
         if session.ranks.leads:
             extra = {"evaluation": result.to_dict(), "weights": self.published.to_dict()}
             publish(session.run.directory, session.weights(), session.step, extra, adapter)
         return result
 
-    def _known(self) -> Evaluation | None:
+    def _reusable_score(self) -> Evaluation | None:
         """The evaluation of the last step, if it scored everything held out with the weights that are published now."""
         if self._scored is None or self.published is None:
             return None

@@ -10,6 +10,6 @@ In reading order:
 """
 
 from heddle.serve.app import make_app as make_app
-from heddle.serve.served import Run as Run
+from heddle.serve.served import ServedRun as ServedRun
 
-__all__ = ["Run", "make_app"]
+__all__ = ["ServedRun", "make_app"]

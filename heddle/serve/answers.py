@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from heddle.generate.logprobs import Drawn
+from heddle.generate.logprobs import SampledToken
 from heddle.generate.text import spelled
-from heddle.serve.served import Prompt, Served, size
-from heddle.serve.worker import Part
+from heddle.serve.served import Prompt, ServedModel, size
+from heddle.serve.worker import Chunk
 from heddle.text.tokenizer import Tokenizer
 
 REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 
-class Spelling:
+class ByteDecoder:
     """Bytes of ids one after another, and where the text of each begins.
 
     Args:
@@ -32,14 +32,14 @@ class Spelling:
     def __init__(
         self, tokenizer: Tokenizer, previous: int | None = None, start: int = 0, silent: Sequence[int] = ()
     ) -> None:
-        self.tokenizer, self.previous, self.place, self.silent = tokenizer, previous, start, set(silent)
+        self.tokenizer, self.previous, self.place, self.bos_prefix = tokenizer, previous, start, set(silent)
         self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, drawn: Drawn) -> "Spelled":
+    def push(self, drawn: SampledToken) -> "DecodedToken":
         """How a drawn id is spelled here, and the alternatives to it."""
-        if self.previous is None and drawn.id in self.silent:
-            self.silent.discard(drawn.id)
-            return Spelled(drawn.id, b"", drawn.logprob, (), self.place)
+        if self.previous is None and drawn.id in self.bos_prefix:
+            self.bos_prefix.discard(drawn.id)
+            return DecodedToken(drawn.id, b"", drawn.logprob, (), self.place)
         added = self._bytes(drawn.id)
         others = tuple(Alternative(id, self._bytes(id), logprob) for id, logprob in drawn.top)
         self.previous = drawn.id
@@ -47,7 +47,7 @@ class Spelling:
             self.place += len(self._characters.decode(b"", final=True))
         place = self.place
         self.place += len(self._characters.decode(added))
-        return Spelled(drawn.id, added, drawn.logprob, others, place)
+        return DecodedToken(drawn.id, added, drawn.logprob, others, place)
 
     def _bytes(self, id: int) -> bytes:
         # A model may have more ids than its tokenizer: they are never drawn, but may be among the most probable, or in a prompt.
@@ -64,7 +64,7 @@ class Alternative(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spelled:
+class DecodedToken:
     """A token of an answer.
 
     Attributes:
@@ -95,8 +95,8 @@ class Spelled:
 
 def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """The text of ids."""
-    spelling = Spelling(tokenizer)
-    return _text(b"".join(spelling.push(Drawn(id, 0.0)).added for id in ids))
+    spelling = ByteDecoder(tokenizer)
+    return _text(b"".join(spelling.push(SampledToken(id, 0.0)).added for id in ids))
 
 
 @dataclass
@@ -115,18 +115,18 @@ class Choice:
 
     index: int
     prompt: Sequence[int]
-    spelling: Spelling
+    spelling: ByteDecoder
     text: str = ""
-    tokens: list[Spelled] = field(default_factory=list)
-    heard: tuple[Drawn, ...] = ()
+    tokens: list[DecodedToken] = field(default_factory=list)
+    heard: tuple[SampledToken, ...] = ()
     finish: str | None = None
 
     @classmethod
-    def start(cls, index: int, prompt: Sequence[int], served: Served, place: int = 0) -> "Choice":
+    def start(cls, index: int, prompt: Sequence[int], served: ServedModel, place: int = 0) -> "Choice":
         """A text that follows a prompt, and whose own first character is at this place in the answer."""
-        return cls(index, prompt, Spelling(served.tokenizer, prompt[-1] if prompt else None, place, served.forced))
+        return cls(index, prompt, ByteDecoder(served.tokenizer, prompt[-1] if prompt else None, place, served.forced))
 
-    def add(self, part: Part) -> None:
+    def add(self, part: Chunk) -> None:
         """Append a part."""
         self.text += part.text
         self.tokens.append(self.spelling.push(part.token))
@@ -141,7 +141,7 @@ def usage(prompts: Sequence[Prompt], choices: Sequence[Choice]) -> dict[str, int
 
 
 def completion_logprobs(
-    tokens: Sequence[Spelled], wanted: int | None, first: Spelled | None = None
+    tokens: Sequence[DecodedToken], wanted: int | None, first: DecodedToken | None = None
 ) -> dict[str, Any] | None:
     """Log probabilities of a completion.
 
@@ -163,7 +163,7 @@ def completion_logprobs(
     }
 
 
-def chat_logprobs(tokens: Sequence[Spelled], wanted: bool) -> dict[str, Any] | None:
+def chat_logprobs(tokens: Sequence[DecodedToken], wanted: bool) -> dict[str, Any] | None:
     """Log probabilities of a message."""
     if not wanted:
         return None

@@ -19,12 +19,21 @@ from starlette.exceptions import HTTPException
 from heddle import __version__
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
-from heddle.generate.logprobs import Drawn
+from heddle.generate.logprobs import SampledToken
 from heddle.generate.translate import translate
 from heddle.predict.classify import check_threshold, classify
 from heddle.predict.embed import embed, prompt_of, vector_width
 from heddle.predict.rows import check_texts
-from heddle.serve.answers import Choice, Spelled, Spelling, chat_logprobs, completion_logprobs, embeddings, spell, usage
+from heddle.serve.answers import (
+    ByteDecoder,
+    Choice,
+    DecodedToken,
+    chat_logprobs,
+    completion_logprobs,
+    embeddings,
+    spell,
+    usage,
+)
 from heddle.serve.errors import ERRORS, ApiError, unreadable
 from heddle.serve.guard import Guard
 from heddle.serve.metrics import Clock, Counted, Metrics
@@ -38,7 +47,7 @@ from heddle.serve.requests import (
     prompts_of,
     texts_of,
 )
-from heddle.serve.served import Prompt, Run, Served, refused, size
+from heddle.serve.served import Prompt, ServedModel, ServedRun, as_api_error, size
 from heddle.serve.streaming import ClientLeft, Limits, Stream, while_connected
 
 USED = ("prompt_tokens", "total_tokens")
@@ -47,7 +56,7 @@ MOST_PROMPTS = 2048
 Document = dict[str, Any]
 
 
-def make_app(runs: Sequence[Run], config: ServeConfig) -> FastAPI:
+def make_app(runs: Sequence[ServedRun], config: ServeConfig) -> FastAPI:
     """The application that serves these runs. It starts one thread for each, which ends when the application shuts down.
 
     Raises:
@@ -117,9 +126,9 @@ class Service:
         config: limits.
     """
 
-    def __init__(self, runs: Sequence[Run], config: ServeConfig) -> None:
+    def __init__(self, runs: Sequence[ServedRun], config: ServeConfig) -> None:
         self.config = config
-        self.served = {run.name: Served(run, config.engine) for run in runs}
+        self.served = {run.name: ServedModel(run, config.engine) for run in runs}
         self.metrics = Metrics(self.served)
         self.limits = Limits(config.seconds)
         self.loop: asyncio.AbstractEventLoop | None = None  # once it is served
@@ -182,16 +191,16 @@ class Service:
             served.check(prompt, "prompt")
         before = [spell(served.tokenizer, each) if isinstance(each, list) else each for each in given if echo]
         texts = [text for text in before or [""] * len(given) for _ in range(count)]
-        silent = [served.silent(each) for each in given]
+        silent = [served.bos_prefix(each) for each in given]
         wanted, head = body.logprobs, self._head("cmpl", "text_completion", body.model)
         heard = echo and wanted is not None
 
-        def shown(choice: Choice, text: str, new: Sequence[Spelled], before: bool, finish: str | None) -> Document:
+        def shown(choice: Choice, text: str, new: Sequence[DecodedToken], before: bool, finish: str | None) -> Document:
             """One choice, from a place in its text on; `before` is whether that place is the start of an echoed prompt."""
             told, first = tuple(new) if tokens else (), None
             if before and heard:
-                spelling = Spelling(served.tokenizer, silent=silent[choice.index // count])
-                unpredicted = [Drawn(id, 0.0) for id in choice.prompt[:1]]
+                spelling = ByteDecoder(served.tokenizer, silent=silent[choice.index // count])
+                unpredicted = [SampledToken(id, 0.0) for id in choice.prompt[:1]]
                 read = [spelling.push(each) for each in (*unpredicted, *choice.heard)]
                 first, told = next(iter(read), None), (*read[1:], *told)
             return {
@@ -240,7 +249,7 @@ class Service:
         choices = [Choice.start(index, prompt[0], served) for index in range(len(every))]
         parts = self._timed(held.parts, clock, every)
 
-        def told(new: Sequence[Spelled]) -> Document | None:
+        def told(new: Sequence[DecodedToken]) -> Document | None:
             return chat_logprobs(new, bool(body.logprobs))
 
         if body.stream:
@@ -279,7 +288,7 @@ class Service:
         served, texts = self._find(body.model), texts_of(body.input)
         if body.dimensions not in (None, width := vector_width(served.model.config, body.pooling)):
             raise ApiError(400, f"the model's vectors have {width} numbers", param="dimensions")
-        with refused("prompt" if body.prompt_name is None else "prompt_name"):
+        with as_api_error("prompt" if body.prompt_name is None else "prompt_name"):
             prompt = prompt_of(served.model.config, body.prompt, body.prompt_name)
 
         def vectors(some: Sequence[str]) -> list[Any]:
@@ -297,7 +306,7 @@ class Service:
         """Translate texts by beam search."""
         served, texts = self._find(body.model), texts_of(body.text)
         served.check_translates()
-        with refused("beams"):
+        with as_api_error("beams"):
             beam = body.searching(self.config.max_tokens, served.model.config.decoding)
 
         def translations(some: Sequence[str]) -> list[Any]:
@@ -311,7 +320,7 @@ class Service:
         served = self._find(body.model)
         items = served.pairs(texts_of(body.text), None if body.pair is None else texts_of(body.pair))
         if body.threshold is not None:
-            with refused("threshold"):
+            with as_api_error("threshold"):
                 check_threshold(served.model, body.threshold)
 
         def predictions(some: Sequence[Any]) -> list[Any]:
@@ -322,7 +331,7 @@ class Service:
         return {"model": body.model, "predictions": [dataclasses.asdict(each) for each in found]}
 
     async def _made(
-        self, request: Request, served: Served, function: Callable[[Any], Any], items: Sequence[Any], param: str
+        self, request: Request, served: ServedModel, function: Callable[[Any], Any], items: Sequence[Any], param: str
     ) -> list[Any]:
         """What a function makes of items, timed, unless the client leaves."""
         clock = self.metrics.clock(served.run.name)
@@ -330,13 +339,13 @@ class Service:
         clock.end()
         return found
 
-    def _find(self, name: str) -> Served:
+    def _find(self, name: str) -> ServedModel:
         if name not in self.served:
             said = f"there is no model {name[:100]!r}; there are: {', '.join(self.served)}"
             raise ApiError(404, said, "model_not_found", "model")
         return self.served[name]
 
-    def _card(self, served: Served) -> Document:
+    def _card(self, served: ServedModel) -> Document:
         run = served.run
         return {
             "id": run.name,

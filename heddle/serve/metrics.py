@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import Message, Receive, Scope, Send
 
-from heddle.serve.served import Served
+from heddle.serve.served import ServedModel
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -20,7 +20,7 @@ class Metrics:
         served: its models, by name.
     """
 
-    def __init__(self, served: Mapping[str, Served]) -> None:
+    def __init__(self, served: Mapping[str, ServedModel]) -> None:
         self.registry = CollectorRegistry()
         labels, registry = ["model_name"], self.registry
         for name, what, of in (

@@ -12,12 +12,12 @@ from heddle.config.tasks import TaskSettings
 from heddle.errors import HeddleError, TextError, pluralize
 from heddle.generate.chat import chat_template, ends_of
 from heddle.generate.engine import QueueFull
-from heddle.generate.logprobs import NoneLeft
+from heddle.generate.logprobs import NoValidToken
 from heddle.generate.text import opening
 from heddle.generate.translate import Marks, learned_sources, sentinels, source_ids
 from heddle.model.transformer import Transformer
 from heddle.serve.errors import ApiError
-from heddle.serve.worker import Asked, Broken, Part, ShuttingDown, Worker
+from heddle.serve.worker import Broken, Chunk, GenerationRequest, ShuttingDown, Worker
 from heddle.text.chat_template import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
@@ -34,7 +34,7 @@ def size(prompt: Prompt) -> int:
 
 
 @dataclass(frozen=True)
-class Run:
+class ServedRun:
     """A run to serve.
 
     Attributes:
@@ -54,7 +54,7 @@ class Run:
     pairs: bool | None = None
 
 
-class Served:
+class ServedModel:
     """A run with the thread that answers for it.
 
     Args:
@@ -62,7 +62,7 @@ class Served:
         engine: how much to do at once.
     """
 
-    def __init__(self, run: Run, engine: EngineConfig) -> None:
+    def __init__(self, run: ServedRun, engine: EngineConfig) -> None:
         self.run, self.model, self.tokenizer = run, run.model, run.tokenizer
         self.context = run.model.config.context
         self.template: ChatTemplate | None = None
@@ -82,7 +82,7 @@ class Served:
         Raises:
             ApiError: the text has characters that the tokenizer does not know, or is too long.
         """
-        with refused("prompt"):
+        with as_api_error("prompt"):
             if self.model.encoder is not None:
                 if isinstance(given, list):
                     return [], given
@@ -91,7 +91,7 @@ class Served:
             own = self.tokenizer.encode(given) if isinstance(given, str) else given
             return [*opening(self.model, self.tokenizer, given), *own], None
 
-    def silent(self, given: str | list[int]) -> tuple[int, ...]:
+    def bos_prefix(self, given: str | list[int]) -> tuple[int, ...]:
         """The ids before a text to complete that are no part of it; those before given ids are."""
         return opening(self.model, self.tokenizer, given)
 
@@ -104,7 +104,7 @@ class Served:
         if self.template is None:
             said = f"{self.run.name} has no chat template; use /v1/completions, or train it with task=chat"
             raise ApiError(400, said, "no_chat_template", "model")
-        with refused("messages"):
+        with as_api_error("messages"):
             return self.template.render(messages, add_generation_prompt=True), None
 
     def room(self, prompt: Prompt) -> int:
@@ -135,7 +135,7 @@ class Served:
     @contextlib.asynccontextmanager
     async def parts(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingConfig], echo: bool = False, param: str = "prompt"
-    ) -> AsyncIterator[AsyncIterator[tuple[int, Part]]]:
+    ) -> AsyncIterator[AsyncIterator[tuple[int, Chunk]]]:
         """Continue prompts: parts as they come, with the number of their prompt. Leaving the context ends all texts.
 
         `param` is the field that the prompts came in.
@@ -143,22 +143,22 @@ class Served:
         Raises:
             ApiError: a prompt is impossible, too many texts wait, or a text broke.
         """
-        loop, heard = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Part]]()
+        loop, heard = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Chunk]]()
 
-        def listener(number: int) -> Callable[[Part], None]:
-            def deliver(part: Part) -> None:
+        def listener(number: int) -> Callable[[Chunk], None]:
+            def deliver(part: Chunk) -> None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
                     loop.call_soon_threadsafe(heard.put_nowait, (number, part))
 
             return deliver
 
         asked = [
-            Asked(ids, sampling, listener(number), source, echo)
+            GenerationRequest(ids, sampling, listener(number), source, echo)
             for number, ((ids, source), sampling) in enumerate(zip(prompts, samplings, strict=True))
         ]
         keys, admitted = self.worker.ask(asked)
         try:
-            with refused(param):
+            with as_api_error(param):
                 await asyncio.wrap_future(admitted)
             yield _until_finished(heard, len(asked))
         finally:
@@ -203,11 +203,11 @@ class Served:
             ApiError: it raises a `HeddleError`, which is about this field.
         """
         found: list[Any] = []
-        with refused(param):
+        with as_api_error(param):
             self.worker.check_calls()  # once: what has begun is not refused half-way
         for start in range(0, len(items), TOGETHER):
             some = partial(function, items[start : start + TOGETHER])
-            with refused(param):
+            with as_api_error(param):
                 try:
                     found += await asyncio.wrap_future(self.worker.call(some))
                 except TextError as error:
@@ -215,19 +215,19 @@ class Served:
         return found
 
 
-async def _until_finished(heard: "asyncio.Queue[tuple[int, Part]]", texts: int) -> AsyncIterator[tuple[int, Part]]:
+async def _until_finished(heard: "asyncio.Queue[tuple[int, Chunk]]", texts: int) -> AsyncIterator[tuple[int, Chunk]]:
     """The parts of so many texts, until all have ended."""
     while texts:
         number, part = await heard.get()
         if part.error is not None:
-            asked = isinstance(part.error, NoneLeft)
+            asked = isinstance(part.error, NoValidToken)
             raise ApiError(400, part.error, "invalid_value") if asked else ApiError(500, part.error, "broken")
         texts -= part.finish is not None
         yield number, part
 
 
 @contextlib.contextmanager
-def refused(param: str) -> Any:
+def as_api_error(param: str) -> Any:
     """What the library refuses inside, as an error of the API."""
     try:
         yield

@@ -14,9 +14,9 @@ from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError, pluralize
 from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, Event, QueueFull
-from heddle.generate.logprobs import Drawn
+from heddle.generate.logprobs import SampledToken
 from heddle.generate.processors import Ends
-from heddle.generate.speculative import Proposer
+from heddle.generate.speculative import DraftSource
 from heddle.generate.stream import Finish, check_generates
 from heddle.generate.text import RowText
 from heddle.model.device import release_threads
@@ -34,7 +34,7 @@ class Broken(HeddleError):
 
 
 @dataclass(frozen=True)
-class Part:
+class Chunk:
     """The next piece of one text, with the token that it came with.
 
     Attributes:
@@ -46,14 +46,14 @@ class Part:
     """
 
     text: str
-    token: Drawn
+    token: SampledToken
     finish: Finish | None
-    prompt: tuple[Drawn, ...] = ()
+    prompt: tuple[SampledToken, ...] = ()
     error: str | None = None
 
 
 @dataclass(frozen=True)
-class Asked:
+class GenerationRequest:
     """A text to continue.
 
     Attributes:
@@ -67,7 +67,7 @@ class Asked:
 
     prompt: Sequence[int]
     sampling: SamplingConfig
-    deliver: Callable[[Part], None]
+    deliver: Callable[[Chunk], None]
     source: Sequence[int] | None = None
     echo: bool = False
 
@@ -94,7 +94,7 @@ class Worker:
         tokenizer: Tokenizer,
         config: EngineConfig,
         end_of_text: Ends = None,
-        proposer: Proposer | None = None,
+        proposer: DraftSource | None = None,
     ) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.engine = None
@@ -104,14 +104,14 @@ class Worker:
         self.growing, self.waiting = 0, 0  # texts, for other threads to read
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # quick things: texts to admit, texts to end
         self._calls: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # longer things, one of them before each step
-        self._rows: dict[int, tuple[Asked, RowText]] = {}
+        self._rows: dict[int, tuple[GenerationRequest, RowText]] = {}
         self._keys = itertools.count()
         self._numbers: dict[int, int] = {}  # of the engine's row, by the key that the asker has
         self._thread = threading.Thread(target=self._run, name="heddle worker", daemon=True)
         release_threads()  # of the thread that has loaded the model
         self._thread.start()
 
-    def ask(self, asked: Sequence[Asked]) -> "tuple[list[int], Future[None]]":
+    def ask(self, asked: Sequence[GenerationRequest]) -> "tuple[list[int], Future[None]]":
         """Continue texts, all or none. Returns their keys for `cancel`, and a future that is done when they are admitted.
 
         The future raises `QueueFull` if too many texts wait, `ShuttingDown` after `drain`, `Broken` if the thread has failed, and
@@ -186,7 +186,7 @@ class Worker:
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def _admit(self, keys: Sequence[int], asked: Sequence[Asked]) -> None:
+    def _admit(self, keys: Sequence[int], asked: Sequence[GenerationRequest]) -> None:
         if self.engine is None:
             check_generates(self.model)
         assert self.engine is not None
@@ -265,7 +265,7 @@ class Worker:
 
     def _deliver(self, engine: Engine, event: Event) -> None:
         asked, text = self._rows[event.row]
-        token = Drawn(event.token, event.logprob, event.top)
+        token = SampledToken(event.token, event.logprob, event.top)
         piece = "" if event.error else text.push(event.token, event.finish)
         finish = event.finish if event.error else text.finish
         if finish is not None:
@@ -273,7 +273,7 @@ class Worker:
             self._numbers = {key: row for key, row in self._numbers.items() if row != event.row}
         if finish == "stop":
             engine.leave({event.row})
-        asked.deliver(Part(piece, token, finish, event.prompt, event.error))
+        asked.deliver(Chunk(piece, token, finish, event.prompt, event.error))
 
     def _break(self, engine: Engine, error: str) -> None:
         numbers = set(self._rows)
@@ -285,7 +285,7 @@ class Worker:
         """End all texts with this error."""
         rows, self._rows, self._numbers = self._rows, {}, {}
         for asked, _ in rows.values():
-            asked.deliver(Part("", Drawn(0, 0.0), "broken", error=error))
+            asked.deliver(Chunk("", SampledToken(0, 0.0), "broken", error=error))
 
     def _count(self) -> None:
         if self.engine is not None:

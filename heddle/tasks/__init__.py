@@ -29,9 +29,9 @@ from heddle.tasks.prefix_lm import PrefixLMTask as PrefixLMTask
 from heddle.tasks.regression import RegressionTask as RegressionTask
 from heddle.tasks.span_corruption import SpanCorruptionTask as SpanCorruptionTask
 from heddle.tasks.table import make_task as make_task
-from heddle.tasks.task import Examples as Examples
-from heddle.tasks.task import HeldOut as HeldOut
-from heddle.tasks.task import Reading as Reading
+from heddle.tasks.task import DataSpec as DataSpec
+from heddle.tasks.task import EvalSet as EvalSet
+from heddle.tasks.task import ExampleIndices as ExampleIndices
 from heddle.tasks.task import Task as Task
 from heddle.tasks.token_classification import TokenClassificationTask as TokenClassificationTask
 from heddle.tasks.translation import TranslationTask as TranslationTask
@@ -41,14 +41,14 @@ __all__ = [
     "ClassificationTask",
     "ContrastiveTask",
     "CrossEntropy",
-    "Examples",
-    "HeldOut",
+    "DataSpec",
+    "EvalSet",
+    "ExampleIndices",
     "Loss",
     "MaskedTask",
     "MultiLabelTask",
     "NextTokenTask",
     "PrefixLMTask",
-    "Reading",
     "RegressionTask",
     "SpanCorruptionTask",
     "Task",

@@ -17,10 +17,10 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.tasks.accuracy import CountingCrossEntropy
 from heddle.tasks.extent import Extent
-from heddle.tasks.isolation import check_apart
+from heddle.tasks.isolation import check_isolation
 from heddle.tasks.records import Lengths, RecordTask, padded_layout
-from heddle.tasks.sequences import Slices, Texts, answered, in_rows
-from heddle.tasks.task import Examples, Reading
+from heddle.tasks.sequences import PaddedTexts, Slices, answered, in_rows
+from heddle.tasks.task import DataSpec, ExampleIndices
 from heddle.text.chat_template import ANSWERS, ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
@@ -38,7 +38,7 @@ class ChatTask(RecordTask):
         HeddleError: the model has another chat template, or the template does not show which tokens are the assistant's.
     """
 
-    def __init__(self, config: ChatConfig, reading: Reading) -> None:
+    def __init__(self, config: ChatConfig, reading: DataSpec) -> None:
         if reading.tokenizer is None:
             raise HeddleError("the task 'chat' needs the tokenizer of the texts, for its special tokens")
         chat = config.chat(reading.model.chat)
@@ -77,7 +77,7 @@ class ChatTask(RecordTask):
         joined = int((values < 0).sum())
         return replace(found, cut=found.cut - joined, unscored=joined)
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """The rows of the conversations, padded at their ends."""
         records = self.reading.records(examples.held_out)
         found = self.rows(examples.held_out).records(examples.places)
@@ -87,7 +87,7 @@ class ChatTask(RecordTask):
         sizes = np.maximum(kept - 1, 1)
         after = np.minimum(starts + 1, len(ids.values) - sizes)
         read, follow, answer = (
-            Texts.of(Slices(values, first, sizes)).ids
+            PaddedTexts.of(Slices(values, first, sizes)).ids
             for values, first in ((ids.values, starts), (ids.values, after), (label.values, after))
         )
         counted = (answer > 0) & np.repeat(kept > 0, sizes)
@@ -106,7 +106,7 @@ class ChatTask(RecordTask):
         """-log p of the targets, for a causal decoder."""
         model.check_predicts_next()
         if self.reading.layout == "pack":
-            check_apart(model, "pack", self.reading.length)
+            check_isolation(model, "pack", self.reading.length)
         return CountingCrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:

@@ -15,7 +15,7 @@ from heddle.tasks.confusion import class_counts, class_metrics, predicted
 from heddle.tasks.labelled import ClassTask
 from heddle.tasks.objective import CrossEntropy
 from heddle.tasks.records import Lengths
-from heddle.tasks.task import Examples
+from heddle.tasks.task import ExampleIndices
 from heddle.text.tokenizer import Tokenizer
 
 
@@ -41,7 +41,7 @@ class ClassificationTask(ClassTask):
         found: Lengths = (one_label(records) != IGNORED).astype(np.int64)
         return found
 
-    def labels(self, records: Records, examples: Examples, width: int) -> tuple[Tensor, Tensor]:
+    def labels(self, records: Records, examples: ExampleIndices, width: int) -> tuple[Tensor, Tensor]:
         """Int[B], the class of each record."""
         labels = one_label(records)
         found = np.where(examples.places == EMPTY, IGNORED, labels[np.maximum(examples.places, 0)])
@@ -56,7 +56,7 @@ class ClassificationTask(ClassTask):
         """Accuracy, F1 averaged over classes, and Matthews' correlation."""
         return class_metrics(means, len(self.names))
 
-    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+    def format_prediction(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The class, then the text."""
         target = int(one_label(records)[record])
         return f"{self.says(int(scores.argmax()), target)} {texts_of(records, record, tokenizer, most)}"

@@ -24,10 +24,10 @@ from heddle.nn.numeric import wide_dtype
 from heddle.nn.output import Routing
 from heddle.tasks.framing import frame_of
 from heddle.tasks.grouped_rows import GroupedRecords
-from heddle.tasks.isolation import check_apart
+from heddle.tasks.isolation import check_isolation
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.tasks.records import Chosen, Lengths, RecordTask, padded
-from heddle.tasks.task import Examples, Reading, Target, stream
+from heddle.tasks.task import DataSpec, ExampleIndices, Target, stream
 from heddle.text.tokenizer import Tokenizer
 
 TEXTS = ("text", "pair", "negative")
@@ -145,7 +145,7 @@ class ContrastiveTask(RecordTask):
         HeddleError: there are too few pairs for a group, or the context has no room for a text.
     """
 
-    def __init__(self, config: ContrastiveConfig, reading: Reading) -> None:
+    def __init__(self, config: ContrastiveConfig, reading: DataSpec) -> None:
         self.frame = frame_of(reading, 1)
         parts = [part for part in (reading.corpus.train, reading.corpus.validation) if isinstance(part, Records)]
         self.names = TEXTS if any("negative" in part.columns for part in parts) else TEXTS[:2]
@@ -180,14 +180,14 @@ class ContrastiveTask(RecordTask):
         found: Chosen = np.any([each > self.reading.length for each in self._needed(records)], axis=0)
         return found
 
-    def epoch(self, number: int) -> Iterator[Examples]:
+    def epoch(self, number: int) -> Iterator[ExampleIndices]:
         """All groups of an epoch."""
         if self.reading.corpus.train is None:
             return iter(())
         rows = self.rows(held_out=False)
         return stream(self, number * rows.groups, rows.groups, rows.rows)
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """A row for each group; the target of pair n is candidate n."""
         records, rows = self.reading.records(examples.held_out), self.rows(examples.held_out)
         found = rows.records(examples.places)
@@ -212,7 +212,7 @@ class ContrastiveTask(RecordTask):
             raise HeddleError("the task 'contrastive' needs an encoder or a decoder with an embedding head that pools")
         if label_smoothing or z_loss:
             raise HeddleError("label_smoothing and z_loss have no effect on the task 'contrastive': leave them out")
-        check_apart(model, "pack", self.reading.length)
+        check_isolation(model, "pack", self.reading.length)
         return Contrast(model, self.config.temperature, len(self.names))
 
     def remarks(self) -> list[str]:
@@ -244,7 +244,7 @@ class ContrastiveTask(RecordTask):
         """A few held-out texts, each with the nearest pair of its group, and [the right one] where that is another."""
         group = np.random.default_rng(seed).choice(self.rows(held_out=True).groups, 1)
         (records,) = self.rows(held_out=True).records(group)
-        batch, training = self.batch(Examples(group, held_out=True)).to(model.device), model.training
+        batch, training = self.batch(ExampleIndices(group, held_out=True)).to(model.device), model.training
         model.eval()
         nearest = self.objective(model).nearest(batch)[0].tolist()
         model.train(training)

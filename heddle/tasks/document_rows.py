@@ -13,7 +13,7 @@ from heddle.data.stream import ids_at, marks_of
 from heddle.errors import HeddleError, pluralize
 from heddle.nn.layout import Layout
 from heddle.tasks.extent import Extent
-from heddle.tasks.task import Examples, HeldOut, Reading, listed
+from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, listed
 from heddle.tasks.text_rows import Ids, TextRows, TokenRows
 
 
@@ -27,7 +27,7 @@ class DocumentRows(TextRows):
         lengths: of the training and of the held-out part, if there: Int[documents], tokens of each document to read.
     """
 
-    def __init__(self, reading: Reading, ahead: int) -> None:
+    def __init__(self, reading: DataSpec, ahead: int) -> None:
         super().__init__(reading, ahead)
         self.lengths: dict[bool, Ids] = {}
         for held_out, part in ((False, reading.corpus.train), (True, reading.corpus.validation)):
@@ -67,19 +67,19 @@ class DocumentRows(TextRows):
         """UTF-8 bytes of the text that the targets of all documents cover."""
         return part.bytes if self.start and part.begins else int(part.target_sizes.sum())
 
-    def _name(self, examples: Examples) -> str:
+    def _name(self, examples: ExampleIndices) -> str:
         return f"{'validation' if examples.held_out else 'training'} documents"
 
 
 class Separate(DocumentRows):
     """One document per row, of which only the first `length` tokens are read (L0-18); batches are of similar length (D-32).
 
-    A step has as many documents as fit into `Reading.batch_tokens`, padding included, or `Reading.rows`. The place of an example
+    A step has as many documents as fit into `DataSpec.batch_tokens`, padding included, or `DataSpec.rows`. The place of an example
     is its document, or `EMPTY` for a row of padding. What follows a document's last token that is read is no target if the
     document is cut off there.
     """
 
-    def __init__(self, reading: Reading, ahead: int) -> None:
+    def __init__(self, reading: DataSpec, ahead: int) -> None:
         super().__init__(reading, ahead)
         if reading.corpus.train is not None:
             self.documents = np.flatnonzero(self._kept(held_out=False))
@@ -91,20 +91,20 @@ class Separate(DocumentRows):
         lengths = self.lengths[held_out]
         return np.where(lengths > self.length, self.length - self.ahead, lengths)
 
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         self.reading.part(held_out=False)
         found = self.buckets.read(step, self.reading.seed)
         places = np.where(found == EMPTY, EMPTY, self.documents[found])
-        return Examples(places, keys=step * (1 << 20) + np.arange(len(found)))
+        return ExampleIndices(places, keys=step * (1 << 20) + np.arange(len(found)))
 
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Every document with a target, in batches of similar length, or an even sample; what is cut off is not scored."""
         self.reading.part(held_out=True)
         lengths, kept = self.lengths[True], self._kept(held_out=True)
         batches, share = held_out_records(np.minimum(lengths, self.length), kept, rows, most)
-        return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
+        return EvalSet(tuple(ExampleIndices(each, held_out=True) for each in batches), share)
 
-    def read(self, examples: Examples) -> TokenRows:
+    def read(self, examples: ExampleIndices) -> TokenRows:
         lengths = np.where(examples.places == EMPTY, 0, self.lengths[examples.held_out][examples.places])
         filled = np.minimum(lengths, self.length)
         width = min(max(1, ceil(filled.max() / WIDTH)) * WIDTH, self.length)
@@ -116,8 +116,8 @@ class Separate(DocumentRows):
         layout = Layout.whole(len(filled), width) if full else Layout.padded(filled.tolist(), width)
         return TokenRows(tokens, following, layout)
 
-    def beginning(self, most: int) -> Examples:
-        return Examples(np.flatnonzero(self._kept(held_out=True))[:1], held_out=True)
+    def beginning(self, most: int) -> ExampleIndices:
+        return ExampleIndices(np.flatnonzero(self._kept(held_out=True))[:1], held_out=True)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -126,7 +126,7 @@ class Separate(DocumentRows):
     def shapes(self) -> list[tuple[int, int]]:
         return [(rows, min(width, self.length)) for rows, width in self.buckets.shapes()]
 
-    def numbers(self, examples: Examples) -> Ids:
+    def numbers(self, examples: ExampleIndices) -> Ids:
         """The documents."""
         found: Ids = examples.places[examples.places != EMPTY]
         return found
@@ -176,7 +176,7 @@ class Separate(DocumentRows):
             else f"documents: no document is longer than {self.length} tokens; {padding:.1%} of what is computed is padding"
         ]
 
-    def describe(self, examples: Examples) -> str:
+    def describe(self, examples: ExampleIndices) -> str:
         return f"{self._name(examples)} {listed(examples)}"
 
 
@@ -190,7 +190,7 @@ class Packed(DocumentRows):
     The place of an example is its row's number in `Packing`.
     """
 
-    def __init__(self, reading: Reading, ahead: int) -> None:
+    def __init__(self, reading: DataSpec, ahead: int) -> None:
         super().__init__(reading, ahead)
         self.pieces = {held_out: Pieces.of(lengths, self.length) for held_out, lengths in self.lengths.items()}
         self.packings = {
@@ -198,21 +198,21 @@ class Packed(DocumentRows):
             for held_out, pieces in self.pieces.items()
         }
 
-    def _pieces(self, examples: Examples) -> list[Ids]:
+    def _pieces(self, examples: ExampleIndices) -> list[Ids]:
         """The pieces of each row."""
         return self.packings[examples.held_out].read(examples.places)
 
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         self.reading.part(held_out=False)
-        return Examples(self._keys(step))
+        return ExampleIndices(self._keys(step))
 
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Rows that are always packed alike; every target once."""
         self.reading.part(held_out=True)
         batches, share = self.packings[True].held_out(rows, self.pieces[True].size, most)
-        return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
+        return EvalSet(tuple(ExampleIndices(each, held_out=True) for each in batches), share)
 
-    def read(self, examples: Examples) -> TokenRows:
+    def read(self, examples: ExampleIndices) -> TokenRows:
         found, all_pieces = self._pieces(examples), self.pieces[examples.held_out]
         every = np.concatenate(found)
         pieces = Pieces(all_pieces.document[every], all_pieces.start[every], all_pieces.size[every], self.length)
@@ -220,10 +220,10 @@ class Packed(DocumentRows):
         tokens, following = self._fill(examples.held_out, pieces, np.array([sum(each) for each in sizes]), self.length)
         return TokenRows(tokens, following, Layout.packed(sizes, self.length))
 
-    def beginning(self, most: int) -> Examples:
-        return Examples(np.zeros(1, dtype=np.int64), held_out=True)
+    def beginning(self, most: int) -> ExampleIndices:
+        return ExampleIndices(np.zeros(1, dtype=np.int64), held_out=True)
 
-    def numbers(self, examples: Examples) -> Ids:
+    def numbers(self, examples: ExampleIndices) -> Ids:
         """The rows."""
         return examples.places
 
@@ -250,6 +250,6 @@ class Packed(DocumentRows):
             f"{packing.padding:.2%} of them padding; {cut:,} are longer than a row and are cut into pieces; nothing is dropped"
         ]
 
-    def describe(self, examples: Examples) -> str:
+    def describe(self, examples: ExampleIndices) -> str:
         documents = np.unique(self.pieces[examples.held_out].document[np.concatenate(self._pieces(examples))])
-        return f"packed rows of the {self._name(examples)} {listed(Examples(documents))}"
+        return f"packed rows of the {self._name(examples)} {listed(ExampleIndices(documents))}"

@@ -49,7 +49,7 @@ class Extent:
         names = [each.name for each in fields(Extent) if each.name not in ("targets", "examples")]
         return ", ".join(f"{values[name]:,} {name.replace('_', ' ')}" for name in names if values.get(name))
 
-    def told(self, counted: str, wrong: bool = False) -> str:
+    def describe(self, counted: str, wrong: bool = False) -> str:
         """All that is not scored or not whole, in one line; empty if there is nothing.
 
         Args:

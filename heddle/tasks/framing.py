@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from heddle.data.records import Records
 from heddle.errors import HeddleError
-from heddle.tasks.task import Reading
+from heddle.tasks.task import DataSpec
 from heddle.text.tokenizer import Around
 from heddle.weights.special_tokens import ENDS, around_texts
 
@@ -74,7 +74,7 @@ class Frame:
         return self.around.row(text[:text_kept].tolist(), pair[:pair_kept].tolist())
 
 
-def frame_of(reading: Reading, texts: int) -> Frame:
+def frame_of(reading: DataSpec, texts: int) -> Frame:
     """The frame of a run's texts, with the marks of `around_texts`.
 
     Args:

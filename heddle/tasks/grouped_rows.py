@@ -4,10 +4,10 @@ from math import ceil
 
 import numpy as np
 
-from heddle.data.order import epoch_key, permute, spread
+from heddle.data.order import epoch_key, evenly_spaced, permute
 from heddle.errors import pluralize
 from heddle.tasks.record_rows import Numbers, RecordRows
-from heddle.tasks.task import Examples, Reading
+from heddle.tasks.task import DataSpec, ExampleIndices
 
 LEAST = 4  # groups in a sample, so that its standard error can be estimated
 
@@ -26,7 +26,7 @@ class GroupedRecords(RecordRows):
         size: records in a group.
     """
 
-    def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool, size: int) -> None:
+    def __init__(self, reading: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool, size: int) -> None:
         super().__init__(reading, lengths, targets, held_out)
         count = len(lengths)
         self.held_out_part, self.size, self.seed = held_out, size, 0 if held_out else reading.seed
@@ -38,14 +38,14 @@ class GroupedRecords(RecordRows):
             fitting = reading.batch_tokens / max(1.0, float(lengths.sum()) / self.groups)
             self.rows = max(1, int(fitting) // reading.multiple) * reading.multiple
 
-    def examples(self, step: int) -> Examples:
-        return Examples(np.arange(step * self.rows, (step + 1) * self.rows))
+    def examples(self, step: int) -> ExampleIndices:
+        return ExampleIndices(np.arange(step * self.rows, (step + 1) * self.rows))
 
     def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
         """All groups, or an even sample of them."""
         total, chosen = int(self.targets.sum()), np.arange(self.groups)
         if most is not None and most < total:
-            chosen = spread(self.groups, min(self.groups, max(LEAST, ceil(most * self.groups / total))))
+            chosen = evenly_spaced(self.groups, min(self.groups, max(LEAST, ceil(most * self.groups / total))))
         scored = sum(int(self.targets[each].sum()) for each in self.records(chosen))
         return [chosen[start : start + rows] for start in range(0, len(chosen), rows)], scored / total
 

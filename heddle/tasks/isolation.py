@@ -12,7 +12,7 @@ APART = 1e-2
 
 
 @torch.no_grad()
-def check_apart(model: Transformer, layout: str, length: int) -> None:
+def check_isolation(model: Transformer, layout: str, length: int) -> None:
     """Refuse a model whose hidden vectors of a document change with the rest of the row.
 
     Only a user's own mixer is tried: heddle's keep documents apart.

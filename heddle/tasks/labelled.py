@@ -18,7 +18,7 @@ from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
 from heddle.tasks.framing import frame_of
 from heddle.tasks.records import Chosen, Lengths, RecordTask, padded, padded_layout
-from heddle.tasks.task import Examples, Reading, Target
+from heddle.tasks.task import DataSpec, ExampleIndices, Target
 from heddle.text.tokenizer import Tokenizer
 
 SHOWN = 3  # texts in a sample
@@ -32,7 +32,7 @@ class LabelledTask(RecordTask):
         HeddleError: the context has no room for a text, or nothing can separate two texts.
     """
 
-    def __init__(self, config: Any, reading: Reading) -> None:
+    def __init__(self, config: Any, reading: DataSpec) -> None:
         corpus = reading.corpus
         parts = [part for part in (corpus.train, corpus.validation) if isinstance(part, Records)]
         pairs = any("pair" in part.columns for part in parts)
@@ -41,11 +41,11 @@ class LabelledTask(RecordTask):
         super().__init__(config, reading)
 
     @abstractmethod
-    def labels(self, records: Records, examples: Examples, width: int) -> tuple[Tensor, Tensor]:
+    def labels(self, records: Records, examples: ExampleIndices, width: int) -> tuple[Tensor, Tensor]:
         """The targets of a batch and their weights, [B] or [B T]; rows of `EMPTY` have none."""
 
     @abstractmethod
-    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+    def format_prediction(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """One record in a line, up to `most` of its ids: what the model's scores say, and its label where that differs."""
 
     def lengths(self, records: Records) -> Lengths:
@@ -57,7 +57,7 @@ class LabelledTask(RecordTask):
         found: Chosen = self.frame.needed(records) > self.reading.length
         return found
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """The rows, with types 0 and 1 for the texts of a pair if the model has types."""
         records = self.reading.records(examples.held_out)
         rows = [([], 0) if place == EMPTY else self.frame.row(records, int(place)) for place in examples.places]
@@ -84,7 +84,7 @@ class LabelledTask(RecordTask):
         records = self.reading.records(held_out=True)
         there = np.flatnonzero(self.targets(records))
         places = np.random.default_rng(seed).choice(there, min(SHOWN, len(there)), replace=False)
-        batch = self.batch(Examples(places, held_out=True)).to(model.device)
+        batch = self.batch(ExampleIndices(places, held_out=True)).to(model.device)
         training = model.training
         model.eval()
         hidden = model(batch.tokens, batch.layout, types=batch.types).hidden
@@ -92,7 +92,7 @@ class LabelledTask(RecordTask):
         model.train(training)
         most = max(1, tokens // len(places))
         rows = zip(places.tolist(), scores, strict=True)
-        return "\n".join(self.told(records, place, row, tokenizer, most) for place, row in rows)
+        return "\n".join(self.format_prediction(records, place, row, tokenizer, most) for place, row in rows)
 
 
 class ClassTask(LabelledTask):
@@ -107,7 +107,7 @@ class ClassTask(LabelledTask):
 
     weighed: ClassVar[str] = "class_weights"
 
-    def __init__(self, config: Any, reading: Reading) -> None:
+    def __init__(self, config: Any, reading: DataSpec) -> None:
         head = reading.model.head
         count = head.classes if isinstance(head, ClassifierHeadConfig) else 0
         known = head.names if isinstance(head, ClassifierHeadConfig) else ()

@@ -13,7 +13,7 @@ from heddle.data.batch import IGNORED, Batch
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.tasks.objective import CrossEntropy
-from heddle.tasks.task import Examples, HeldOut, Reading
+from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices
 from heddle.tasks.texts import TextTask
 from heddle.text.masking import MASKS
 from heddle.text.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ class MaskedTask(TextTask):
     ahead = 0
     partial_targets = True
 
-    def __init__(self, config: MaskedConfig, reading: Reading) -> None:
+    def __init__(self, config: MaskedConfig, reading: DataSpec) -> None:
         if reading.tokenizer is None:
             raise HeddleError("the task 'masked' needs the tokenizer of the text, for its mask token")
         name = mask_of(reading.tokenizer, reading.model.ids)
@@ -50,7 +50,7 @@ class MaskedTask(TextTask):
         self.ordinary = np.setdiff1d(np.arange(reading.tokenizer.vocab_size), list(special.values()))
         self.continues = continuing(reading.tokenizer) if config.whole_words else None
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """The rows with some tokens replaced, others in each epoch; the targets are the tokens that were there."""
         rows = self.rows.read(examples)
         found, real = rows.tokens, rows.layout.real.numpy()
@@ -67,7 +67,7 @@ class MaskedTask(TextTask):
         weights = torch.from_numpy((targets != IGNORED).astype(np.float32))
         return Batch(torch.from_numpy(tokens), rows.layout, torch.from_numpy(targets), weights)
 
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Rows that cover the text; their masks are the same every time."""
         return super().held_out(rows, None if most is None else round(most / self.config.share))
 

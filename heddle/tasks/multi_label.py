@@ -20,7 +20,7 @@ from heddle.tasks.confusion import label_counts, label_metrics
 from heddle.tasks.labelled import ClassTask
 from heddle.tasks.objective import CrossEntropy
 from heddle.tasks.records import Lengths
-from heddle.tasks.task import Examples, Target
+from heddle.tasks.task import ExampleIndices, Target
 from heddle.text.tokenizer import Tokenizer
 
 
@@ -74,7 +74,7 @@ class MultiLabelTask(ClassTask):
         """Int[R], 1 for each record: to have no label is to be learned, too."""
         return np.ones(len(records), dtype=np.int64)
 
-    def labels(self, records: Records, examples: Examples, width: int) -> tuple[Tensor, Tensor]:
+    def labels(self, records: Records, examples: ExampleIndices, width: int) -> tuple[Tensor, Tensor]:
         """Float[B C], 1 for each label of a record, and Float[B]; a further column, if any, counts labels that no class is for."""
         real, missed = examples.places != EMPTY, records.columns.get(MISSED)
         found = np.zeros((len(examples.places), len(self.names) + (missed is not None)), dtype=np.float32)
@@ -109,7 +109,7 @@ class MultiLabelTask(ClassTask):
         assert isinstance(target, list)
         return self._listed(place for place, there in enumerate(target[: len(self.names)]) if there)
 
-    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+    def format_prediction(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The labels, then the text."""
         head = self.reading.model.head
         assert isinstance(head, ClassifierHeadConfig)

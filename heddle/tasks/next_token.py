@@ -11,7 +11,7 @@ from heddle.errors import HeddleError
 from heddle.generate.text import complete
 from heddle.model.transformer import Transformer
 from heddle.tasks.objective import CrossEntropy
-from heddle.tasks.task import Examples
+from heddle.tasks.task import ExampleIndices
 from heddle.tasks.texts import TextTask
 from heddle.text.tokenizer import Tokenizer
 
@@ -21,7 +21,7 @@ class NextTokenTask(TextTask):
 
     ahead = 1
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """The rows, and the token after each one."""
         rows = self.rows.read(examples)
         targets = torch.from_numpy(rows.following)

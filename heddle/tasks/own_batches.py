@@ -10,7 +10,7 @@ from heddle.data.corpus import Corpus
 from heddle.errors import HeddleError, article
 from heddle.model.transformer import Transformer
 from heddle.tasks.objective import CrossEntropy
-from heddle.tasks.task import Examples, HeldOut, Reading, Task
+from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, Task
 
 
 class BatchesTask(Task):
@@ -26,18 +26,18 @@ class BatchesTask(Task):
     def __init__(
         self, batches: Iterable[Any], held_out: Iterable[Any] | None, model: Transformer, inner: Task | None
     ) -> None:
-        super().__init__(None if inner is None else inner.config, Reading(Corpus(), model.config))
+        super().__init__(None if inner is None else inner.config, DataSpec(Corpus(), model.config))
         self.inner, self.given = inner, batches
         self.scored = [] if held_out is None else [checked_batch(each) for each in held_out]
         self.left: Iterator[Any] = iter(batches)
         self.step, self.found = -1, 0
         self.last: Batch | None = None
 
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         """The number of the step."""
-        return Examples(np.array([step]))
+        return ExampleIndices(np.array([step]))
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """The next batch, or the present one once more."""
         number = int(examples.places[0])
         if examples.held_out:
@@ -46,11 +46,13 @@ class BatchesTask(Task):
             self.step, self.last = number, self._next()
         return self.last
 
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """All held-out batches, as they are."""
         if not self.scored:
             raise HeddleError("validation: there is no batch to score")
-        return HeldOut(tuple(Examples(np.array([number]), held_out=True) for number in range(len(self.scored))), 1.0)
+        return EvalSet(
+            tuple(ExampleIndices(np.array([number]), held_out=True) for number in range(len(self.scored))), 1.0
+        )
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """The inner task's, or cross-entropy."""
@@ -76,7 +78,7 @@ class BatchesTask(Task):
         """None for batches without a length."""
         return steps / len(self.given) if isinstance(self.given, Sized) and len(self.given) else None
 
-    def describe(self, examples: Examples) -> str:
+    def describe(self, examples: ExampleIndices) -> str:
         """The step's number."""
         return f"batch of step {int(examples.places[0]) + 1}"
 

@@ -10,7 +10,7 @@ from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.tasks.next_token import NextTokenTask
 from heddle.tasks.objective import CrossEntropy
-from heddle.tasks.task import Examples, HeldOut
+from heddle.tasks.task import EvalSet, ExampleIndices
 from heddle.tasks.text_rows import TokenRows
 
 UNPROMPTED = 1 / 8  # of the texts that are read from their start
@@ -28,7 +28,7 @@ class PrefixLMTask(NextTokenTask):
 
     partial_targets = True
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """The rows; the targets are the tokens after the prefixes."""
         rows = self.rows.read(examples)
         layout = rows.layout.prefixed(self._lengths(rows, examples))
@@ -37,7 +37,7 @@ class PrefixLMTask(NextTokenTask):
         targets = torch.from_numpy(rows.following).masked_fill(~after, IGNORED)
         return Batch(torch.from_numpy(rows.tokens), layout, targets, (targets != IGNORED).float())
 
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Rows that cover the text; their prefixes are the same every time. On average, half of a row's tokens are targets."""
         return super().held_out(rows, None if most is None else 2 * most)
 
@@ -57,7 +57,7 @@ class PrefixLMTask(NextTokenTask):
         """Perplexity of the tokens after the prefixes, exp(loss)."""
         return {"perplexity": exp(min(means["loss"], 700.0))}
 
-    def _lengths(self, rows: TokenRows, examples: Examples) -> torch.Tensor:
+    def _lengths(self, rows: TokenRows, examples: ExampleIndices) -> torch.Tensor:
         """Int[B N], the length of the prefix of each segment."""
         segment, documents = rows.layout.segment.numpy(), rows.layout.documents
         row = np.arange(len(segment))[:, None] * documents

@@ -16,7 +16,7 @@ from heddle.config.data import TextLayout
 from heddle.data.buckets import EMPTY, Buckets, held_out_records
 from heddle.data.pack import Packing
 from heddle.errors import pluralize
-from heddle.tasks.task import Examples, Reading
+from heddle.tasks.task import DataSpec, ExampleIndices
 
 Numbers = npt.NDArray[np.int64]
 
@@ -31,11 +31,11 @@ class RecordRows(ABC):
         held_out: whether the records are to be scored; otherwise they are to train on.
     """
 
-    def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
+    def __init__(self, reading: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
         self.reading, self.lengths, self.targets = reading, lengths, targets
 
     @abstractmethod
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         """The rows of one step: every record once per epoch."""
 
     @abstractmethod
@@ -75,16 +75,16 @@ class SeparateRecords(RecordRows):
     The place of an example is its record, or `EMPTY` for a row of padding.
     """
 
-    def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
+    def __init__(self, reading: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
         super().__init__(reading, lengths, targets, held_out)
         self.used = np.flatnonzero(targets)  # a batch of records without targets would have no loss
         self.buckets = Buckets(lengths[self.used], reading.rows, reading.batch_tokens, reading.multiple)
 
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         found = self.buckets.read(step, self.reading.seed)
         rows = np.where(found == EMPTY, EMPTY, self.used[found])
         # A number for each row that no other step has; empty rows draw nothing.
-        return Examples(rows, keys=step * (1 << 20) + np.arange(len(rows)))
+        return ExampleIndices(rows, keys=step * (1 << 20) + np.arange(len(rows)))
 
     def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
         """Every record that has a target, in batches of similar length, or an even sample."""
@@ -108,12 +108,12 @@ class PackedRecords(RecordRows):
     The place of an example is its row's number in `Packing`.
     """
 
-    def __init__(self, reading: Reading, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
+    def __init__(self, reading: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
         super().__init__(reading, lengths, targets, held_out)
         self.packing = Packing(lengths, reading.length, None if held_out else reading.seed)
 
-    def examples(self, step: int) -> Examples:
-        return Examples(np.arange(step * self.reading.rows, (step + 1) * self.reading.rows))
+    def examples(self, step: int) -> ExampleIndices:
+        return ExampleIndices(np.arange(step * self.reading.rows, (step + 1) * self.reading.rows))
 
     def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
         """All rows, which are always packed alike, or an even sample."""

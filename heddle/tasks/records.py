@@ -13,7 +13,7 @@ from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
 from heddle.tasks.extent import Extent
 from heddle.tasks.record_rows import LAYOUTS, RecordRows
-from heddle.tasks.task import Examples, HeldOut, Reading, Task, listed, stream
+from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, Task, listed, stream
 
 Lengths = npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
@@ -28,7 +28,7 @@ class RecordTask(Task):
         HeddleError: the records lack a column, or none has a target.
     """
 
-    def __init__(self, config: Any, reading: Reading) -> None:
+    def __init__(self, config: Any, reading: DataSpec) -> None:
         super().__init__(config, reading)
         self._rows: dict[bool, RecordRows] = {}
         for held_out in (False, True):
@@ -81,7 +81,7 @@ class RecordTask(Task):
             self._rows[held_out] = made(self.reading, self.lengths(records), self.targets(records), held_out)
         return self._rows[held_out]
 
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         """The rows of one step: every record once per epoch, in an order keyed by (seed, epoch)."""
         return self.rows(held_out=False).examples(step)
 
@@ -93,14 +93,14 @@ class RecordTask(Task):
         """Those of the rows."""
         return self.rows(held_out=False).shapes()
 
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Every held-out record that has a target once, or an even sample of them."""
         batches, share = self.rows(held_out=True).held_out(rows, most)
         if not batches:
             raise HeddleError(f"no held-out record has a target for the task {self.config.kind!r}")
-        return HeldOut(tuple(Examples(each, held_out=True) for each in batches), share)
+        return EvalSet(tuple(ExampleIndices(each, held_out=True) for each in batches), share)
 
-    def places(self, examples: Examples) -> Lengths:
+    def places(self, examples: ExampleIndices) -> Lengths:
         """Numbers of the records."""
         return np.concatenate(self.rows(examples.held_out).records(examples.places))
 
@@ -109,7 +109,7 @@ class RecordTask(Task):
         rows = self.rows(held_out)
         return int(np.count_nonzero(rows.targets)) if held_out else len(rows.targets)
 
-    def epoch(self, number: int) -> Iterator[Examples]:
+    def epoch(self, number: int) -> Iterator[ExampleIndices]:
         """All rows, which are those of whole steps if steps have different numbers of rows."""
         if self.reading.corpus.train is None:
             return iter(())
@@ -119,7 +119,7 @@ class RecordTask(Task):
             return map(self.examples, range(number * steps, (number + 1) * steps))
         return stream(self, number * count, count)
 
-    def describe(self, examples: Examples) -> str:
+    def describe(self, examples: ExampleIndices) -> str:
         """Numbers of the records."""
         how = "packed rows of the " if self.reading.layout == "pack" else ""
         part, found = "validation" if examples.held_out else "training", replace(examples, places=self.places(examples))

@@ -17,7 +17,7 @@ from heddle.tasks.classification import one_label, texts_of
 from heddle.tasks.labelled import LabelledTask
 from heddle.tasks.objective import CrossEntropy
 from heddle.tasks.records import Lengths
-from heddle.tasks.task import Examples, Target
+from heddle.tasks.task import ExampleIndices, Target
 from heddle.text.tokenizer import Tokenizer
 
 FAR = 10.0  # a scale or a mean of labels that takes many steps to reach from 0
@@ -61,7 +61,7 @@ class RegressionTask(LabelledTask):
             raise HeddleError(f"the label of record {wrong[0]} is {labels[wrong[0]]}, not a finite number")
         return np.ones(len(records), dtype=np.int64)
 
-    def labels(self, records: Records, examples: Examples, width: int) -> tuple[Tensor, Tensor]:
+    def labels(self, records: Records, examples: ExampleIndices, width: int) -> tuple[Tensor, Tensor]:
         """Float[B], the number of each record."""
         real = examples.places != EMPTY
         found = np.where(real, one_label(records)[np.maximum(examples.places, 0)], 0.0)
@@ -99,7 +99,7 @@ class RegressionTask(LabelledTask):
             )
         return found
 
-    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+    def format_prediction(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The number and the right one, then the text."""
         right = float(one_label(records)[record])
         return f"[{scores.item():.3g} / {right:.3g}] {texts_of(records, record, tokenizer, most)}"

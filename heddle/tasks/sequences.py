@@ -12,12 +12,12 @@ from heddle.errors import HeddleError
 from heddle.generate.stream import stream
 from heddle.generate.translate import Marks
 from heddle.model.transformer import Transformer
-from heddle.tasks.task import Reading
+from heddle.tasks.task import DataSpec
 
 Ids = npt.NDArray[np.int64]
 
 
-def marks_of(kind: str, reading: Reading) -> Marks:
+def marks_of(kind: str, reading: DataSpec) -> Marks:
     """The ids around texts, for a task of this kind.
 
     Raises:
@@ -49,7 +49,7 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Texts:
+class PaddedTexts:
     """Texts of ids, one after another.
 
     Attributes:
@@ -61,7 +61,7 @@ class Texts:
     lengths: Ids
 
     @classmethod
-    def of(cls, *parts: Slices) -> "Texts":
+    def of(cls, *parts: Slices) -> "PaddedTexts":
         """N texts of several parts each, all at once: a step on a GPU may read thousands."""
         sizes = np.stack([part.sizes for part in parts], axis=1)
         ends = np.cumsum(sizes).reshape(sizes.shape)

@@ -17,7 +17,7 @@ from heddle.nn.layout import Layout
 from heddle.tasks.accuracy import CountingCrossEntropy
 from heddle.tasks.extent import Extent
 from heddle.tasks.sequences import answered, marks_of
-from heddle.tasks.task import Examples, HeldOut, Reading, Task, listed, stream, window_batches, window_places
+from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, Task, listed, stream, window_batches, window_places
 from heddle.text.tokenizer import Tokenizer
 
 LEAST = 4  # windows in a sample, so that its standard error can be estimated
@@ -44,7 +44,7 @@ class SpanCorruptionTask(Task):
         HeddleError: the tokenizer lacks an end of text or has too few sentinels, or the training text is too short.
     """
 
-    def __init__(self, config: SpanCorruptionConfig, reading: Reading) -> None:
+    def __init__(self, config: SpanCorruptionConfig, reading: DataSpec) -> None:
         super().__init__(config, reading)
         self.marks = marks_of(config.kind, reading)
         assert reading.tokenizer is not None
@@ -68,13 +68,13 @@ class SpanCorruptionTask(Task):
         missing, count = self.spans(length)
         return len(self.marks.begin) + length - missing + count + 1, len(self.marks.start) - 1 + missing + count + 1
 
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch), each time with other spans."""
         rows = self.reading.rows
         starts = windows(len(self.reading.part(held_out=False).tokens), self.window, self.reading.seed, step, rows)
-        return Examples(starts, length=self.window, keys=np.arange(step * rows, (step + 1) * rows))
+        return ExampleIndices(starts, length=self.window, keys=np.arange(step * rows, (step + 1) * rows))
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """The windows without their spans, and the spans. All rows are equally long."""
         keys = examples.places if examples.keys is None else examples.keys
         pairs = [
@@ -103,7 +103,7 @@ class SpanCorruptionTask(Task):
         )
         return np.concatenate([begin, *source, end]), np.concatenate([opening, *target, end])
 
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Windows that do not overlap; their spans are the same every time. A last window of one token is left out."""
         tokens = len(self.reading.part(held_out=True).tokens)
         per_window = self.widths(self.window)[1]
@@ -112,7 +112,7 @@ class SpanCorruptionTask(Task):
         found = [(start, stop) for start, stop in held_out_windows(tokens + 1, self.window, number) if stop - start > 1]
         if not found:
             raise HeddleError(f"the text to score has {pluralize(tokens, 'token')}; span corruption needs at least 2")
-        return HeldOut(window_batches(found, rows, self.window), sum(stop - start for start, stop in found) / tokens)
+        return EvalSet(window_batches(found, rows, self.window), sum(stop - start for start, stop in found) / tokens)
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CountingCrossEntropy:
         """-log p of the target's ids, for an encoder-decoder."""
@@ -132,7 +132,7 @@ class SpanCorruptionTask(Task):
         part = self.reading.part(held_out=True)
         return Extent(len(part.tokens), unscored=len(part.tokens) - self.size(held_out=True), examples=part.documents)
 
-    def places(self, examples: Examples) -> Ids:
+    def places(self, examples: ExampleIndices) -> Ids:
         """Each token's number in the text: all are read, and any may be missing."""
         return window_places(examples)
 
@@ -141,7 +141,7 @@ class SpanCorruptionTask(Task):
         tokens = len(self.reading.part(held_out).tokens)
         return tokens - 1 if held_out and tokens % self.window == 1 else tokens
 
-    def epoch(self, number: int) -> Iterator[Examples]:
+    def epoch(self, number: int) -> Iterator[ExampleIndices]:
         """As many windows as fit, with room to shift them."""
         count = windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.window)
         return stream(self, number * count, count)
@@ -150,7 +150,7 @@ class SpanCorruptionTask(Task):
         """Steps that read the text once, in windows longer than the context."""
         return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.window)
 
-    def describe(self, examples: Examples) -> str:
+    def describe(self, examples: ExampleIndices) -> str:
         """Where the windows start."""
         return f"windows that start at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
 

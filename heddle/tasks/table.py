@@ -25,7 +25,7 @@ from heddle.tasks.next_token import NextTokenTask
 from heddle.tasks.prefix_lm import PrefixLMTask
 from heddle.tasks.regression import RegressionTask
 from heddle.tasks.span_corruption import SpanCorruptionTask
-from heddle.tasks.task import Reading, Task
+from heddle.tasks.task import DataSpec, Task
 from heddle.tasks.token_classification import TokenClassificationTask
 from heddle.tasks.translation import TranslationTask
 
@@ -45,7 +45,7 @@ TASKS: dict[type[Config], type[Task]] = {
 
 
 @checked()
-def make_task(config: Config, reading: Reading) -> Task:
+def make_task(config: Config, reading: DataSpec) -> Task:
     """Make the task that a config describes.
 
     Args:

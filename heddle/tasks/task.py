@@ -38,7 +38,7 @@ MULTIPLE = 8  # rows of a micro-batch of records are a multiple of this, so that
 
 @displayed()
 @dataclass(frozen=True)
-class Reading:
+class DataSpec:
     """What a task reads, and how much of it at a time.
 
     Attributes:
@@ -94,7 +94,7 @@ class Reading:
 
 @displayed()
 @dataclass(frozen=True)
-class Examples:
+class ExampleIndices:
     """Which examples to read, as a few numbers from which a task makes a batch.
 
     Attributes:
@@ -109,19 +109,19 @@ class Examples:
     length: int = 0
     keys: npt.NDArray[np.int64] | None = None
 
-    def part(self, number: int, of: int) -> "Examples":
+    def part(self, number: int, of: int) -> "ExampleIndices":
         """Part `number` of `of` equal parts: what one rank reads."""
         rows = len(self.places) // of
         return self.take(np.arange(number * rows, (number + 1) * rows))
 
-    def take(self, rows: npt.NDArray[np.int64]) -> "Examples":
+    def take(self, rows: npt.NDArray[np.int64]) -> "ExampleIndices":
         """These of the examples, in this order."""
         return replace(self, places=self.places[rows], keys=None if self.keys is None else self.keys[rows])
 
 
 @displayed()
 @dataclass(frozen=True)
-class HeldOut:
+class EvalSet:
     """Held-out examples to score.
 
     Attributes:
@@ -129,7 +129,7 @@ class HeldOut:
         share: share of all held-out targets that these contain; 1 if none was left out.
     """
 
-    batches: tuple[Examples, ...]
+    batches: tuple[ExampleIndices, ...]
     share: float
 
 
@@ -147,7 +147,7 @@ class Task(ABC):
     partial_targets: ClassVar[bool] = False
     counts_unread: ClassVar[bool] = False
 
-    def __init__(self, config: Any, reading: Reading) -> None:
+    def __init__(self, config: Any, reading: DataSpec) -> None:
         self.config, self.reading = config, reading
         if isinstance(config, TaskSettings):
             wrong = config.refuses_layout(reading.layout, tuple(reading.model.stacks()))
@@ -155,15 +155,15 @@ class Task(ABC):
                 raise HeddleError(wrong)
 
     @abstractmethod
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         """Which examples step `step` (from 0) reads: a function of (seed, step), independent of micro-batches and ranks."""
 
     @abstractmethod
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """Read the examples, on the CPU. Only this method decides what the targets are."""
 
     @abstractmethod
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """The examples that evaluation scores, the same ones every time.
 
         Args:
@@ -201,7 +201,7 @@ class Task(ABC):
         """How much of what is held out a score is of; None: this task does not know."""
         return None
 
-    def unread(self, examples: Examples) -> dict[str, Tensor]:
+    def unread(self, examples: ExampleIndices) -> dict[str, Tensor]:
         """For held-out examples, what the objective's `by_row` cannot count since it is beyond the context: further sums for each
         row, Float[B] by name, which evaluation adds to those of that name."""
         return {}
@@ -215,7 +215,7 @@ class Task(ABC):
         """
         return {name: mean for name, mean in means.items() if name != "loss"}
 
-    def places(self, examples: Examples) -> npt.NDArray[np.int64]:
+    def places(self, examples: ExampleIndices) -> npt.NDArray[np.int64]:
         """Where in its part each example is, Int[B], or each of its N tokens, Int[B N]: equal numbers are the same one.
 
         `heddle prove` counts them: an evaluation must score each once, and an epoch must read none twice. If tokens are numbered,
@@ -227,7 +227,7 @@ class Task(ABC):
         """How many such places a part has; None: this task does not know."""
         return None
 
-    def epoch(self, number: int) -> Iterator[Examples]:
+    def epoch(self, number: int) -> Iterator[ExampleIndices]:
         """The examples of epoch `number` (from 0), step by step; nothing if this task has no epochs."""
         return iter(())
 
@@ -261,7 +261,7 @@ class Task(ABC):
         """What a user should know about how the texts will be read, one line each."""
         return []
 
-    def describe(self, examples: Examples) -> str:
+    def describe(self, examples: ExampleIndices) -> str:
         """Where examples are, in words, for error messages."""
         return f"examples {listed(examples)}"
 
@@ -285,23 +285,23 @@ def tokens_read(batch: Batch) -> int:
     return batch.tokens.numel() + (0 if batch.source is None else batch.source.numel())
 
 
-def listed(examples: Examples, most: int = 8) -> str:
+def listed(examples: ExampleIndices, most: int = 8) -> str:
     """The places of the first few examples, as text."""
     return ", ".join(str(place) for place in examples.places[:most]) + (", …" if len(examples.places) > most else "")
 
 
-def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> tuple[Examples, ...]:
+def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> tuple[ExampleIndices, ...]:
     """Held-out windows (start, end) in batches of one length each; only the last window may be shorter than `length`."""
     full = len(found) - (found[-1][1] - found[-1][0] < length)
     cuts = [found[start : min(start + rows, full)] for start in range(0, full, rows)] + [found[full:]]
     return tuple(
-        Examples(np.array([start for start, _ in cut]), held_out=True, length=cut[0][1] - cut[0][0])
+        ExampleIndices(np.array([start for start, _ in cut]), held_out=True, length=cut[0][1] - cut[0][0])
         for cut in cuts
         if cut
     )
 
 
-def stream(task: Task, first: int, count: int, rows: int | None = None) -> Iterator[Examples]:
+def stream(task: Task, first: int, count: int, rows: int | None = None) -> Iterator[ExampleIndices]:
     """`count` examples from example `first` on, step by step, for a task that reads `rows` in each; None: as its reading says."""
     rows = task.reading.rows if rows is None else rows
     for step in range(first // rows, -(-(first + count) // rows)):
@@ -309,6 +309,6 @@ def stream(task: Task, first: int, count: int, rows: int | None = None) -> Itera
         yield task.examples(step).take(np.flatnonzero((there >= first) & (there < first + count)))
 
 
-def window_places(examples: Examples) -> npt.NDArray[np.int64]:
+def window_places(examples: ExampleIndices) -> npt.NDArray[np.int64]:
     """Int[B N]: the tokens of each window, as their numbers in the text."""
     return examples.places[:, None] + np.arange(examples.length)

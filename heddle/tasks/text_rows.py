@@ -22,7 +22,7 @@ from heddle.errors import HeddleError, pluralize
 from heddle.generate.text import start_ids
 from heddle.nn.layout import Layout
 from heddle.tasks.extent import Extent
-from heddle.tasks.task import Examples, HeldOut, Reading, listed, window_batches, window_places
+from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, listed, window_batches, window_places
 
 SHORTEST = 4  # tokens of a context worth advising
 LEAST = 4  # rows in a sample, so that its standard error can be estimated
@@ -61,24 +61,24 @@ class TextRows(ABC):
         HeddleError: there is too little text for a single row.
     """
 
-    def __init__(self, reading: Reading, ahead: int) -> None:
+    def __init__(self, reading: DataSpec, ahead: int) -> None:
         self.reading, self.ahead, self.length = reading, ahead, reading.length
         self.start = start_ids(reading.model, reading.tokenizer) if ahead else ()
 
     @abstractmethod
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         """The rows of step `step` (from 0): each once per epoch, in an order keyed by (seed, epoch)."""
 
     @abstractmethod
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Rows that score each held-out token at most once, as `Task.held_out` returns them."""
 
     @abstractmethod
-    def read(self, examples: Examples) -> TokenRows:
+    def read(self, examples: ExampleIndices) -> TokenRows:
         """Read the rows."""
 
     @abstractmethod
-    def beginning(self, most: int) -> Examples:
+    def beginning(self, most: int) -> ExampleIndices:
         """One row from the beginning of the held-out text, of about `most` tokens or more."""
 
     @property
@@ -87,7 +87,7 @@ class TextRows(ABC):
         """Steps in which all training rows are read once."""
 
     @abstractmethod
-    def numbers(self, examples: Examples) -> Ids:
+    def numbers(self, examples: ExampleIndices) -> Ids:
         """What the rows are, by number, as `Task.places` returns them."""
 
     @abstractmethod
@@ -135,7 +135,7 @@ class TextRows(ABC):
         """What of the training text is not read, and how much is padding, one line each."""
 
     @abstractmethod
-    def describe(self, examples: Examples) -> str:
+    def describe(self, examples: ExampleIndices) -> str:
         """Where the rows are, in words."""
 
     def _bytes(self, part: Part) -> int:
@@ -154,19 +154,19 @@ class Concatenated(TextRows):
     what starts a text, as all others are. The place of an example is its first token.
     """
 
-    def __init__(self, reading: Reading, ahead: int) -> None:
+    def __init__(self, reading: DataSpec, ahead: int) -> None:
         super().__init__(reading, ahead)
         self._streams: dict[bool, Stream] = {}
         if reading.corpus.train is not None:
             held_out = None if reading.corpus.validation is None else reading.part(held_out=True)
             check_length(reading.part(held_out=False), held_out, self.length)
 
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         text = self.stream(held_out=False)
         starts = windows(text.length, self.length, self.reading.seed, step, self.reading.rows, text.ring)
-        return Examples(starts, length=self.length, keys=self._keys(step))
+        return ExampleIndices(starts, length=self.length, keys=self._keys(step))
 
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Windows that do not overlap, every target once: window k reads tokens k·length … (k+1)·length (L1-24)."""
         part = self.reading.part(held_out=True)
         targets = self.held_out_text[0]
@@ -176,9 +176,9 @@ class Concatenated(TextRows):
             )
         number = None if most is None or most >= targets else max(LEAST, -(-most // self.length))
         found = held_out_windows(targets + 1, self.length, number)
-        return HeldOut(window_batches(found, rows, self.length), sum(stop - start for start, stop in found) / targets)
+        return EvalSet(window_batches(found, rows, self.length), sum(stop - start for start, stop in found) / targets)
 
-    def read(self, examples: Examples) -> TokenRows:
+    def read(self, examples: ExampleIndices) -> TokenRows:
         """Each window and, if the task predicts the next token, the token after it."""
         text, length = self.stream(examples.held_out), examples.length
         places = examples.places[:, None] + np.arange(length + self.ahead)
@@ -197,11 +197,11 @@ class Concatenated(TextRows):
             self._streams[held_out] = Stream(self.reading.part(held_out), self.start)
         return self._streams[held_out]
 
-    def beginning(self, most: int) -> Examples:
+    def beginning(self, most: int) -> ExampleIndices:
         length = min(most, self.length, self.held_out_text[0])
-        return Examples(np.zeros(1, dtype=np.int64), held_out=True, length=length)
+        return ExampleIndices(np.zeros(1, dtype=np.int64), held_out=True, length=length)
 
-    def numbers(self, examples: Examples) -> Ids:
+    def numbers(self, examples: ExampleIndices) -> Ids:
         """Each target's number in the stream: if the next token is predicted, one to the right of a window's inputs."""
         text, numbers = self.stream(examples.held_out), window_places(examples) + self.ahead
         return numbers % text.length if text.ring else numbers
@@ -235,7 +235,7 @@ class Concatenated(TextRows):
             f"the text is {tokens / self.length:.1f} windows of context = {self.length} long"
         ]
 
-    def describe(self, examples: Examples) -> str:
+    def describe(self, examples: ExampleIndices) -> str:
         return f"windows that start at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
 
 

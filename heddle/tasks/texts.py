@@ -7,8 +7,8 @@ from heddle.config.data import TextLayout
 from heddle.model.transformer import Transformer
 from heddle.tasks.document_rows import Packed, Separate
 from heddle.tasks.extent import Extent
-from heddle.tasks.isolation import check_apart
-from heddle.tasks.task import Examples, HeldOut, Reading, Task, stream
+from heddle.tasks.isolation import check_isolation
+from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, Task, stream
 from heddle.tasks.text_rows import Concatenated, Ids, TextRows
 
 LAYOUTS: dict[TextLayout, type[TextRows]] = {"concatenate": Concatenated, "documents": Separate, "pack": Packed}
@@ -26,15 +26,15 @@ class TextTask(Task):
 
     ahead: ClassVar[int]
 
-    def __init__(self, config: Any, reading: Reading) -> None:
+    def __init__(self, config: Any, reading: DataSpec) -> None:
         super().__init__(config, reading)
         self.rows = LAYOUTS[reading.layout](reading, self.ahead)
 
-    def examples(self, step: int) -> Examples:
+    def examples(self, step: int) -> ExampleIndices:
         """The rows of one step: every row once per epoch, in an order keyed by (seed, epoch)."""
         return self.rows.examples(step)
 
-    def held_out(self, rows: int, most: int | None = None) -> HeldOut:
+    def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Rows that score every target once, or an even sample of them."""
         return self.rows.held_out(rows, most)
 
@@ -50,7 +50,7 @@ class TextTask(Task):
         """How many of the held-out tokens the layout reads."""
         return self.rows.extent()
 
-    def places(self, examples: Examples) -> Ids:
+    def places(self, examples: ExampleIndices) -> Ids:
         """What the examples are, by number: the targets of windows, or documents or packed rows."""
         return self.rows.numbers(examples)
 
@@ -58,7 +58,7 @@ class TextTask(Task):
         """How many of these a part has."""
         return self.rows.size(held_out)
 
-    def epoch(self, number: int) -> Iterator[Examples]:
+    def epoch(self, number: int) -> Iterator[ExampleIndices]:
         """All rows, which are those of whole steps if steps have different numbers of rows."""
         count, steps = self.rows.epoch(), int(self.rows.steps_per_epoch)
         if count is None:
@@ -69,7 +69,7 @@ class TextTask(Task):
         """What of the text is not read, and how much is padding."""
         return self.rows.remarks()
 
-    def describe(self, examples: Examples) -> str:
+    def describe(self, examples: ExampleIndices) -> str:
         """Where the rows are in the text."""
         return self.rows.describe(examples)
 
@@ -80,4 +80,4 @@ class TextTask(Task):
             HeddleError: a document changes with its neighbours.
         """
         if self.reading.layout != "concatenate":
-            check_apart(model, self.reading.layout, self.reading.length)
+            check_isolation(model, self.reading.layout, self.reading.length)

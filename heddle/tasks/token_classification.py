@@ -19,7 +19,7 @@ from heddle.tasks.labelled import ClassTask
 from heddle.tasks.objective import CrossEntropy
 from heddle.tasks.records import Lengths, padded
 from heddle.tasks.spans import OUTSIDE, are_spans, span_f1, spans
-from heddle.tasks.task import Examples
+from heddle.tasks.task import ExampleIndices
 from heddle.text.tokenizer import Tokenizer
 
 
@@ -89,7 +89,7 @@ class TokenClassificationTask(ClassTask):
         found: Lengths = before[label.offsets[1:]] - before[label.offsets[:-1]]
         return found
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """The rows; of those to score, whether the span of their last word goes on beyond the context."""
         batch = super().batch(examples)
         if not examples.held_out or not are_spans(self.names):
@@ -97,7 +97,7 @@ class TokenClassificationTask(ClassTask):
         continued = [_goes_on(within, beyond) for within, beyond in self._tags(examples)]
         return replace(batch, continued=torch.tensor(continued))
 
-    def unread(self, examples: Examples) -> dict[str, Tensor]:
+    def unread(self, examples: ExampleIndices) -> dict[str, Tensor]:
         """The words beyond the context: how many, of which classes, and the spans that end there."""
         found: dict[str, list[int]] = {"cut": []}
         found |= {f"there {number}": [] for number in range(len(self.names))}
@@ -111,7 +111,7 @@ class TokenClassificationTask(ClassTask):
                 found["spans there"].append(len(spans([*within, *beyond])) - read)
         return {name: torch.tensor(counts, dtype=torch.float64) for name, counts in found.items()}
 
-    def _tags(self, examples: Examples) -> list[tuple[list[str], list[str]]]:
+    def _tags(self, examples: ExampleIndices) -> list[tuple[list[str], list[str]]]:
         """The names of the classes of each row's words, within the context and beyond it."""
         most = self.reading.length - self.frame.marks(1)
         labels = self.reading.records(examples.held_out).columns["label"]
@@ -124,7 +124,7 @@ class TokenClassificationTask(ClassTask):
             found.append((within, beyond))
         return found
 
-    def labels(self, records: Records, examples: Examples, width: int) -> tuple[Tensor, Tensor]:
+    def labels(self, records: Records, examples: ExampleIndices, width: int) -> tuple[Tensor, Tensor]:
         """Int[B T], the class at the first id of each word."""
         most = self.reading.length - self.frame.marks(1)
         labels = records.columns["label"]
@@ -144,7 +144,7 @@ class TokenClassificationTask(ClassTask):
         records = self.reading.records(held_out=True)
         scored = self.targets(records)
         nothing = np.flatnonzero((scored == 0) & (self.asked(records) > 0))
-        for name, counts in self.unread(Examples(nothing, held_out=True)).items():
+        for name, counts in self.unread(ExampleIndices(nothing, held_out=True)).items():
             means = {**means, name: means.get(name, 0.0) + float(counts.sum()) / int(scored.sum())}
         means = {name: mean / (1 + means["cut"]) for name, mean in means.items()}
         found = class_metrics(means, len(self.names))
@@ -152,7 +152,7 @@ class TokenClassificationTask(ClassTask):
             return {name: found[name] for name in ("accuracy", "macro_f1")}
         return {"accuracy": found["accuracy"], "span_f1": span_f1(means)}
 
-    def told(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
+    def format_prediction(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The text, with the class behind each word, except where it is O and rightly so."""
         kept = min(most, self.reading.length - self.frame.marks(1))
         ids, labels = (records.columns[name][record][:kept].tolist() for name in ("text", "label"))

@@ -15,10 +15,10 @@ from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.tasks.accuracy import CountingCrossEntropy
-from heddle.tasks.isolation import check_apart
+from heddle.tasks.isolation import check_isolation
 from heddle.tasks.records import Chosen, Lengths, RecordTask, padded_layout
-from heddle.tasks.sequences import Ids, Slices, Texts, answered, in_rows, marks_of
-from heddle.tasks.task import Examples, Reading
+from heddle.tasks.sequences import Ids, PaddedTexts, Slices, answered, in_rows, marks_of
+from heddle.tasks.task import DataSpec, ExampleIndices
 from heddle.text.tokenizer import Tokenizer
 
 SHOWN = 3  # translations in a sample
@@ -55,7 +55,7 @@ class TranslationTask(RecordTask):
         HeddleError: the tokenizer lacks a special token, an option does not apply, or the context holds no pair.
     """
 
-    def __init__(self, config: TranslationConfig, reading: Reading) -> None:
+    def __init__(self, config: TranslationConfig, reading: DataSpec) -> None:
         self.paired = reading.model.encoder is not None
         self.scores_all = self.paired or config.source_loss
         self.marks = marks_of(config.kind, reading)
@@ -97,7 +97,7 @@ class TranslationTask(RecordTask):
         found: Chosen = (kept < records.columns["source"].lengths) | (self.targets(records) < self.asked(records))
         return found
 
-    def batch(self, examples: Examples) -> Batch:
+    def batch(self, examples: ExampleIndices) -> Batch:
         """The rows of the pairs, padded at their ends."""
         records = self.reading.records(examples.held_out)
         found = self.rows(examples.held_out).records(examples.places)
@@ -138,7 +138,7 @@ class TranslationTask(RecordTask):
             raise HeddleError("the task 'translation' needs an encoder-decoder or a decoder, the one it was made for")
         model.language_head()
         if self.reading.layout == "pack":
-            check_apart(model, "pack", self.reading.length)
+            check_isolation(model, "pack", self.reading.length)
         return CountingCrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
@@ -177,7 +177,7 @@ class TranslationTask(RecordTask):
         found = answered(model, known, source, self.marks.end, most)
         return found[len(self.marks.start) - 1 :]  # without the id that an imported model must generate first
 
-    def _decoded(self, records: Records, numbers: Ids) -> tuple[Texts, Ids]:
+    def _decoded(self, records: Records, numbers: Ids) -> tuple[PaddedTexts, Ids]:
         """What the decoder reads of these records and, from the second id on, predicts; and Int[N], ids before the target's own."""
         source, target = self._kept(records, numbers)
         start, end = (Slices.same(ids, len(numbers)) for ids in (self.marks.start, (self.marks.end,)))
@@ -185,12 +185,12 @@ class TranslationTask(RecordTask):
         known = sum((part.sizes for part in before), start.sizes)
         # A cropped target has no end.
         has_end = (known + target.sizes <= self.reading.length).astype(np.int64)
-        return Texts.of(*before, start, target, replace(end, sizes=has_end)), known
+        return PaddedTexts.of(*before, start, target, replace(end, sizes=has_end)), known
 
-    def _sources(self, records: Records, numbers: Ids) -> Texts:
+    def _sources(self, records: Records, numbers: Ids) -> PaddedTexts:
         """What the encoder reads of these records."""
         begin, end = (Slices.same(ids, len(numbers)) for ids in (self.marks.begin, (self.marks.end,)))
-        return Texts.of(begin, self._kept(records, numbers)[0], end)
+        return PaddedTexts.of(begin, self._kept(records, numbers)[0], end)
 
     def _kept(self, records: Records, numbers: Ids) -> list[Slices]:
         """As much of the sources and of the targets of these records as fits."""

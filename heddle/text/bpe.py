@@ -22,7 +22,7 @@ from heddle.text.file import (
     plain_vocabulary,
     steps_of,
 )
-from heddle.text.max_piece_length import BOUND, bound, stretches
+from heddle.text.max_piece_length import BOUND, max_piece_length, stretches
 
 # How text is split before merging; no piece crosses a split. Part of the file format, so exactly as published.
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -111,7 +111,7 @@ class BPE(Base):
         split = pre_tokenizers.Split(tokenizers.Regex(GPT4_SPLIT), "isolated")
         learner = tokenizers.Tokenizer(models.BPE())
         learner.pre_tokenizer = pre_tokenizers.Sequence(
-            [bound(), split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+            [max_piece_length(), split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size - len(special),

@@ -15,7 +15,7 @@ from heddle.checks import checked
 from heddle.display import brief
 from heddle.errors import HeddleError, article, did_you_mean
 from heddle.text.template import compiled, rendered
-from heddle.text.template_process import ApartTemplate
+from heddle.text.template_process import SandboxedTemplate
 from heddle.text.tokenizer import Tokenizer
 
 Role = Literal["system", "user", "assistant"]
@@ -91,7 +91,7 @@ class ChatTemplate:
     ) -> None:
         self.tokenizer, self.source, self.tokens = tokenizer, template, dict(tokens or {})
         self._render: Callable[[Sequence[Message], Mapping[str, Any]], str]
-        self._render = ApartTemplate(template, date).render if apart else _rendered_here(template, date)
+        self._render = SandboxedTemplate(template, date).render if apart else _rendered_here(template, date)
         longest_first = sorted(tokenizer.special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 

@@ -10,7 +10,7 @@ from heddle.text.file import Content, steps_of
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
-class Spelling(NamedTuple):
+class DecoderTable(NamedTuple):
     """What ids spell. The text of a sequence is `first` of its first id, then `later` of each next one, with a space
     between two neighbours if the left one is in `opens` and the right one in `closes`.
 
@@ -23,7 +23,7 @@ class Spelling(NamedTuple):
     closes: frozenset[int]
 
 
-def read_spelling(content: Content, pieces: Mapping[int, str]) -> Spelling:
+def read_decoder_table(content: Content, pieces: Mapping[int, str]) -> DecoderTable:
     """The spelling that a file's decoder describes, for its pieces, special ones included.
 
     Raises:
@@ -64,7 +64,7 @@ def read_spelling(content: Content, pieces: Mapping[int, str]) -> Spelling:
                 raise HeddleError(f"its decoder has a step that heddle does not know: {step.get('type')!r}")
     read = _bytes if by_bytes else str.encode
     first = {i: read(a) for i, (a, _) in texts.items()}
-    return Spelling(first, {i: read(b) for i, (_, b) in texts.items()}, opens, closes)
+    return DecoderTable(first, {i: read(b) for i, (_, b) in texts.items()}, opens, closes)
 
 
 def _bytes(piece: str) -> bytes:

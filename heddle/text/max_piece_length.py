@@ -20,7 +20,7 @@ _CONTROLS = "\x1c\x1d\x1e\x1f"
 _STRETCH = re.compile(f"[^{BLANK}]{{1,{LONGEST}}}+|[{BLANK}]{{1,{LONGEST}}}+")
 
 
-def bound() -> pre_tokenizers.PreTokenizer:
+def max_piece_length() -> pre_tokenizers.PreTokenizer:
     """`BOUND` as a pre-tokenizer."""
     return pre_tokenizers.Split(tokenizers.Regex(_PATTERN), "isolated")
 

@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).with_name("template.py")
 START = 60  # seconds until a new process must answer
 
 
-class ApartTemplate:
+class SandboxedTemplate:
     """A chat template in a process of its own, which has a second for each conversation, and bounded memory.
 
     The process starts with the first template and serves until this object is gone. One that was ended is replaced.

@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from heddle.errors import HeddleError
 from heddle.text.base import Base
 from heddle.text.file import Content, describe, model_type
-from heddle.text.max_piece_length import BOUND, bound
+from heddle.text.max_piece_length import BOUND, max_piece_length
 from heddle.text.wrapped import Wrapped
 
 SPACE = "▁"  # U+2581 represents a space inside pieces
@@ -49,7 +49,7 @@ class Unigram(Wrapped):
         assert vocab_size is not None
         learner = tokenizers.Tokenizer(models.Unigram())
         learner.pre_tokenizer = pre_tokenizers.Sequence(
-            [bound(), pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Metaspace(SPACE, "never", True)]
+            [max_piece_length(), pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Metaspace(SPACE, "never", True)]
         )
         room = vocab_size - len(special) - len(BYTES)
         trainer = trainers.UnigramTrainer(

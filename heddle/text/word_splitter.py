@@ -9,7 +9,7 @@ from heddle.text.words import letters_among
 SLICE = 1 << 20  # characters cut at a time, so that a huge text never becomes a list of all its words
 
 
-class WordCutter:
+class WordSplitter:
     """Cuts texts into the pieces of the `words` tokenizer that are not blank: words and, unless left out, punctuation.
 
     The tokenizer's own library decides which characters are parts of words; it is asked once for each character.

@@ -12,7 +12,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from heddle.checks import checked
 from heddle.errors import HeddleError
-from heddle.text.decoder_table import Spelling
+from heddle.text.decoder_table import DecoderTable
 from heddle.text.file import Content, describe, model_type
 from heddle.text.wrapped import Wrapped
 
@@ -66,7 +66,7 @@ class Spaced(Wrapped):
 
     prefix = ""
 
-    def _spell(self, content: Content) -> Spelling:
+    def _spell(self, content: Content) -> DecoderTable:
         pieces = self._pieces
         special = {token["id"] for token in content["added_tokens"]}
         inside = {i for i, piece in pieces.items() if self.prefix and piece.startswith(self.prefix)} - special
@@ -76,7 +76,7 @@ class Spaced(Wrapped):
         unknown = content["model"].get("unk_token")
         words = {i for i, text in texts.items() if text and (text[0] in letters or text == unknown)} - special
         spelt = {i: text.encode() for i, text in texts.items()}
-        return Spelling(spelt, spelt, frozenset(words), frozenset(words - inside))
+        return DecoderTable(spelt, spelt, frozenset(words), frozenset(words - inside))
 
 
 def _cutter() -> pre_tokenizers.PreTokenizer:

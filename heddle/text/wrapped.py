@@ -11,7 +11,7 @@ import tokenizers
 from heddle.checks import checked
 from heddle.errors import HeddleError, article
 from heddle.text.base import Base, Kind
-from heddle.text.decoder_table import Spelling, read_spelling
+from heddle.text.decoder_table import DecoderTable, read_decoder_table
 from heddle.text.file import Content, model_type, plain_vocabulary, vocabulary
 
 KIND_OF: dict[str, Kind] = {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "words"}
@@ -51,8 +51,8 @@ class Wrapped(Base):
             json.dumps({**content, **bare, "added_tokens": [], "model": _without_special(content)})
         )
 
-    def _spell(self, content: Content) -> Spelling:
-        return read_spelling(content, self._pieces)
+    def _spell(self, content: Content) -> DecoderTable:
+        return read_decoder_table(content, self._pieces)
 
     @classmethod
     def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:

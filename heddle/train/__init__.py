@@ -21,7 +21,7 @@ from heddle.train.evaluate import Evaluation as Evaluation
 from heddle.train.evaluate import evaluate as evaluate
 from heddle.train.fit import fit as fit
 from heddle.train.history import History as History
-from heddle.train.model_selection import Published as Published
+from heddle.train.model_selection import SelectedWeights as SelectedWeights
 from heddle.train.optimizer import Optimizer as Optimizer
 from heddle.train.report import Report as Report
 from heddle.train.step import train_step as train_step
@@ -32,8 +32,8 @@ __all__ = [
     "History",
     "MovingAverage",
     "Optimizer",
-    "Published",
     "Report",
+    "SelectedWeights",
     "StopTraining",
     "evaluate",
     "fit",

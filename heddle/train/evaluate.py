@@ -112,7 +112,7 @@ def evaluate(
     extent, metrics = task.extent(), task.metrics(means, chosen.share)
     if extent is None:
         return Evaluation(means["loss"], error, tokens, chosen.share, metrics)
-    note = extent.told(task.config.counted, wrong=task.counts_unread)
+    note = extent.describe(task.config.counted, wrong=task.counts_unread)
     return Evaluation(means["loss"], error, tokens, chosen.share * extent.share, metrics, extent, note)
 
 

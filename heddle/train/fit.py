@@ -23,7 +23,7 @@ from heddle.config.tasks import ChatConfig, NextTokenConfig, TaskSettings
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus
-from heddle.data.in_memory import Given, corpus_of
+from heddle.data.in_memory import InMemoryData, corpus_of
 from heddle.data.sources.tables import FIELDS
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
@@ -34,13 +34,13 @@ from heddle.model.transformer import Transformer
 from heddle.tasks.own_batches import BatchesTask
 from heddle.tasks.own_loss import OwnLoss
 from heddle.tasks.table import make_task
-from heddle.tasks.task import Reading, Task
+from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import evaluate
 from heddle.train.history import History
 from heddle.train.length import MOST, Evaluations, steps_asked, warmup_of
 from heddle.train.live import ProgressLine
-from heddle.train.model_selection import Published, check_patience
+from heddle.train.model_selection import SelectedWeights, check_patience
 from heddle.train.optimizer import Optimizer
 from heddle.train.rates import faster_precision, pick_products, pick_threads
 from heddle.train.schedule import usual
@@ -201,26 +201,26 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
         now = datetime.now().isoformat(timespec="seconds")
         run = run.model_copy(update={"task": run.task.completed(model.config.chat, now)})
     train, head = run.train, model.config.head
-    held_out: Given | float | None = None
+    held_out: InMemoryData | float | None = None
     if isinstance(validation, Real) and not isinstance(validation, bool):
         held_out = float(validation)
         if not 0 < held_out < 1:
             raise wrong("fit", "validation", validation, "data, or a share above 0 and below 1")
     elif validation is not None:
-        held_out = Given(validation, run.task, run.data, "validation")
+        held_out = InMemoryData(validation, run.task, run.data, "validation")
     _check_evaluated(train, held_out is not None)
     known = head.names if isinstance(head, ClassifierHeadConfig) else ()
     prompts = run.task.prompts(run.data.layout, model.config.stacks())
     chat = run.task.chat(None) if isinstance(run.task, ChatConfig) else model.config.chat
     model.config = model.config.model_copy(update={"prompts": prompts, "chat": chat})
-    given = Given(data, run.task, run.data)
+    given = InMemoryData(data, run.task, run.data)
     corpus = corpus_of(given, held_out, tokenizer, known)
     for each in (given, held_out):
-        for line in each.left_out() if isinstance(each, Given) else ():
+        for line in each.left_out() if isinstance(each, InMemoryData) else ():
             warnings.warn(line, stacklevel=4)
     batch, multiple = batch_size(run, model.config.context, model.device.type)
     tokens = padded_tokens(run, batch * model.config.context)
-    reading = Reading(corpus, model.config, batch, train.seed, None, tokenizer, tokens, multiple, run.data.layout)
+    reading = DataSpec(corpus, model.config, batch, train.seed, None, tokenizer, tokens, multiple, run.data.layout)
     task = make_task(run.task, reading)
     check_tokens(train, task)
     if isinstance(head, ClassifierHeadConfig) and corpus.classes and not known:
@@ -254,7 +254,7 @@ def _from_batches(
     if validation is not None and (not isinstance(validation, Iterable) or isinstance(validation, str)):
         raise HeddleError("fit: validation: must be batches, as data are")
     _check_evaluated(run.train, validation is not None)
-    inner = make_task(run.task, Reading(Corpus(), model.config, tokenizer=tokenizer)) if by_task else None
+    inner = make_task(run.task, DataSpec(Corpus(), model.config, tokenizer=tokenizer)) if by_task else None
     task = BatchesTask(data, validation, model, inner)
     steps = steps_asked(run.train, task) or 1
     every = None if validation is None else run.train.evaluate_every or ceil(steps / MOST)
@@ -334,12 +334,12 @@ def _loop(training: Training, learned: Learned, readers: Sequence[Reader], histo
         if learned.every is not None and training.due(learned.every):
             scored = training.score(learned.probe)
             training.ended |= tell(readers, training.report(scored))
-            if training.judge(scored.loss):
+            if training.update_best(scored.loss):
                 best = {name: weight.clone() for name, weight in training.weights().items()}
     ema, found = training.train.ema, training.best
-    history.weights = Published("last", (training.step,), ema)
+    history.weights = SelectedWeights("last", (training.step,), ema)
     if found is not None:
-        history.weights = Published("best", (found.step,), ema, found.loss)
+        history.weights = SelectedWeights("best", (found.step,), ema, found.loss)
     training.adopt(best or training.weights())
     history.adapter = training.merge()
     history.epochs = learned.task.epochs(training.step)

@@ -8,7 +8,7 @@ from heddle.display import Listed, displayed, wrapped
 from heddle.errors import pluralize
 from heddle.train.curves import draw
 from heddle.train.evaluate import Evaluation
-from heddle.train.model_selection import Published
+from heddle.train.model_selection import SelectedWeights
 from heddle.train.report import Report
 from heddle.weights.adapter import Adapter
 
@@ -28,7 +28,7 @@ class History:
 
     reports: list[Report] = field(default_factory=Listed)
     evaluation: Evaluation | None = None
-    weights: Published | None = None
+    weights: SelectedWeights | None = None
     epochs: float | None = None
     adapter: Adapter | None = None
 

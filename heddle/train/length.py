@@ -8,7 +8,7 @@ from statistics import mean
 from heddle.account.parameters import parameters
 from heddle.config.train import TrainConfig
 from heddle.data.corpus import Part
-from heddle.data.order import spread
+from heddle.data.order import evenly_spaced
 from heddle.errors import HeddleError, pluralize
 from heddle.tasks.task import Task, tokens_read
 from heddle.train.evaluate import batch_rows
@@ -149,7 +149,7 @@ class Evaluations:
         most = max(1, round(tokens))
         for _ in range(4):
             found = self.task.held_out(batch_rows(self.task.reading.model.context), most).batches
-            looked_at = [found[place] for place in spread(len(found), min(len(found), LOOKED_AT))]
+            looked_at = [found[place] for place in evenly_spaced(len(found), min(len(found), LOOKED_AT))]
             read = len(found) * mean(tokens_read(self.task.batch(each)) for each in looked_at)
             if read <= 1.1 * tokens or most == 1:
                 break

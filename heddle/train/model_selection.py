@@ -17,7 +17,7 @@ from heddle.errors import HeddleError, pluralize
 
 @displayed()
 @dataclass(frozen=True)
-class Best:
+class BestSoFar:
     """The evaluation with the lowest validation loss so far; of equal ones, the first.
 
     Attributes:
@@ -37,24 +37,24 @@ class Best:
         return asdict(self)
 
 
-def judge(best: Best | None, step: int, loss: float, steps: int) -> Best:
+def update(best: BestSoFar | None, step: int, loss: float, steps: int) -> BestSoFar:
     """The best evaluation after one more, at `step`."""
     if best is None or loss < best.loss:
-        return Best(step, loss, 0, steps)
+        return BestSoFar(step, loss, 0, steps)
     return replace(best, waited=best.waited + 1)
 
 
-def restored(state: dict[str, Any], train: TrainConfig, chosen: Chosen) -> Best | None:
+def restore(state: dict[str, Any], train: TrainConfig, chosen: Chosen) -> BestSoFar | None:
     """The best evaluation that a checkpoint knows of, for a run that continues."""
     if train.patience is None or not state.get("best"):
         return None
-    best = Best(**state["best"])
+    best = BestSoFar(**state["best"])
     return best if best.steps == chosen.steps else replace(best, waited=0, steps=chosen.steps)
 
 
 @displayed()
 @dataclass(frozen=True)
-class Published:
+class SelectedWeights:
     """What the published weights are.
 
     Attributes:
@@ -82,7 +82,7 @@ class Published:
         return f"{moving}the weights of step {self.steps[0]}"
 
 
-def announced(train: TrainConfig) -> str:
+def describe(train: TrainConfig) -> str:
     """What a run with these settings will publish, in words; nothing for the last weights."""
     moving = [] if train.ema is None else [f"publishes a moving average of the weights (ema = {train.ema})"]
     mean = [] if train.average is None else [f"publishes the mean of the last {train.average} checkpoints"]
@@ -91,13 +91,13 @@ def announced(train: TrainConfig) -> str:
     return "; ".join([*moving, *mean, *early])
 
 
-def published(train: TrainConfig, chosen: Chosen, step: int, best: Best | None) -> Published:
+def selected_weights(train: TrainConfig, chosen: Chosen, step: int, best: BestSoFar | None) -> SelectedWeights:
     """What a run publishes that ends at `step`, by the rule above."""
     if train.average is not None:
-        return Published("average", averaged_steps(train, chosen))
+        return SelectedWeights("average", averaged_steps(train, chosen))
     if train.patience is not None and best is not None:
-        return Published("best", (best.step,), train.ema, best.loss)
-    return Published("last", (step,), train.ema)
+        return SelectedWeights("best", (best.step,), train.ema, best.loss)
+    return SelectedWeights("last", (step,), train.ema)
 
 
 def averaged_steps(train: TrainConfig, chosen: Chosen) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.tasks.table import make_task
-from heddle.tasks.task import Reading, Task, tokens_read
+from heddle.tasks.task import DataSpec, Task, tokens_read
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import give_back
 from heddle.train.sizes import has_rows
@@ -61,7 +61,7 @@ def pick_threads(wanted: int | None) -> int:
 
 
 def measure(
-    reading: Reading,
+    reading: DataSpec,
     device: str,
     precision: str,
     config: RunConfig,
@@ -152,7 +152,7 @@ def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
     return train
 
 
-def faster_precision(reading: Reading, device: str, config: RunConfig) -> str:
+def faster_precision(reading: DataSpec, device: str, config: RunConfig) -> str:
     """The precision in which one block of the model, with its head, trains faster on this machine.
 
     A processor without units for bf16 multiplies more slowly in it, so there nothing is measured; nor is a precision tried whose

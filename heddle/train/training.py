@@ -23,7 +23,7 @@ from heddle.train.diagnose import first_bad_layer
 from heddle.train.ema import MovingAverage
 from heddle.train.evaluate import Evaluation, evaluate
 from heddle.train.expert_load import load_statistics
-from heddle.train.model_selection import Best, judge
+from heddle.train.model_selection import BestSoFar, update
 from heddle.train.optimizer import Optimizer
 from heddle.train.ranks import Ranks
 from heddle.train.report import Report
@@ -77,7 +77,7 @@ class Training:
     step: int = 0
     ranks: Ranks = field(default_factory=Ranks)
     ema: MovingAverage | None = None
-    best: Best | None = None
+    best: BestSoFar | None = None
     ended: bool = False
     heap: Heap = field(default_factory=Heap)
 
@@ -196,11 +196,11 @@ class Training:
         self.optimizer.refresh()
         return Adapter(learned, lora.alpha / lora.rank, base, head)
 
-    def judge(self, loss: float) -> bool:
+    def update_best(self, loss: float) -> bool:
         """Note a validation loss of this step; whether it is the lowest so far, with `patience`."""
         if self.train.patience is None:
             return False
-        self.best = judge(self.best, self.step, loss, self.steps)
+        self.best = update(self.best, self.step, loss, self.steps)
         return self.best.waited == 0
 
     @property

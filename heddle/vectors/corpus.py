@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from heddle.errors import HeddleError, pluralize
 from heddle.text.base import utf8
-from heddle.text.word_splitter import WordCutter
+from heddle.text.word_splitter import WordSplitter
 from heddle.vectors.pace import Pace
 
 Ids = npt.NDArray[np.int32]
@@ -35,7 +35,7 @@ class WordCorpus:
 
 
 def read_corpus(
-    texts: Iterable[str], cutter: WordCutter, min_count: int, tell: Callable[[str], None] | None = None
+    texts: Iterable[str], cutter: WordSplitter, min_count: int, tell: Callable[[str], None] | None = None
 ) -> WordCorpus:
     """Read texts once, each a document, and keep the words that occur at least `min_count` times.
 

@@ -9,7 +9,7 @@ import torch
 
 from heddle.checks import checked
 from heddle.config.vectors import Method, VectorsConfig
-from heddle.text.word_splitter import WordCutter
+from heddle.text.word_splitter import WordSplitter
 from heddle.vectors.corpus import WordCorpus, read_corpus
 from heddle.vectors.glove import train_glove
 from heddle.vectors.table import WordVectors
@@ -34,7 +34,7 @@ def train_vectors(texts: Iterable[str], config: VectorsConfig | None = None, tel
         HeddleError: fewer than two words are frequent enough or none has a neighbour, or the vectors diverged.
     """
     config = (config or VectorsConfig()).complete()
-    corpus = read_corpus(texts, WordCutter(config.lowercase, config.punctuation), config.min_count, tell)
+    corpus = read_corpus(texts, WordSplitter(config.lowercase, config.punctuation), config.min_count, tell)
     if tell is not None:
         tell(
             f"{corpus.read:,} words, {len(corpus.ids):,} of them among the {len(corpus.words):,} that are frequent enough"

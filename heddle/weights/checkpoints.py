@@ -13,7 +13,7 @@ from torch import Tensor
 from heddle.checks import SOME, at_least, checked
 from heddle.display import displayed
 from heddle.errors import HeddleError
-from heddle.weights.files import sweep, verify, write_directory, write_manifest
+from heddle.weights.files import remove_leftovers, verify, write_directory, write_manifest
 from heddle.weights.tensors import read_tensors, save_tensors
 
 MODEL = "model.safetensors"
@@ -63,7 +63,7 @@ def save_checkpoint(
         raise HeddleError(f"{run}: has no {CONFIG}, so it is not a run that a checkpoint could belong to")
     target = run / CHECKPOINTS / f"step-{step}"
     if target.parent.is_dir():
-        sweep(target.parent)
+        remove_leftovers(target.parent)
     with write_directory(target, replace=True) as directory:
         save_tensors(directory / (MODEL if whole else ADAPTER), model_tensors, {"format": "pt"})
         save_tensors(directory / OPTIMIZER, optimizer_tensors)
@@ -140,7 +140,7 @@ def read_state(directory: str | Path) -> CheckpointState:
 
 
 def discard(directory: Path) -> None:
-    """Remove a directory so that no reader sees it half removed; the next `sweep` finishes a killed removal."""
+    """Remove a directory so that no reader sees it half removed; the next `remove_leftovers` finishes a killed removal."""
     gone = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
     directory.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -98,7 +98,7 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Write a directory atomically: fill the yielded one, and it becomes ``target`` when the block ends without an error.
 
     With ``replace`` an existing ``target`` is put aside as ``.NAME.RANDOM.previous`` for the moment between two renames
-    (POSIX has no exchange); `sweep` puts it back if the process was killed in that moment.
+    (POSIX has no exchange); `remove_leftovers` puts it back if the process was killed in that moment.
 
     Raises:
         HeddleError: ``target`` exists and ``replace`` is false, the disk is full, or the target cannot be written. Then,
@@ -171,7 +171,7 @@ def fill_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
         raise
 
 
-def sweep(parent: Path) -> list[Path]:
+def remove_leftovers(parent: Path) -> list[Path]:
     """Remove what killed writers left in ``parent``; return what was removed or restored, sorted.
 
     A partial whose writer still runs is left alone (the writer holds a lock on it). A target that was put aside and
@@ -333,7 +333,7 @@ def _sync(path: Path) -> None:
 def _lock(directory: Path) -> int:
     """Lock ``directory`` until the handle is closed or the process ends in any way."""
     handle = os.open(directory, os.O_RDONLY)
-    # Some network file systems cannot lock a directory; then `sweep` treats it as stale.
+    # Some network file systems cannot lock a directory; then `remove_leftovers` treats it as stale.
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_EX)
     return handle

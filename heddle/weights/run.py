@@ -54,7 +54,7 @@ from heddle.weights.checkpoints import (
 from heddle.weights.checkpoints import newest_valid as newest_valid
 from heddle.weights.checkpoints import read_state as read_state
 from heddle.weights.checkpoints import save_checkpoint as save_checkpoint
-from heddle.weights.files import MANIFEST, sweep, write_directory, write_manifest
+from heddle.weights.files import MANIFEST, remove_leftovers, write_directory, write_manifest
 from heddle.weights.special_tokens import reading
 from heddle.weights.start import START, load_start
 from heddle.weights.tensors import (
@@ -103,7 +103,7 @@ def publish(
     run = Path(run)
     config = read_config(run)
     tokenizer = load_tokenizer(run / TOKENIZER) if (run / TOKENIZER).is_file() else None
-    sweep(run)
+    remove_leftovers(run)
     _finish_publishing(run)
     with write_directory(run / PUBLISHING) as directory:
         if adapter is not None:

@@ -8,7 +8,7 @@ import torch
 from heddle.account import counted, flops, training_flops_per_token, walk
 from heddle.account.flops import looks_back, path
 from heddle.account.formulas import causal_share, prefix_rows, quadratic_share
-from heddle.account.memory import kept
+from heddle.account.memory import saved_activations
 from heddle.account.repeats import measured
 from heddle.config import TransformerConfig, preset, preset_names
 from heddle.model import build
@@ -177,7 +177,10 @@ def test_with_a_prefix_nothing_is_left_out() -> None:
     assert found.counted["plain"] == found.forward == least.forward > least.counted["plain"]
     assert "attention, blocks skipped" not in [line.name for line in found.deck]
     left_out = 2 * 4 * 128 * 128 * 4  # of each layer and head one of four blocks, in fp32
-    assert kept(config, 1, 256, kernel="plain").bytes >= kept(causal, 1, 256, kernel="plain").bytes + left_out
+    assert (
+        saved_activations(config, 1, 256, kernel="plain").bytes
+        >= saved_activations(causal, 1, 256, kernel="plain").bytes + left_out
+    )
 
 
 @pytest.mark.lecture("C-17", "L1-75")

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from heddle.account import cache_size, count, counted, flops, kept, parameters, render, states, walk
+from heddle.account import cache_size, count, counted, flops, parameters, render, saved_activations, states, walk
 from heddle.account.forward import forward, source_for, without_values
 from heddle.config import (
     BucketsConfig,
@@ -240,14 +240,16 @@ def test_what_is_kept_is_what_a_real_pass_keeps(config: TransformerConfig) -> No
     own = any(getattr(block.mixer, "scores", None) for stack in config.stacks().values() for block in stack.blocks)
     kernel = "reference" if own else "plain"  # no other has a place for scores of one's own
     model = build(without_values(with_kernel(config, kernel), ()))
-    assert kept(config, 2, 11, "fp32", kernel).bytes == really_kept(cast(model, "fp32", tables=False), 2, 11)
+    assert saved_activations(config, 2, 11, "fp32", kernel).bytes == really_kept(
+        cast(model, "fp32", tables=False), 2, 11
+    )
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_what_is_kept_in_bf16_is_what_a_real_pass_keeps(name: str) -> None:
     """Also in a recurrent layer, whose state is wider."""
     model = cast(build(without_values(NAMED[name], "asking" if name != "asking" else None)), "bf16", tables=False)
-    assert kept(NAMED[name], 2, 33, "bf16").bytes == really_kept(model, 2, 33)
+    assert saved_activations(NAMED[name], 2, 33, "bf16").bytes == really_kept(model, 2, 33)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -305,8 +307,8 @@ def test_own_scores_that_cannot_run_without_memory_are_named() -> None:
     assert report.flops.unknown == tuple(names)
     (note,) = (note for note in report.notes if "cannot run on the meta device" in note)
     assert all(name in note for name in names)
-    passed = kept(scored("AsksScores"), 2, 8).bytes  # a run's plan needs it
-    assert passed > kept(learned(family="both"), 2, 8, kernel="reference").bytes
+    passed = saved_activations(scored("AsksScores"), 2, 8).bytes  # a run's plan needs it
+    assert passed > saved_activations(learned(family="both"), 2, 8, kernel="reference").bytes
 
 
 def test_products_of_own_scores_are_counted() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heddle.account import attention_table, cache_size, kept, memory, states, training_bytes, walk
+from heddle.account import attention_table, cache_size, memory, saved_activations, states, training_bytes, walk
 from heddle.account.formulas import flash_bytes, score_bytes
 from heddle.account.memory import _tensors, parameter_bytes
 from heddle.account.quadratic import doublings
@@ -74,7 +74,7 @@ def really_kept(model: Transformer, batch: int, length: int) -> int:
 def test_what_is_kept_is_what_a_real_pass_keeps(name: str, precision: str, kernel: str) -> None:
     config = TINY.override({**VARIANTS[name], "decoder.block.mixer.kernel": kernel})
     model = cast(build(config), precision, tables=False)
-    assert kept(config, 2, 150, precision).bytes == really_kept(model, 2, 150)
+    assert saved_activations(config, 2, 150, precision).bytes == really_kept(model, 2, 150)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -85,7 +85,7 @@ def test_what_a_users_own_mixer_keeps_is_counted(name: str, precision: str) -> N
     block = {"mixer": mixer, "norm": {"kind": "rms"}}
     config = TransformerConfig.of({**TINY.to_dict(), "decoder": {"depth": 1, "block": block}})
     model = cast(build(config), precision, tables=False)
-    assert kept(config, 2, 24, precision).bytes == really_kept(model, 2, 24)
+    assert saved_activations(config, 2, 24, precision).bytes == really_kept(model, 2, 24)
 
 
 class Hiding(nn.Module):
@@ -105,14 +105,17 @@ def test_what_cannot_run_on_a_cpu_without_memory_is_left_out() -> None:
     block = {"mixer": mixer, "ffn": {"kind": "none"}, "norm": {"kind": "none"}}
     config = TransformerConfig.of({**TINY.to_dict(), "decoder": {"depth": 1, "block": block}})
     assert walk(config, 2, 24).by_part()["custom mixer"] == 2 * 2 * 24 * 32**2
-    assert kept(config, 2, 24).bytes == 2 * 24 * 8  # the ids, for the gradient of the table
+    assert saved_activations(config, 2, 24).bytes == 2 * 24 * 8  # the ids, for the gradient of the table
 
 
 def test_what_is_kept_grows_as_the_kernel_says() -> None:
     one = SMALL.override({"decoder.depth": 1})
-    assert kept(one, 1, 8192, "fp32", "sdpa").bytes == 2 * kept(one, 1, 4096, "fp32", "sdpa").bytes
-    naive = kept(one, 1, 8192, "fp32", "reference").bytes
-    assert naive > 3.7 * kept(one, 1, 4096, "fp32", "reference").bytes
+    assert (
+        saved_activations(one, 1, 8192, "fp32", "sdpa").bytes
+        == 2 * saved_activations(one, 1, 4096, "fp32", "sdpa").bytes
+    )
+    naive = saved_activations(one, 1, 8192, "fp32", "reference").bytes
+    assert naive > 3.7 * saved_activations(one, 1, 4096, "fp32", "reference").bytes
     # Scores are kept once and the weights once more, and the mask beside them.
     assert naive > score_bytes(8192, 12)
 
@@ -149,7 +152,7 @@ def test_sixteen_bytes_for_each_weight_in_fp32() -> None:
 def test_training_bytes_grow_with_everything() -> None:
     adamw = TrainConfig(optimizer="adamw")
     base = training_bytes(TINY, 2, "fp32", adamw)
-    assert base > states(TINY, "adamw", "fp32").total + kept(TINY, 2, 200).bytes
+    assert base > states(TINY, "adamw", "fp32").total + saved_activations(TINY, 2, 200).bytes
     assert training_bytes(TINY, 4, "fp32", adamw) > base
     assert training_bytes(TINY, 2, "fp32", TrainConfig()) < base
     assert training_bytes(SMALL, 2, "fp32", adamw) > base
@@ -184,7 +187,7 @@ def test_short_rows_and_few_targets_need_less() -> None:
     whole = training_bytes(wide, 4, "fp32", train)
     assert training_bytes(wide, 4, "fp32", train, 200, 1.0) == whole
     short = training_bytes(wide, 4, "fp32", train, 100)
-    kept_less = kept(wide, 4, 200).bytes - kept(wide, 4, 100).bytes
+    kept_less = saved_activations(wide, 4, 200).bytes - saved_activations(wide, 4, 100).bytes
     logits = 4 * 4 * wide.table_rows() + 4 * wide.dim  # of a target
     assert whole - short == pytest.approx(1.45 * kept_less + 1.15 * 400 * logits, abs=2)
     assert whole - training_bytes(wide, 4, "fp32", train, None, 0.1) == pytest.approx(1.15 * 720 * logits, abs=2)
@@ -237,7 +240,7 @@ def test_the_report_is_of_one_pass() -> None:
     held = memory(TINY, 2, 100)
     assert (held.batch, held.length) == (2, 100)
     assert held.logits == {"fp32": 2 * 100 * 97 * 4, "bf16": 2 * 100 * 97 * 2}
-    assert [(k.kernel, k.precision) for k in held.kept] == [
+    assert [(k.kernel, k.precision) for k in held.activations] == [
         ("plain", "fp32"), ("plain", "bf16"), ("sdpa", "fp32"), ("sdpa", "bf16"),
     ]  # fmt: skip
     assert all(line.difference == 0 for line in held.deck)

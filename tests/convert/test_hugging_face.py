@@ -31,7 +31,7 @@ from heddle.data import Batch, Corpus
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.nn import Layout
-from heddle.tasks import MultiLabelTask, Reading, RegressionTask
+from heddle.tasks import DataSpec, MultiLabelTask, RegressionTask
 from heddle.text import END_OF_TEXT, Tokenizer, load_gpt2_merges, train_tokenizer
 from heddle.weights import load, read_config
 from heddle.weights.files import verify
@@ -118,7 +118,7 @@ def test_what_scores_mean_comes_back(make_published: Make, tmp_path: Path, kind:
     import_model(tmp_path / "published", tmp_path / "run")
     model = load(tmp_path / "run", "cpu").model
     task = (MultiLabelTask if count > 1 else RegressionTask)(
-        MultiLabelConfig() if count > 1 else RegressionConfig(), Reading(Corpus(), model.config)
+        MultiLabelConfig() if count > 1 else RegressionConfig(), DataSpec(Corpus(), model.config)
     )
     assert export_model(tmp_path / "run", tmp_path / "out")["checked"]
     theirs = BertForSequenceClassification.from_pretrained(tmp_path / "out")

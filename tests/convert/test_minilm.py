@@ -58,12 +58,12 @@ def test_its_vectors_are_the_published_ones(run: Path, wanted: np.ndarray[Any, A
 
 def test_so_are_the_served_ones(run: Path, wanted: np.ndarray[Any, Any]) -> None:
     testclient = pytest.importorskip("starlette.testclient")
-    from heddle.serve import Run, make_app
+    from heddle.serve import ServedRun, make_app
 
     model, tokenizer = heddle.load(run, "cpu")
     assert tokenizer is not None
     with testclient.TestClient(
-        make_app([Run("minilm", model, tokenizer)], ServeConfig()), "http://127.0.0.1"
+        make_app([ServedRun("minilm", model, tokenizer)], ServeConfig()), "http://127.0.0.1"
     ) as client:
         answer = client.post("/v1/embeddings", json={"model": "minilm", "input": TEXTS, "dimensions": 384})
     data = answer.json()["data"]

@@ -10,7 +10,7 @@ import pytest
 
 from heddle.config.data import DataConfig
 from heddle.config.tasks import NextTokenConfig, TaskSettings
-from heddle.data.raw import material, own_validation
+from heddle.data.raw import open_dataset, own_validation
 from heddle.data.sources.arrow import arrow_rows, dataset_files, is_dataset, named_class, splits_of
 from heddle.data.sources.documents import read_documents
 from heddle.data.sources.examples import read_examples
@@ -79,10 +79,10 @@ def test_a_saved_dataset_has_its_own_validation_split(tmp_path: Path, datasets: 
         "test": 5,
     }
     data = DataConfig.of({"sources": saved}, "settings")
-    with material(data, Labelled()) as found:
+    with open_dataset(data, Labelled()) as found:
         assert found.read(print).startswith("3,007 records")
         assert found.described.held_out == 7  # type: ignore[attr-defined]
-    with material(data, NextTokenConfig()) as texts:
+    with open_dataset(data, NextTokenConfig()) as texts:
         assert texts.read(print).startswith("3,007 documents")
     assert len(dataset_files(f"{saved}#test")) == 1
     assert "has no split 'tests'; there are: train, validation, test. Did you mean 'test'?" in refusal(
@@ -149,11 +149,11 @@ def test_a_dataset_by_name_is_looked_up_once_per_split(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("heddle.data.sources.arrow._from_hub", hub)
     data = DataConfig.of({"sources": "hf:owner/name:config"}, "settings")
-    with material(data, NextTokenConfig()) as found:
+    with open_dataset(data, NextTokenConfig()) as found:
         assert found.read(print).startswith("6 documents")
         assert list(found.texts()) == [f"{split} {n}" for split in ("train", "validation") for n in range(3)]
         assert found.share is None
     assert asked == ["owner/name:config"] * 2
     data = DataConfig.of({"sources": "hf:a", "validation_sources": "hf:a#validation"}, "settings")
-    with material(data, NextTokenConfig()) as found:
+    with open_dataset(data, NextTokenConfig()) as found:
         assert len(list(found.texts())) == 6

@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heddle.config.data import DataConfig
-from heddle.data.record_stats import ExamplesTally, class_names, describe_examples, for_parts
+from heddle.data.record_stats import RecordStats, class_names, describe_examples, for_parts
 from heddle.data.sources.documents import read_documents
 from heddle.data.sources.examples import Example, read_examples
 from heddle.data.sources.files import standard_input
@@ -321,7 +321,7 @@ def examples(*rows: tuple[str, str]) -> list[Example]:
 
 class TestParts:
     def test_equal_texts_are_in_one_part(self) -> None:
-        tally = ExamplesTally(0.3)
+        tally = RecordStats(0.3)
         rows = [(f"text {number % 40}", str(number % 2)) for number in range(200)]
         parts = [tally.add(each) for each in examples(*rows)]
         assert len({(text, part) for (text, _), part in zip(rows, parts, strict=True)}) == 40
@@ -336,8 +336,8 @@ class TestParts:
         for start in range(60):
             texts = [f"text {start} {number}" for number in range(20)]
             rows = examples(*((text, str(number % 2)) for number, text in enumerate([*texts, texts[3]])))
-            found = describe_examples(rows, ExamplesTally(share))
-            tally = ExamplesTally(share, below=found.below)
+            found = describe_examples(rows, RecordStats(share))
+            tally = RecordStats(share, below=found.below)
             held = {each.texts["text"] for each in rows if tally.add(each) == "validation"}
             assert tally.description() == found
             numbers = {text: int.from_bytes(sha256(text.encode()).digest()[:8], "big") for text in texts}
@@ -349,19 +349,19 @@ class TestParts:
     def test_a_label_of_the_one_held_out_is_of_no_training_record(self) -> None:
         texts = sorted("abcdef", key=lambda text: sha256(text.encode()).digest())
         rows = examples(*((text, "x" if number else "y") for number, text in enumerate(texts)))
-        said = refusing.refusal(lambda: describe_examples(rows, ExamplesTally(1e-6)))
+        said = refusing.refusal(lambda: describe_examples(rows, RecordStats(1e-6)))
         assert (
             said
             == "every training record has the label 'x'; classes need at least two: are they in another column (label=...)?"
         )
 
     def test_copies_of_one_record_have_one_part(self) -> None:
-        said = refusing.refusal(lambda: describe_examples(examples(("a", "x"), ("a", "y")), ExamplesTally(1e-6)))
+        said = refusing.refusal(lambda: describe_examples(examples(("a", "x"), ("a", "y")), RecordStats(1e-6)))
         assert "the validation part would have none of the 2 records" in said
 
     def test_the_users_own_validation_records(self) -> None:
         train = examples(("a", "x"), ("b", "y"), ("", "x"))
-        found = describe_examples(for_parts(train, examples(("b", "x"), ("c", "y"))), ExamplesTally(None))
+        found = describe_examples(for_parts(train, examples(("b", "x"), ("c", "y"))), RecordStats(None))
         assert (found.records, found.held_out, found.repeated, found.empty) == (4, 2, 1, 1)
         assert found.first_empty == "line 2"
 
@@ -375,17 +375,17 @@ class TestParts:
     )  # fmt: skip
     def test_labels_that_cannot_be_learned(self, train: Any, validation: Any, said: str) -> None:
         both = for_parts(examples(*train), examples(*validation))
-        assert said in refusing.refusal(lambda: describe_examples(both, ExamplesTally(None)))
+        assert said in refusing.refusal(lambda: describe_examples(both, RecordStats(None)))
 
     def test_a_label_of_the_validation_part_alone_is_a_class_that_nothing_teaches(self) -> None:
         train, validation = examples(("a", "x"), ("b", "y")), examples(("c", "z"), ("d", "x"), ("e", "w"), ("f", "z"))
-        found = describe_examples(for_parts(train, validation), ExamplesTally(None))
+        found = describe_examples(for_parts(train, validation), RecordStats(None))
         assert (found.classes, found.untaught, found.first_untaught) == (("w", "x", "y", "z"), ("w", "z"), "line 0")
 
     @pytest.mark.parametrize("label", ["high", "nan", "inf", ""])
     def test_labels_that_are_no_numbers(self, label: str) -> None:
         both = for_parts(examples(("a", "1.5")), examples(("b", label)))
-        said = refusing.refusal(lambda: describe_examples(both, ExamplesTally(None, "numbers")))
+        said = refusing.refusal(lambda: describe_examples(both, RecordStats(None, "numbers")))
         assert f"line 0: the label {label!r} is not a finite number" == said
 
 

@@ -12,7 +12,7 @@ from heddle.checks import as_list, checked
 from heddle.config.data import DataConfig
 from heddle.config.tasks import ClassificationConfig, NextTokenConfig, RegressionConfig
 from heddle.data.corpus import Part
-from heddle.data.in_memory import Given, corpus_of, part_of_ids
+from heddle.data.in_memory import InMemoryData, corpus_of, part_of_ids
 from heddle.errors import HeddleError
 from heddle.text import train_tokenizer
 
@@ -33,7 +33,7 @@ FRAMES = {
 
 
 def read(data: Any, task: Any = None) -> list[Any]:
-    return list(Given(data, task or ClassificationConfig(), DataConfig()).examples())
+    return list(InMemoryData(data, task or ClassificationConfig(), DataConfig()).examples())
 
 
 @pytest.mark.parametrize("name", FRAMES)
@@ -44,7 +44,7 @@ def test_records_in_columns_are_records_in_rows(name: str) -> None:
 
 @pytest.mark.parametrize("texts", [pandas.Series(TEXTS), np.array(TEXTS), np.array(TEXTS, dtype=object), tuple(TEXTS)])
 def test_texts_in_a_column_are_texts(texts: Any) -> None:
-    given = Given(texts, NextTokenConfig(), DataConfig())
+    given = InMemoryData(texts, NextTokenConfig(), DataConfig())
     assert [document.text for document in given.documents()] == TEXTS
 
 
@@ -105,7 +105,7 @@ TOKENIZER = train_tokenizer("bytes", [], special=("<|endoftext|>",))
 def test_ids_are_cut_where_the_share_begins(lengths: list[int], share: float, halves: tuple[list[int], ...]) -> None:
     """Of ten ids the last ones are held out: the end of a document, which is cut, and whole ones behind it."""
     documents = np.split(np.arange(10), np.cumsum(lengths)[:-1])
-    corpus = corpus_of(Given(documents, NextTokenConfig(), DataConfig()), share, TOKENIZER)
+    corpus = corpus_of(InMemoryData(documents, NextTokenConfig(), DataConfig()), share, TOKENIZER)
     for part, wanted in zip((corpus.train, corpus.validation), halves, strict=True):
         assert isinstance(part, Part)
         mark = len(wanted) > 1

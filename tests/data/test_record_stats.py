@@ -1,11 +1,11 @@
 """Records are divided by all of their texts, and what is in both parts is counted by all of them and by the first alone."""
 
-from heddle.data.record_stats import ExamplesTally
+from heddle.data.record_stats import RecordStats
 from heddle.data.sources.examples import Example
 
 
-def tallied(rows: list[tuple[str, str]], share: float = 0.3) -> tuple[ExamplesTally, list[str | None]]:
-    tally = ExamplesTally(share)
+def tallied(rows: list[tuple[str, str]], share: float = 0.3) -> tuple[RecordStats, list[str | None]]:
+    tally = RecordStats(share)
     named = (dict(zip(("source", "target"), row, strict=True)) for row in rows)
     return tally, [tally.add(Example(texts, None, f"a:{number}")) for number, texts in enumerate(named)]
 
@@ -40,14 +40,14 @@ def test_a_share_that_holds_out_nothing_holds_out_one_and_its_copies() -> None:
     assert set(parts) == {"train"}
     described = tally.description()
     assert (described.held_out, described.records, described.repeated) == (2, 12, 0)
-    again = ExamplesTally(1e-9, below=described.below)
+    again = RecordStats(1e-9, below=described.below)
     held = [again.add(Example({"source": source, "target": target}, None, "")) for source, target in rows]
     assert held.count("validation") == 2
     assert again.description().held_out == 2
 
 
 def test_empty_records_count_as_blank_where_they_are_the_users_to_evaluate_on() -> None:
-    tally = ExamplesTally(None)
+    tally = RecordStats(None)
     for part, text in (("train", " "), ("train", "a"), ("validation", ""), ("validation", "b"), ("validation", "\n")):
         tally.add(Example({"text": text}, None, f"{part} {text!r}", part))
     described = tally.description()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from heddle.data import IGNORED, RecordStore, TokenStore, build_records, build_store, open_store, records_of
 from heddle.data.encode import Encoder
-from heddle.data.record_stats import ExamplesTally, describe_examples
+from heddle.data.record_stats import RecordStats, describe_examples
 from heddle.data.sources.documents import Document
 from heddle.data.sources.examples import Example
 from heddle.text import train_tokenizer
@@ -34,7 +34,7 @@ def test_records_come_back_in_order_and_each_in_one_part(tmp_path: Path, monkeyp
     monkeypatch.setattr("heddle.data.record_store.BATCH", 7)
     examples = pairs(100)
     store = build_records(tmp_path / "store", examples, BYTES, 0.2)
-    tally = ExamplesTally(0.2)
+    tally = RecordStats(0.2)
     parts = [tally.add(example) for example in examples]
     for part, records in (("train", store.train), ("validation", store.validation)):
         kept = [example for example, its in zip(examples, parts, strict=True) if its == part]
@@ -123,7 +123,7 @@ def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_records_that_change_while_they_are_read_are_refused(tmp_path: Path) -> None:
-    described = describe_examples(pairs(60), ExamplesTally(0.2))
+    described = describe_examples(pairs(60), RecordStats(0.2))
     changed = [*pairs(59), Example({"source": "one 59", "target": "other"}, None, "a:59")]
     build: Any = lambda examples: build_records(tmp_path / "s", examples, BYTES, 0.2, described=described)  # noqa: E731
     assert "have changed since they were first read" in refusal(lambda: build(changed))

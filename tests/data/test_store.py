@@ -16,7 +16,7 @@ import heddle.data.store
 import heddle.data.token_writer
 from heddle.data.corpus import Part
 from heddle.data.memory import part_of
-from heddle.data.sources.documents import Document, Tally, describe, describe_documents
+from heddle.data.sources.documents import Document, TextStats, describe, describe_documents
 from heddle.data.store import TokenStore, build_store
 from heddle.data.token_writer import first_bytes, pieces
 from heddle.text import train_tokenizer
@@ -236,7 +236,7 @@ def test_a_document_is_cut_where_it_hurts_least(tmp_path: Path, text: str, begin
 
 
 def test_documents_that_change_while_they_are_read_are_refused(tmp_path: Path) -> None:
-    described = describe_documents(documents("one text", "two texts"), Tally(0.5))
+    described = describe_documents(documents("one text", "two texts"), TextStats(0.5))
     build = lambda *texts: build_store(  # noqa: E731
         tmp_path / "store", documents(*texts), Bytes(), 0.5, end_of_text=True, described=described
     )

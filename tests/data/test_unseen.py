@@ -8,7 +8,7 @@ import pytest
 import heddle
 from heddle.config.tasks import ClassificationConfig
 from heddle.data.sources.examples import Example
-from heddle.data.unseen import known_labels, told_unseen
+from heddle.data.unseen import describe_unseen, known_labels
 from heddle.errors import HeddleError
 from tests.train.test_fit import LABELLED, LETTERS, QUIET, suited
 
@@ -26,7 +26,7 @@ def test_what_is_known_of_labels() -> None:
     several = [example(("a", "new")), example(("new", "odd")), example(())]
     found = known_labels(several, ("a", "b"), "it", True)
     assert ([each.label for each in found.examples], found.missed) == ([("a",), (), ()], [1, 2, 0])
-    assert told_unseen(found.unseen, True, "it") == (
+    assert describe_unseen(found.unseen, True, "it") == (
         "counted as missed: 3 labels that it has not learned: 'new' (2), 'odd' (1)"
     )
     with pytest.raises(HeddleError, match=r"^b: it does not know the labels new, odd; it has learned a, b$"):

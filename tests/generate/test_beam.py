@@ -15,7 +15,7 @@ from heddle.convert import import_model
 from heddle.errors import HeddleError
 from heddle.generate import Hypothesis, beam_search, generate
 from heddle.generate.beam import Search, largest
-from heddle.generate.stream import Decoding
+from heddle.generate.stream import DecodingRules
 from heddle.model import Transformer, build
 from heddle.weights import load
 from tests.convert.conftest import make as make_published
@@ -156,7 +156,7 @@ def test_texts_and_scores_are_those_of_transformers(kind: str, tmp_path: Path) -
 def test_a_text_finishes_only_from_the_best_candidates(make: Make) -> None:
     """As in transformers: an end among the candidates beyond the beams' number neither counts nor takes a beam's place."""
     config = BeamConfig(beams=2, max_tokens=9)
-    decoding = Decoding(make(), config, END)
+    decoding = DecodingRules(make(), config, END)
     search = Search(decoding.open(0, [5]), config)
     assert search.extend([(-0.1, 0, 6), (-0.2, 0, END), (-0.3, 0, END), (-0.4, 0, 7)], decoding) == [0, 0]
     assert [node.id for node in search.beams] == [6, 7]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heddle.config import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate import Engine, Lookup, complete, generate_text, naive, stream
+from heddle.generate import Engine, PromptLookup, complete, generate_text, naive, stream
 from heddle.generate.constrain import Guides
 from heddle.model import Transformer
 from heddle.text import Tokenizer, train_tokenizer
@@ -145,7 +145,7 @@ def test_rows_with_and_without_constraints_do_not_mix(
     tokenizer = train_tokenizer("bytes", [])
     model, guides = make(vocab_size=tokenizer.vocab_size, context=96).eval(), Guides(tokenizer)
     some = [{}, {"choice": ("warp", "weft")}, {"regex": "(ab|ba){1,9}c"}, {"json_schema": json.dumps(SCHEMA)}]
-    proposer = data.draw(st.sampled_from([None, Lookup(count=3, shortest=1)]))
+    proposer = data.draw(st.sampled_from([None, PromptLookup(count=3, shortest=1)]))
     end = tokenizer.end_of_text
     engine = Engine(model, end, tokenizer.vocab_size, EngineConfig(rows=3), proposer, guides)
     asked: list[Any] = []

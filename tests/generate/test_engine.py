@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 
 from heddle.config import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate import Draft, Engine, Event, Lookup, QueueFull, naive
+from heddle.generate import DraftModel, Engine, Event, PromptLookup, QueueFull, naive
 from heddle.model import Transformer, build
 from tests.generate.conftest import Make
 from tests.models import BOTH, COMBINATIONS, PREFIXED, name_of
@@ -259,7 +259,9 @@ def test_echo_is_the_log_probability_of_every_token_of_the_prompt(make: Make) ->
 def test_guesses_change_no_token(make: Make, data: st.DataObject) -> None:
     """Whoever guesses: an earlier text, another model, the model itself; greedy or sampled, beside rows that come and go."""
     model, other = (make(context=CONTEXT, seed=seed).eval() for seed in (1, 2))
-    proposer = data.draw(st.sampled_from([Lookup(count=4, shortest=1), Draft(other, 3), Draft(model, 2)]))
+    proposer = data.draw(
+        st.sampled_from([PromptLookup(count=4, shortest=1), DraftModel(other, 3), DraftModel(model, 2)])
+    )
     limits = data.draw(st.sampled_from(LIMITS))
     engine, asked, found = Engine(model, 0, config=limits, proposer=proposer), list[Any](), dict[int, list[int]]()
     for _ in range(5):
@@ -278,7 +280,7 @@ def test_right_guesses_save_passes(make: Make) -> None:
     model, passes = make(context=64).eval(), list[int]()
     model.register_forward_pre_hook(lambda _, given: passes.append(given[0].shape[1]))
     greedy = SamplingConfig(temperature=0, max_tokens=21)
-    engine = Engine(model, proposer=Draft(make(context=64).eval(), 4))
+    engine = Engine(model, proposer=DraftModel(make(context=64).eval(), 4))
     engine.submit([1, 2, 3], greedy)
     assert len(run(engine)[0]) == 21
     assert passes == [3, 5, 5, 5, 5], "one token after the prompt, then five in each pass"
@@ -287,7 +289,7 @@ def test_right_guesses_save_passes(make: Make) -> None:
 def test_guessed_samples_have_the_models_distribution(make: Make) -> None:
     """Chi-square over the second and third tokens of 6,000 texts, which a draft model guessed."""
     model, draft = (make(vocab_size=5, context=CONTEXT, seed=seed).eval() for seed in (1, 2))
-    engine, sampling = Engine(model, proposer=Draft(draft, 2)), SamplingConfig(max_tokens=3, temperature=0.8)
+    engine, sampling = Engine(model, proposer=DraftModel(draft, 2)), SamplingConfig(max_tokens=3, temperature=0.8)
     for seed in range(TEXTS):
         engine.submit([1, 2], sampling, seed)
     counts = torch.zeros(5, 5, 5)
@@ -307,11 +309,11 @@ def test_guessed_samples_have_the_models_distribution(make: Make) -> None:
 @pytest.mark.parametrize("config", [config for config in COMBINATIONS if cannot_take_back(config)][:2], ids=name_of)
 def test_guesses_need_a_model_that_can_take_tokens_back(config: Any) -> None:
     with pytest.raises(HeddleError, match="windows or recurrent"):
-        Engine(tiny(config), proposer=Lookup())
+        Engine(tiny(config), proposer=PromptLookup())
 
 
 def test_a_draft_of_another_vocabulary_is_refused(make: Make) -> None:
-    engine = Engine(make(vocab_size=61).eval(), proposer=Draft(make(vocab_size=60).eval()))
+    engine = Engine(make(vocab_size=61).eval(), proposer=DraftModel(make(vocab_size=60).eval()))
     engine.submit([1, 2], SamplingConfig())
     with pytest.raises(HeddleError, match="60 ids, the model 61"):
         run(engine)

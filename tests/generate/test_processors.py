@@ -24,11 +24,11 @@ from heddle.errors import HeddleError
 from heddle.generate.processors import (
     Biased,
     Forced,
-    GrowingText,
     NoRepeat,
     Processor,
     Repetition,
     Shortest,
+    TokenSequence,
     Used,
     make_processors,
 )
@@ -55,8 +55,8 @@ PAIRS: dict[str, tuple[Processor, LogitsProcessor]] = {
 }
 
 
-def texts(rows: Sequence[Sequence[int]], given: int = 1) -> list[GrowingText]:
-    return [GrowingText(number, list(ids), given, 100, 0) for number, ids in enumerate(rows)]
+def texts(rows: Sequence[Sequence[int]], given: int = 1) -> list[TokenSequence]:
+    return [TokenSequence(number, list(ids), given, 100, 0) for number, ids in enumerate(rows)]
 
 
 def drawn(length: int) -> tuple[list[list[int]], Tensor]:
@@ -143,7 +143,7 @@ def test_ids_without_text_begin_behind_the_vocabulary() -> None:
 
 def test_what_a_guide_reads_begins_behind_a_forced_id() -> None:
     """Of `[start, forced, 5, 6]`, which grew from `[start]`."""
-    grown = GrowingText(0, [2, 4, 5, 6], 1, 100, 0, opened=1)
+    grown = TokenSequence(0, [2, 4, 5, 6], 1, 100, 0, opened=1)
     assert grown.written() == [5, 6]
     assert replace(grown, opened=0).written() == [4, 5, 6]
     assert replace(grown, start=2).visible() == [5, 6]

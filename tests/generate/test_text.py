@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from heddle.config import SamplingConfig, SpecialIds, sized
 from heddle.errors import HeddleError
-from heddle.generate import Lookup, Piece, complete, generate, generate_text
+from heddle.generate import Piece, PromptLookup, complete, generate, generate_text
 from heddle.generate.text import RowText, banned_runs, spelled, text_engine
 from heddle.model import Transformer, build
 from heddle.text import Tokenizer, load_tokenizer, train_tokenizer
@@ -248,7 +248,7 @@ def test_a_stop_text_ends_a_text_whose_next_tokens_were_guessed(make: Make) -> N
     for prompt in ("xxxx", "axxbxx"):
         plain, guessed = (
             [(piece.text, piece.finish) for piece in complete(model, tokenizer, [prompt], sampling, proposer=proposer)]
-            for proposer in (None, Lookup(count=9, shortest=1))
+            for proposer in (None, PromptLookup(count=9, shortest=1))
         )
         assert guessed == plain == [("", "stop")]
 

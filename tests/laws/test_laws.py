@@ -121,7 +121,7 @@ def test_what_is_within_reach_is_told(config: TransformerConfig) -> None:
     direction = torch.randn(hidden.shape[-1], dtype=x.dtype, generator=torch.Generator().manual_seed(3))
     for s in range(7):
         told = gradient(hidden[:, s] @ direction, x).abs().amax(-1) > 0
-        for distance in subject.told(7) & set(range(s + 1)):
+        for distance in subject.reachable(7) & set(range(s + 1)):
             assert told[:, s - distance].any(), f"position {s} is told nothing of token {s - distance}"
 
 

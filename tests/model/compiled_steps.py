@@ -15,7 +15,7 @@ from torch import nn
 
 from heddle.config import RecurrentConfig, RotaryConfig, SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate import Engine, Lookup, generate, naive
+from heddle.generate import Engine, PromptLookup, generate, naive
 from heddle.model import Transformer, build
 from heddle.model.compiling import LIBRARIES, compile_steps, warm_up
 from heddle.model.device import compile_graphs
@@ -119,7 +119,7 @@ def changes() -> dict[str, bool]:
     other = compile_steps(build(model.config, seed=9).eval())
     told["a model beside it"] = tokens(other, PROMPTS, 8) == [by_definition(other, prompt, 8) for prompt in PROMPTS]
     engine = Engine.of(
-        model, [[1, 2, 3, 1, 2, 3, 1, 2]], SamplingConfig(max_tokens=12, temperature=0.7), proposer=Lookup()
+        model, [[1, 2, 3, 1, 2, 3, 1, 2]], SamplingConfig(max_tokens=12, temperature=0.7), proposer=PromptLookup()
     )
     guessed = [event.token for _ in range(12) if engine for event in engine.step()]
     told["with guesses"] = guessed == by_definition(model, [1, 2, 3, 1, 2, 3, 1, 2], 12)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.account import kept
+from heddle.account import saved_activations
 from heddle.config import sized
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
@@ -78,13 +78,17 @@ def test_a_block_keeps_its_input_alone() -> None:
         short = saved(model)
     assert vectors * 3 <= short <= vectors * 5 + 2**10
     whole = saved(model)  # outside of the `with` block nothing is checkpointed any more
-    assert whole == kept(TINY, 2, 16).bytes
+    assert whole == saved_activations(TINY, 2, 16).bytes
     one = TINY.override({"decoder.depth": 1})
-    block = kept(one, 2, 16).bytes
-    found = kept(TINY, 2, 16, checkpointed=True).bytes
+    block = saved_activations(one, 2, 16).bytes
+    found = saved_activations(TINY, 2, 16, checkpointed=True).bytes
     assert short + (whole - short) / 4 < found <= short + block
     deep = [TINY.override({"decoder.depth": depth}) for depth in (4, 20)]
-    assert kept(deep[1], 2, 16, checkpointed=True).bytes - kept(deep[0], 2, 16, checkpointed=True).bytes == 16 * vectors
+    assert (
+        saved_activations(deep[1], 2, 16, checkpointed=True).bytes
+        - saved_activations(deep[0], 2, 16, checkpointed=True).bytes
+        == 16 * vectors
+    )
 
 
 def test_blocks_run_again_only_for_a_backward_pass() -> None:

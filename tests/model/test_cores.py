@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heddle.model import cores as module
-from heddle.model.cores import Load, Waiting, cores
+from heddle.model.cores import CPULoad, Waiting, cores
 
 
 def test_a_containers_share_limits_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,10 +32,10 @@ def statistics(path: Path, idle: dict[int, int]) -> Path:
 def test_the_load_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the cores that this process may run on, and only of those."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2}, raising=False)
-    found = Load.read(statistics(tmp_path / "stat", {0: 500, 1: 7777, 2: 1000}))
+    found = CPULoad.read(statistics(tmp_path / "stat", {0: 500, 1: 7777, 2: 1000}))
     ticks = os.sysconf("SC_CLK_TCK")
     assert found.idle == {0: 500 / ticks, 2: 1000 / ticks}
-    assert Load.read(tmp_path / "nothing").idle == {}
+    assert CPULoad.read(tmp_path / "nothing").idle == {}
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_what_others_use(
 ) -> None:
     """In two seconds."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    before = Load(10.0, dict.fromkeys(range(count), 100.0), 50.0)
-    after = Load(12.0, dict.fromkeys(range(count), 100.0 + idle / count), 50.0 + own)
+    before = CPULoad(10.0, dict.fromkeys(range(count), 100.0), 50.0)
+    after = CPULoad(12.0, dict.fromkeys(range(count), 100.0 + idle / count), 50.0 + own)
     assert after.others(before) == pytest.approx(others)
     assert after.busy(before) is busy
     assert before.others(before) == 0.0
-    assert not Load(12.0, {}, 50.0).busy(Load(10.0, {}, 50.0))  # a system that does not say
+    assert not CPULoad(12.0, {}, 50.0).busy(CPULoad(10.0, {}, 50.0))  # a system that does not say
 
 
 class Machine:
@@ -77,7 +77,7 @@ class Machine:
         patch.setattr(module, "_threads", lambda: list(self.placed))
         patch.setattr(module, "_crowd", self.crowd)
         patch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: self.now, sleep=self.sleep))
-        patch.setattr(Load, "read", lambda: Load(self.now, dict(self.idle), self.own))
+        patch.setattr(CPULoad, "read", lambda: CPULoad(self.now, dict(self.idle), self.own))
         patch.setattr(os, "sched_getaffinity", lambda thread: self.placed[thread or 7], raising=False)
         patch.setattr(os, "sched_setaffinity", self.placed.__setitem__, raising=False)
 

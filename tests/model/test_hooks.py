@@ -17,7 +17,7 @@ from heddle.generate import generate
 from heddle.model import Stack, Transformer, build
 from heddle.nn.block import FEED_FORWARDS, MIXERS, Block
 from heddle.nn.norm import LayerNorm, RMSNorm
-from heddle.tasks import CrossEntropy, Reading, make_task
+from heddle.tasks import CrossEntropy, DataSpec, make_task
 from heddle.train import Optimizer, evaluate, train_step
 from tests.models import config_of, tokens_of
 
@@ -67,7 +67,7 @@ def test_training_calls_each_module_once_a_micro_batch(name: str) -> None:
 def test_scoring_calls_each_module_once_a_batch(name: str) -> None:
     model = build(config_of(**DECODERS[name]))
     corpus = Corpus(validation=Part(tokens_of(1, 25)[0].numpy(), 25, 1, 1))
-    task = make_task(NextTokenConfig(), Reading(corpus, model.config, context=8))
+    task = make_task(NextTokenConfig(), DataSpec(corpus, model.config, context=8))
     with fired(model) as found:
         evaluate(model, task, rows=2)  # three windows: two at once, then one
     once(found, 2)

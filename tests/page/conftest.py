@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heddle.page import Subject, make_page
+from heddle.page import PageModel, make_page
 from tests.page.given import subject
 from tests.serve.conftest import Running
 
@@ -90,7 +90,7 @@ def look(chromium: Any) -> Iterator[Callable[..., Seen]]:
     contexts: list[Any] = []
     seen: list[Seen] = []
 
-    def call(what: str | Subject, start: dict[str, str] | None = None, url: str | None = None, **more: Any) -> Seen:
+    def call(what: str | PageModel, start: dict[str, str] | None = None, url: str | None = None, **more: Any) -> Seen:
         if url is None:
             given = subject(what) if isinstance(what, str) else what
             running.append(Running(make_page(given, None, {"text": "the warp is"} if start is None else start)))

@@ -6,7 +6,7 @@ import torch
 
 from heddle.config import TransformerConfig
 from heddle.model import build
-from heddle.page import Subject
+from heddle.page import PageModel
 from heddle.text import train_tokenizer
 
 TEXT = "the warp is held and the weft is thrown over the warp. the man eats the fish, a researcher is thinking. "
@@ -22,7 +22,7 @@ HEADS: dict[str, dict[str, Any]] = {
 }
 
 
-def subject(kind: str, **more: Any) -> Subject:
+def subject(kind: str, **more: Any) -> PageModel:
     """A model whose weights are so large that its predictions depend on every token and its place."""
     special = ("<|endoftext|>", "[MASK]") if kind == "masked" or kind in HEADS else ("<|endoftext|>",)
     tokenizer = None if kind == "ids" else train_tokenizer("bytes", [TEXT * 20], None, special)
@@ -47,4 +47,4 @@ def subject(kind: str, **more: Any) -> Subject:
         sizes |= {"decoder": stack | ({"prefix": True} if kind == "prefix" else {})}
     torch.manual_seed(1)
     model = build(TransformerConfig.of(sizes | more)).eval()
-    return Subject(kind, model, tokenizer)
+    return PageModel(kind, model, tokenizer)

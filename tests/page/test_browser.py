@@ -347,7 +347,7 @@ def test_a_file_works_without_a_server(look: Callable[..., Seen], tmp_path: Path
 
 def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) -> None:
     """And its samples; the runs beside it are drawn over it."""
-    from heddle.page import Subject
+    from heddle.page import PageModel
     from heddle.weights import save
     from heddle.weights.files import Hold, relist
 
@@ -365,7 +365,7 @@ def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) 
         (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         (path / "samples.jsonl").write_text(json.dumps({"step": 8, "sample": "<b>warp</b>"}) + "\n")
     held = Hold(paths[0])  # as a trainer does
-    seen = look(Subject("one", given.model, given.tokenizer, paths[0], [paths[1]]))
+    seen = look(PageModel("one", given.model, given.tokenizer, paths[0], [paths[1]]))
     panel = seen.show(panel="training")
     assert panel.locator("path.curve").count() == 4
     assert panel.locator("pre").first.inner_text() == "<b>warp</b>"
@@ -414,7 +414,7 @@ def test_the_pass_is_walked_in_three_dimensions(look: Callable[..., Seen]) -> No
 def test_readings_are_curves_of_layers_and_heads(look: Callable[..., Seen], tmp_path: Path) -> None:
     """A curve for each layer, or for each head of one layer, with its first and last value in a table."""
     from heddle.look.readings import READINGS, take_reading
-    from heddle.page import Subject
+    from heddle.page import PageModel
     from heddle.weights import save
 
     given, path = subject("decoder"), tmp_path / "one"
@@ -427,7 +427,7 @@ def test_readings_are_curves_of_layers_and_heads(look: Callable[..., Seen], tmp_
         read = take_reading(given.model, torch.tensor([[1, 2, 3, 4, 5]]))
         with (path / READINGS).open("a") as file:
             file.write(json.dumps({"step": step, **read}) + "\n")
-    seen = look(Subject("one", given.model, given.tokenizer, path))
+    seen = look(PageModel("one", given.model, given.tokenizer, path))
     panel = seen.show(panel="training", measure="norm")
     assert panel.locator("svg.chart").nth(1).locator("path.curve").count() == 3  # the entry and two layers
     panel = seen.show(panel="training", measure="previous", layer="decoder.1.mixer")

@@ -14,7 +14,7 @@ from heddle.errors import HeddleError
 from heddle.generate import translate
 from heddle.look import costs, lens, strongest, trace
 from heddle.model import build
-from heddle.page import Subject
+from heddle.page import PageModel
 from heddle.page.panels import DEMO, PANELS, answer
 from heddle.predict import classify, fill
 from heddle.text import train_tokenizer
@@ -23,7 +23,7 @@ from tests.page.given import KINDS, TEXT, subject
 WORDS = "the warp is held"
 
 
-def asked(given: Subject, panel: str, **fields: Any) -> Any:
+def asked(given: PageModel, panel: str, **fields: Any) -> Any:
     return answer(given, panel, PANELS[panel].asked.of(fields, where=panel))
 
 
@@ -281,7 +281,7 @@ def test_a_walk_has_the_lectures_shapes() -> None:
     tokenizer = train_tokenizer("bytes", [TEXT], None, ("<|endoftext|>",))
     stack = {"depth": 1, "entry": {"positions": "sinusoidal"}, "block": {"mixer": {"heads": 8}}}
     config = {"vocab_size": tokenizer.vocab_size, "dim": 512, "context": 32, "encoder": stack}
-    given = Subject("lecture", build(TransformerConfig.of(config)).eval(), tokenizer)
+    given = PageModel("lecture", build(TransformerConfig.of(config)).eval(), tokenizer)
     assert DEMO[2] == "Thinking Machines"
     boxes = {box["name"]: box["shape"] for box in asked(given, "walk", text=DEMO[2])["boxes"]}
     count = len(DEMO[2])
@@ -326,7 +326,7 @@ def test_a_decoder_alone_that_translates_shows_the_pair() -> None:
     tokenizer = train_tokenizer("bytes", [TEXT], None, ("<|endoftext|>", "<start_translation>"))
     stack = {"depth": 1, "entry": {"positions": "learned"}, "block": {"mixer": {"heads": 2}}}
     config = {"vocab_size": tokenizer.vocab_size, "dim": 16, "context": 40, "decoder": stack}
-    given = Subject("joined", build(TransformerConfig.of(config), seed=1).eval(), tokenizer)
+    given = PageModel("joined", build(TransformerConfig.of(config), seed=1).eval(), tokenizer)
     boundary = tokenizer.special["<start_translation>"]
     assert asked(given, "about")["translates"]
     read = given.read(PANELS["heads"].asked.of({"text": "warp", "target": "weft"}, where="test"))

@@ -23,8 +23,8 @@ from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.predict import TextClass, TextLabels, TextNumber, WordClasses, classify
-from heddle.predict.rows import Row, passes, predicting
-from heddle.tasks import Examples, Reading, make_task
+from heddle.predict.rows import InputRow, passes, predicting
+from heddle.tasks import DataSpec, ExampleIndices, make_task
 from heddle.tasks.framing import frame_of
 from heddle.text import train_tokenizer
 from tests.models import BOTH, COMBINATIONS, ENCODERS, awake, name_of
@@ -59,8 +59,8 @@ def test_what_predicts_is_what_training_scores(kind: str, pairs: bool, stack: st
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3).add_(0.01)  # far from what a new model says of everything
-    task = make_task(TASKS[kind], Reading(corpus, model.config, tokenizer=TOKENIZER))
-    batch = task.batch(Examples(np.arange(len(there)), held_out=True))
+    task = make_task(TASKS[kind], DataSpec(corpus, model.config, tokenizer=TOKENIZER))
+    batch = task.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     assert (batch.types is not None) == pairs
     with predicting(model):
         losses = task.objective(model).by_row(batch)["loss"].tolist()
@@ -97,7 +97,7 @@ def test_a_row_is_the_same_alone_and_in_a_batch(config: TransformerConfig) -> No
     """Whatever the model's layers are: the hidden vectors of every real token, in fp32."""
     model = awake(config, torch.float32)
     draw = np.random.default_rng(0)
-    rows = [Row(draw.integers(0, model.vocab_size, size).tolist(), size, False) for size in (5, 1, 9, 2, 9)]
+    rows = [InputRow(draw.integers(0, model.vocab_size, size).tolist(), size, False) for size in (5, 1, 9, 2, 9)]
     with predicting(model):
         together: dict[int, torch.Tensor] = {}
         for numbers, hidden, _ in passes(model, rows):
@@ -112,7 +112,7 @@ def test_batches_are_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(model_for(TASKS["class"], Corpus(records("class"))))
     sizes = [4, 12, 3, 20, 4, 1]
     done: list[tuple[int, int]] = []
-    rows = [Row([1] * min(size, 16), 16, False) for size in sizes]
+    rows = [InputRow([1] * min(size, 16), 16, False) for size in sizes]
     with predicting(model):
         widths = [(numbers, hidden.shape[1]) for numbers, hidden, _ in passes(model, rows, lambda *so: done.append(so))]
     assert widths == [([3], 16), ([1], 12), ([0, 4, 2], 4), ([5], 1)]
@@ -215,7 +215,7 @@ def test_a_published_tokenizer_frames_texts_as_it_says(
 ) -> None:
     """Training frames them so, too, since there is one function."""
     model, tokenizer, _, cut = published(tmp_path, "BertForSequenceClassification", (single, pair))
-    frame = frame_of(Reading(Corpus(), model.config, tokenizer=tokenizer), 2)
+    frame = frame_of(DataSpec(Corpus(), model.config, tokenizer=tokenizer), 2)
     assert (frame.begin, frame.between, frame.end) == marks
     texts = ("the warp", "is held over")
     ids = [Column.of([tokenizer.encode(text)]) for text in texts]

@@ -27,8 +27,8 @@ from heddle.data.sources.examples import Example
 from heddle.data.store import TokenStore, build_store
 from heddle.model import build
 from heddle.prove.subject import Subject, awaken
-from heddle.prove.training import Training
-from heddle.tasks import Reading, make_task
+from heddle.prove.training import TrainingSubject
+from heddle.tasks import DataSpec, make_task
 from heddle.text import train_tokenizer
 from heddle.weights.run import write_model
 
@@ -209,11 +209,11 @@ def store(name: str, place: Path) -> Store:
     return build_records(place / "data", examples, TOKENIZER, 0.3, task.labels, chat=task.chat(None))
 
 
-def training(name: str, texts: Store, rows: int = 4) -> Training:
+def training(name: str, texts: Store, rows: int = 4) -> TrainingSubject:
     """One of the small runs, with weights at which every part has a say."""
     model, rounding = _model(name)
-    reading = Reading(texts.corpus, model.config, rows, seed=5, tokenizer=TOKENIZER, layout=RUNS[name].layout)
-    return Training(lambda: make_task(RUNS[name].task, reading), model, rounding, texts)
+    reading = DataSpec(texts.corpus, model.config, rows, seed=5, tokenizer=TOKENIZER, layout=RUNS[name].layout)
+    return TrainingSubject(lambda: make_task(RUNS[name].task, reading), model, rounding, texts)
 
 
 @cache

@@ -18,7 +18,7 @@ from heddle.data.record_store import Store
 from heddle.prove import prove_run
 from heddle.prove.coverage import _drawn_share
 from heddle.prove.laws import LAWS, check_law
-from heddle.prove.training import Training
+from heddle.prove.training import TrainingSubject
 from heddle.tasks import make_task
 from tests.laws.test_planted import planted
 
@@ -89,7 +89,7 @@ def test_rows_that_ranks_cannot_divide_are_found(
     """Of a step with as many rows as a number of tokens has."""
     tried = training(name := "classes, encoder", stores("classes, encoder"))
     reading = replace(tried.task.reading, batch_tokens=128)
-    made = Training(lambda: make_task(RUNS[name].task, reading), tried.model, 1e-7)
+    made = TrainingSubject(lambda: make_task(RUNS[name].task, reading), tried.model, 1e-7)
     assert check_law("batches", made).word == "EXACT"
     monkeypatch.setattr(Buckets, "capacity", lambda self, width: 3)
     assert check_law("batches", made).word == "DIFFERENT"

@@ -27,7 +27,7 @@ from heddle.model.cores import cores
 from heddle.model.products import PRODUCT_KINDS
 from heddle.runs import Trainer, prepare
 from heddle.runs.plan import TOKENS_PER_PARAMETER
-from heddle.tasks import Reading
+from heddle.tasks import DataSpec
 from heddle.train import rates
 from heddle.train.length import SHARE
 from heddle.train.rates import faster_precision, measure
@@ -37,7 +37,7 @@ from tests.running import Begin
 Make = Callable[..., RunConfig]
 NEED = import_module("heddle.runs.need")
 TEXT = Part(np.arange(100, dtype=np.uint16) % 41, 100, 1, 1)
-READING = Reading(Corpus(TEXT), sized(1, vocab_size=41, context=8, dim=16), rows=4)
+READING = DataSpec(Corpus(TEXT), sized(1, vocab_size=41, context=8, dim=16), rows=4)
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_the_depth_follows_from_the_time(
         """A machine that is better used by larger models."""
         return 2e9 * parameters(model).total ** -0.7
 
-    def measure(reading: Reading, *arguments: Any, **settings: Any) -> float:
+    def measure(reading: DataSpec, *arguments: Any, **settings: Any) -> float:
         measured.append(reading.model)
         return rate(reading.model)
 
@@ -283,7 +283,7 @@ def test_a_precision_that_cannot_win_is_not_tried(monkeypatch: pytest.MonkeyPatc
     tried: list[str] = []
     bf16 = 0.0
 
-    def measure(reading: Reading, device: str, precision: str, config: Any, by_onednn: Any = (), **how: Any) -> float:
+    def measure(reading: DataSpec, device: str, precision: str, config: Any, by_onednn: Any = (), **how: Any) -> float:
         assert how == {"steady": True}
         tried.append(precision)
         return {"fp32": 1.0, "bf16": bf16}[precision]

@@ -9,7 +9,7 @@ import pytest
 
 from heddle.config.run import RunConfig
 from heddle.data import RecordStore, TokenStore, open_store, read_documents
-from heddle.data.raw import material
+from heddle.data.raw import open_dataset
 from heddle.errors import HeddleError
 from heddle.runs import Trainer, prepare
 from heddle.runs.lint import lint_run
@@ -113,9 +113,9 @@ def test_a_text_may_have_validation_files_too(config: Callable[..., RunConfig], 
 def read(data: dict[str, Any], task: str, directory: Path) -> tuple[list[str], RecordStore | TokenStore]:
     """What is told of sources, and the store that they become."""
     config, told = RunConfig.of({"data": data, "task": task}), list[str]()
-    with material(config.data, config.task) as sources:
+    with open_dataset(config.data, config.task) as sources:
         told.append(sources.read(told.append))
-        store, _ = sources.cut(directory, train_tokenizer("bytes", [], special=("<|endoftext|>",)), told.append)
+        store, _ = sources.tokenize(directory, train_tokenizer("bytes", [], special=("<|endoftext|>",)), told.append)
     return told, store
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_left_out_if_asked_and_counted_in_the_store(tmp_p
         )
         assert told[1].startswith("17 ")
         assert open_store(tmp_path / task).left_out == store.left_out == counts
-        assert store.origin is None
+        assert store.provenance is None
     with pytest.raises(HeddleError, match="encoding = 'latin1000' is none that Python knows"):
         RunConfig.of({"data": {"encoding": "latin1000"}})
 

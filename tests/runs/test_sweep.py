@@ -15,7 +15,7 @@ import torch
 
 from heddle.config import RunConfig, variants
 from heddle.errors import HeddleError
-from heddle.runs import Interrupted, Member, Session, Spread, Trainer, prepare, spreads, sweep
+from heddle.runs import Interrupted, Member, SeedStatistics, Session, Trainer, prepare, statistics_by_variant, sweep
 from heddle.runs.seed_statistics import quantile
 from heddle.train import Report
 from heddle.weights import load
@@ -102,7 +102,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(table: dict[str, Any], tmp
     assert bad.problem is not None
     assert "Training stopped" in bad.problem
     assert good.loss is not None
-    assert spreads([bad, good]) == [({"train.learning_rate": 1e-3}, Spread(1, good.loss))]
+    assert statistics_by_variant([bad, good]) == [({"train.learning_rate": 1e-3}, SeedStatistics(1, good.loss))]
 
 
 def test_decisions_of_the_first_run_hold_for_all(table: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
@@ -178,7 +178,7 @@ def test_seeds_are_put_together() -> None:
         Member(Path(), {"train.learning_rate": rate, "train.seed": seed}, "trained", loss)
         for (rate, seed), loss in losses.items()
     ]
-    (one, first), (two, second) = spreads(outcomes)
+    (one, first), (two, second) = statistics_by_variant(outcomes)
     assert (one, two) == ({"train.learning_rate": 1e-3}, {"train.learning_rate": 2e-3})
     assert (first.runs, first.mean, first.deviation) == (2, 3.5, pytest.approx(0.5**0.5))
-    assert second == Spread(1, 2.0)
+    assert second == SeedStatistics(1, 2.0)

@@ -121,7 +121,7 @@ def test_changed_sources_tasks_and_versions(shared: Callable[..., list[str]], co
     written = json.loads(meta.read_text())
     meta.write_text(json.dumps({**written, "version": 2}))
     assert "format version 2, but this heddle reads version 4" in refusal(lambda: shared("b"))
-    meta.write_text(json.dumps({**written, "origin": None}))
+    meta.write_text(json.dumps({**written, "provenance": None}))
     assert "it does not say what it was made from" in refusal(lambda: shared("b"))
     meta.write_text(json.dumps(written))
     tokenizer = tmp_path / "store" / "tokenizer.json"

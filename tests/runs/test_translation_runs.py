@@ -20,7 +20,7 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.prove.laptop import laptop
 from heddle.runs import Trainer, open_session, prepare, show_step
-from heddle.tasks import Reading
+from heddle.tasks import DataSpec
 from heddle.tasks.task import tokens_read
 from heddle.tasks.translation import TranslationTask
 from heddle.train import Optimizer, evaluate, train_step
@@ -154,7 +154,7 @@ def test_every_preset_with_two_stacks_trains(name: str) -> None:
     """At laptop size: thirty steps lower the loss of what is held out well below that of guessing."""
     config = laptop(preset(name)).override({"vocab_size": TOKENIZER.vocab_size, "context": 16})
     corpus = Corpus(pairs(500, longest=3), pairs(40, seed=1, longest=3))
-    made = TranslationTask(TranslationConfig(), Reading(corpus, config, 16, 3, tokenizer=TOKENIZER))
+    made = TranslationTask(TranslationConfig(), DataSpec(corpus, config, 16, 3, tokenizer=TOKENIZER))
     model = build(config)
     objective, optimizer = made.objective(model), Optimizer(model, TrainConfig(), 1e-2, "fp32")
     model.train()

@@ -15,7 +15,7 @@ from heddle.config import EngineConfig, TransformerConfig, sized
 from heddle.config.serve import ServeConfig
 from heddle.config.tasks import ClassificationConfig
 from heddle.model import Transformer, build
-from heddle.serve import Run, make_app
+from heddle.serve import ServedRun, make_app
 from heddle.text import train_tokenizer
 
 TOKENIZER = train_tokenizer(
@@ -79,12 +79,12 @@ class Server(Running):
         models: what it serves, which only it may use.
     """
 
-    def __init__(self, config: ServeConfig, runs: Sequence[Run] | None = None) -> None:
+    def __init__(self, config: ServeConfig, runs: Sequence[ServedRun] | None = None) -> None:
         if runs is None:
-            runs = [Run(name, model, TOKENIZER, 1) for name, model in models().items()]
+            runs = [ServedRun(name, model, TOKENIZER, 1) for name, model in models().items()]
             runs += [
-                Run("pairs", models()["classifier"], TOKENIZER, task=ClassificationConfig(), pairs=True),
-                Run("texts", models()["classifier"], TOKENIZER, task=ClassificationConfig(), pairs=False),
+                ServedRun("pairs", models()["classifier"], TOKENIZER, task=ClassificationConfig(), pairs=True),
+                ServedRun("texts", models()["classifier"], TOKENIZER, task=ClassificationConfig(), pairs=False),
             ]
         self.models = {run.name: run.model for run in runs}
         super().__init__(make_app(runs, config))

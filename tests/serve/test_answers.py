@@ -7,12 +7,12 @@ import httpx2
 import pytest
 
 from heddle.config.serve import ServeConfig
-from heddle.generate.logprobs import Drawn
+from heddle.generate.logprobs import SampledToken
 from heddle.generate.stream import Finish
 from heddle.model import build
-from heddle.serve import Run
-from heddle.serve.answers import Alternative, Choice, Spelled, Spelling, completion_logprobs, spell, usage
-from heddle.serve.worker import Part
+from heddle.serve import ServedRun
+from heddle.serve.answers import Alternative, ByteDecoder, Choice, DecodedToken, completion_logprobs, spell, usage
+from heddle.serve.worker import Chunk
 from heddle.text import Tokenizer, train_tokenizer
 from tests.serve.conftest import DECODER, ENGINE, LOUD, TOKENIZER, Server
 
@@ -28,34 +28,34 @@ def tokenizer_of(kind: str) -> Tokenizer:
 def test_the_bytes_of_tokens_join_to_the_text(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode("the weft is held")
-    spelling = Spelling(tokenizer)
-    found = [spelling.push(Drawn(id, 0.0)) for id in ids]
+    spelling = ByteDecoder(tokenizer)
+    found = [spelling.push(SampledToken(id, 0.0)) for id in ids]
     text = tokenizer.decode(ids)
     assert b"".join(each.added for each in found).decode() == text == spell(tokenizer, ids)
     assert [text[each.place :].encode().startswith(each.added) for each in found] == [True] * len(found)
 
 
 def test_half_a_character_has_its_own_byte_and_its_characters_place() -> None:
-    spelling = Spelling(TOKENIZER, start=3)
+    spelling = ByteDecoder(TOKENIZER, start=3)
     ids = [*TOKENIZER.encode("éa"), *TOKENIZER.encode("é")[:1], *TOKENIZER.encode("b")]
-    found = [spelling.push(Drawn(id, 0.0)) for id in ids]
+    found = [spelling.push(SampledToken(id, 0.0)) for id in ids]
     assert [each.added for each in found] == [b"\xc3", b"\xa9", b"a", b"\xc3", b"b"]
     assert TOKENIZER.decode(ids) == "éa\ufffdb"
     assert [each.place for each in found] == [3, 3, 4, 5, 6]
 
 
 def test_ids_before_a_text_are_silent_once() -> None:
-    spelling = Spelling(TOKENIZER, silent=(3, 4))
-    assert [spelling.push(Drawn(id, 0.0)).added for id in (3, 4, 97, 3)] == [b"", b"", b"a", b"\x03"]
-    again = Spelling(TOKENIZER, silent=(3,))
-    assert [again.push(Drawn(id, 0.0)).added for id in (3, 3)] == [b"", b"\x03"]
+    spelling = ByteDecoder(TOKENIZER, silent=(3, 4))
+    assert [spelling.push(SampledToken(id, 0.0)).added for id in (3, 4, 97, 3)] == [b"", b"", b"a", b"\x03"]
+    again = ByteDecoder(TOKENIZER, silent=(3,))
+    assert [again.push(SampledToken(id, 0.0)).added for id in (3, 3)] == [b"", b"\x03"]
 
 
 def test_every_alternative_has_a_name_of_its_own() -> None:
     """Of a tokenizer of bytes, 128 alternatives are parts of characters, which as text would all be U+FFFD."""
     top = tuple((id, -0.1 * number) for number, id in enumerate([*range(190, 200), *range(97, 107)]))
-    spelling = Spelling(TOKENIZER, previous=97)
-    tokens = [spelling.push(Drawn(id, logprob, top)) for id, logprob in ((190, 0.0), (191, -0.1), (98, -1.1))]
+    spelling = ByteDecoder(TOKENIZER, previous=97)
+    tokens = [spelling.push(SampledToken(id, logprob, top)) for id, logprob in ((190, 0.0), (191, -0.1), (98, -1.1))]
     table = completion_logprobs(tokens, 20)
     assert table is not None
     assert [len(each) for each in table["top_logprobs"]] == [20, 20, 20]
@@ -66,15 +66,15 @@ def test_every_alternative_has_a_name_of_its_own() -> None:
 def test_ids_that_spell_the_same_are_told_apart() -> None:
     tokenizer = tokenizer_of("bpe").with_special(["<|a|>", "<|b|>"])
     alike = [id for id in range(tokenizer.vocab_size) if not tokenizer.token_bytes(id)]
-    spelling = Spelling(tokenizer, previous=97)
+    spelling = ByteDecoder(tokenizer, previous=97)
     top = tuple((id, -0.1 * id) for id in [*alike, 98, 99])
-    (token,) = [spelling.push(Drawn(98, -9.8, top))]
+    (token,) = [spelling.push(SampledToken(98, -9.8, top))]
     assert len(set(token.names().values())) == len(top)
     assert token.names()[98] == tokenizer.token_bytes(98).decode()
 
 
 def test_two_ids_without_text_have_their_numbers() -> None:
-    token = Spelled(5, b"", -1.0, (Alternative(6, b"", -2.0), Alternative(7, b"a", -3.0)), 0)
+    token = DecodedToken(5, b"", -1.0, (Alternative(6, b"", -2.0), Alternative(7, b"a", -3.0)), 0)
     assert token.names() == {5: "token_id:5", 6: "token_id:6", 7: "a"}
 
 
@@ -83,27 +83,27 @@ def test_every_way_to_end_has_openais_word() -> None:
     for finish in get_args(Finish):
         if finish == "broken":  # an error instead
             continue
-        choice = Choice(0, [97], Spelling(TOKENIZER, previous=97))
-        choice.add(Part("b", Drawn(98, -0.5), None))
+        choice = Choice(0, [97], ByteDecoder(TOKENIZER, previous=97))
+        choice.add(Chunk("b", SampledToken(98, -0.5), None))
         assert choice.finish is None
-        choice.add(Part("c", Drawn(99, -0.5), finish))
+        choice.add(Chunk("c", SampledToken(99, -0.5), finish))
         words[finish] = choice.finish
         assert (choice.text, len(choice.tokens)) == ("bc", 2)
     assert words == {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
 
 
 def test_what_is_used_counts_sources_and_every_text() -> None:
-    choices = [Choice(number, [], Spelling(TOKENIZER)) for number in range(2)]
+    choices = [Choice(number, [], ByteDecoder(TOKENIZER)) for number in range(2)]
     for choice in choices:
-        choice.add(Part("a", Drawn(97, -0.5), None))
-    choices[1].add(Part("b", Drawn(98, -0.5), "length"))
+        choice.add(Chunk("a", SampledToken(97, -0.5), None))
+    choices[1].add(Chunk("b", SampledToken(98, -0.5), "length"))
     read = usage([([1, 2], None), ([], [3, 4, 5])], choices)
     assert read == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
 
 
 @pytest.mark.parametrize(("wanted", "tables"), [(None, ()), (0, None), (1, [{"b": -0.5}])])
 def test_no_alternatives_are_no_tables(wanted: int | None, tables: Any) -> None:
-    token = Spelled(97, b"a", -0.7, (Alternative(98, b"b", -0.5),) if wanted else (), 0)
+    token = DecodedToken(97, b"a", -0.7, (Alternative(98, b"b", -0.5),) if wanted else (), 0)
     found = completion_logprobs([token], wanted)
     assert (found is None) == (wanted is None)
     if found is not None:
@@ -112,11 +112,19 @@ def test_no_alternatives_are_no_tables(wanted: int | None, tables: Any) -> None:
 
 def test_lm_eval_reads_from_names_whether_a_text_is_the_most_probable() -> None:
     completions = pytest.importorskip("lm_eval.models.openai_completions").LocalCompletionsAPI
-    spelling = Spelling(TOKENIZER)
+    spelling = ByteDecoder(TOKENIZER)
     # Two bytes of characters; the second one is not the most probable, but another part of a character is.
-    drawn = [Drawn(97, 0.0), Drawn(195, -0.5, ((195, -0.5),)), Drawn(169, -2.0, ((170, -0.2),)), Drawn(97, -9.0)]
-    for rows, greedy in ((drawn, False), ([drawn[0], drawn[1], Drawn(169, -0.2, ((169, -0.2),)), drawn[3]], True)):
-        spelling = Spelling(TOKENIZER)
+    drawn = [
+        SampledToken(97, 0.0),
+        SampledToken(195, -0.5, ((195, -0.5),)),
+        SampledToken(169, -2.0, ((170, -0.2),)),
+        SampledToken(97, -9.0),
+    ]
+    for rows, greedy in (
+        (drawn, False),
+        ([drawn[0], drawn[1], SampledToken(169, -0.2, ((169, -0.2),)), drawn[3]], True),
+    ):
+        spelling = ByteDecoder(TOKENIZER)
         first, *others = [spelling.push(each) for each in rows]
         choices = [{"index": 0, "logprobs": completion_logprobs(others, 1, first)}]
         ((total, exact),) = completions.parse_logprobs({"choices": choices}, tokens=[[97, 195, 169]], ctxlens=[1])
@@ -127,7 +135,7 @@ def test_lm_eval_reads_from_names_whether_a_text_is_the_most_probable() -> None:
 def words(request: pytest.FixtureRequest) -> Iterator[tuple[httpx2.Client, Tokenizer]]:
     tokenizer = tokenizer_of(request.param)
     model = build(DECODER.override({**LOUD, "vocab_size": tokenizer.vocab_size}), seed=1).eval()
-    server = Server(ServeConfig(engine=ENGINE), [Run("words", model, tokenizer)])
+    server = Server(ServeConfig(engine=ENGINE), [ServedRun("words", model, tokenizer)])
     try:
         with httpx2.Client(base_url=server.url, timeout=30) as http:
             yield http, tokenizer

@@ -19,7 +19,7 @@ from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.predict import classify
-from heddle.serve import Run, make_app
+from heddle.serve import ServedRun, make_app
 from heddle.serve.requests import CompletionRequest
 from tests.serve.conftest import BOTH, DECODER, ENGINE, LOUD, TOKENIZER, Server, models
 
@@ -439,7 +439,7 @@ def test_the_servers_limit_of_tokens_applies_to_translations(start: Callable[...
 
 def test_a_prompt_that_is_read_as_a_whole_is_not_scored() -> None:
     model = build(DECODER.override({"decoder.prefix": True}), seed=1).eval()
-    server = Server(ServeConfig(engine=ENGINE), [Run("prefix", model, TOKENIZER)])
+    server = Server(ServeConfig(engine=ENGINE), [ServedRun("prefix", model, TOKENIZER)])
     try:
         with httpx2.Client(base_url=server.url) as http:
             asked = {"model": "prefix", "prompt": "warp", "max_tokens": 2}
@@ -455,7 +455,7 @@ def test_a_forced_beginning_is_no_text_and_no_constraint_forbids_it() -> None:
     """As in BART, whose decoder must begin with one id, and must end with another if it is cut off."""
     ids = {"decoder_start": 2, "end": 2, "forced_begin": 3, "forced_end": 2}
     model = build(TransformerConfig.of({**BOTH, **LOUD, "ids": ids}), seed=1).eval()
-    server = Server(ServeConfig(engine=ENGINE), [Run("bart", model, TOKENIZER)])
+    server = Server(ServeConfig(engine=ENGINE), [ServedRun("bart", model, TOKENIZER)])
     asked: dict[str, Any] = {"model": "bart", "prompt": "warp", "max_tokens": 12, "logprobs": 1}
     try:
         with httpx2.Client(base_url=server.url) as http:
@@ -511,7 +511,7 @@ def test_draining(start: Callable[..., Server]) -> None:
 
 
 def test_runs_that_cannot_be_served_together() -> None:
-    run = Run("a", models()["plain"], TOKENIZER)
+    run = ServedRun("a", models()["plain"], TOKENIZER)
     with pytest.raises(HeddleError, match="two runs are called 'a'"):
         make_app([run, run], ServeConfig())
     with pytest.raises(HeddleError, match="at least one run"):
@@ -526,7 +526,7 @@ def test_a_template_without_an_end_is_an_error_of_its_request() -> None:
         "{% if messages[0].content == 'file' %}{% include '/etc/hostname' %}{% endif %}<|user|>{{ messages[0].content }}"
     )
     model = build(DECODER.override({"chat": {"template": source}}), seed=1).eval()
-    server = Server(ServeConfig(engine=ENGINE), [Run("mean", model, TOKENIZER)])
+    server = Server(ServeConfig(engine=ENGINE), [ServedRun("mean", model, TOKENIZER)])
     asked: dict[str, Any] = {"model": "mean", "max_tokens": 2}
     try:
         with httpx2.Client(base_url=server.url, timeout=30) as http:
@@ -544,7 +544,7 @@ def test_a_template_without_an_end_is_an_error_of_its_request() -> None:
 def test_ids_without_text_may_be_among_the_most_probable() -> None:
     """As in padded models, which have more ids than their tokenizers."""
     wide = build(DECODER.override({"vocab_size": TOKENIZER.vocab_size + 200, "chat": {}}), seed=1).eval()
-    server = Server(ServeConfig(engine=ENGINE), [Run("wide", wide, TOKENIZER)])
+    server = Server(ServeConfig(engine=ENGINE), [ServedRun("wide", wide, TOKENIZER)])
     try:
         with httpx2.Client(base_url=server.url, timeout=30) as http:
             asked: dict[str, Any] = {"model": "wide", "prompt": "a", "max_tokens": 8, "logprobs": 20, "seed": 1}

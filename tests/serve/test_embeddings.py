@@ -11,7 +11,7 @@ import heddle
 from heddle.config import TransformerConfig
 from heddle.config.serve import ServeConfig
 from heddle.model import build
-from heddle.serve import Run, make_app
+from heddle.serve import ServedRun, make_app
 from tests.serve.conftest import BOTH, LOUD, STACK, TOKENIZER, Running
 
 HEAD = {
@@ -23,7 +23,7 @@ MODEL = build(TransformerConfig.of({**BOTH, **LOUD, "encoder": STACK, "decoder":
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[openai.OpenAI]:
-    running = Running(make_app([Run("vectors", MODEL, TOKENIZER)], ServeConfig()))
+    running = Running(make_app([ServedRun("vectors", MODEL, TOKENIZER)], ServeConfig()))
     yield openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
     running.stop()
 

@@ -20,7 +20,7 @@ from heddle.config import TransformerConfig
 from heddle.config.serve import ServeConfig
 from heddle.convert import export_model
 from heddle.model import build
-from heddle.serve import Run
+from heddle.serve import ServedRun
 from tests.serve.conftest import ENGINE, Server
 
 WORDS = ["the", "warp", "is", "held", "and", "weft", "thrown", "over", "a", "loom", "with", "threads"]
@@ -44,7 +44,7 @@ def test_log_likelihoods_and_texts_are_those_of_the_exported_model(tmp_path: Pat
     heddle.save(model, tmp_path / "run", tokenizer)
     export_model(tmp_path / "run", tmp_path / "out")
     theirs = HFLM(pretrained=str(tmp_path / "out"), device="cpu", dtype="float32", batch_size=4)
-    server = Server(ServeConfig(engine=ENGINE), [Run("loom", model, tokenizer)])
+    server = Server(ServeConfig(engine=ENGINE), [ServedRun("loom", model, tokenizer)])
     try:
         client = LocalCompletionsAPI(
             base_url=f"{server.url}/v1/completions",

@@ -9,22 +9,24 @@ from heddle.config import SamplingConfig
 from heddle.config.decoding import DecodingDefaults
 from heddle.config.serve import ServeConfig
 from heddle.generate import generate
-from heddle.serve import Run, make_app
+from heddle.serve import ServedRun, make_app
 from heddle.serve.errors import ApiError
 from heddle.serve.metrics import Metrics
 from heddle.serve.requests import CompletionRequest, TranslateRequest
-from heddle.serve.served import Served
+from heddle.serve.served import ServedModel
 from heddle.serve.worker import Worker
 from tests.serve.conftest import CONTEXT, ENGINE, TOKENIZER, models
 
 
 @pytest.fixture(scope="module")
-def served() -> dict[str, Served]:
-    return {name: Served(Run(name, models()[name], TOKENIZER), ENGINE) for name in ("plain", "both")}
+def served() -> dict[str, ServedModel]:
+    return {name: ServedModel(ServedRun(name, models()[name], TOKENIZER), ENGINE) for name in ("plain", "both")}
 
 
 @pytest.mark.parametrize("length", [1, CONTEXT - 3, CONTEXT])
-def test_there_is_room_for_as_many_tokens_as_the_context_lets_follow(served: dict[str, Served], length: int) -> None:
+def test_there_is_room_for_as_many_tokens_as_the_context_lets_follow(
+    served: dict[str, ServedModel], length: int
+) -> None:
     prompt = [97] * length
     greedy = SamplingConfig(temperature=0, max_tokens=2 * CONTEXT)
     *_, last = events = list(generate(served["plain"].model, [prompt], greedy))
@@ -32,7 +34,7 @@ def test_there_is_room_for_as_many_tokens_as_the_context_lets_follow(served: dic
     assert served["plain"].room((prompt, None)) == len(events)
 
 
-def test_the_longest_prompt_and_the_last_id_are_taken(served: dict[str, Served]) -> None:
+def test_the_longest_prompt_and_the_last_id_are_taken(served: dict[str, ServedModel]) -> None:
     count = TOKENIZER.vocab_size
     served["plain"].check(([count - 1] * CONTEXT, None), "prompt")
     served["both"].check(([], [count - 1] * CONTEXT), "prompt")
@@ -45,7 +47,7 @@ def test_the_longest_prompt_and_the_last_id_are_taken(served: dict[str, Served])
 
 
 def test_texts_of_a_request_have_seeds_of_their_own_and_no_more_tokens_than_the_server_allows() -> None:
-    service = make_app([Run("plain", models()["plain"], TOKENIZER)], ServeConfig(max_tokens=7)).state.service
+    service = make_app([ServedRun("plain", models()["plain"], TOKENIZER)], ServeConfig(max_tokens=7)).state.service
     body = CompletionRequest(model="plain", seed=5)
     for asked, tokens in ((6, 6), (7, 7), (8, 7)):
         found = service._samplings(body, 3, asked, None)

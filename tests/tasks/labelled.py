@@ -7,7 +7,7 @@ import numpy as np
 from heddle.config import ModelChoice, TransformerConfig
 from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
-from heddle.tasks import Reading
+from heddle.tasks import DataSpec
 from heddle.text import train_tokenizer
 
 WORDS = ["the", "warp", "is", "held", "and", "the", "weft", "is", "thrown", "over"]
@@ -50,6 +50,8 @@ def model_for(config: Any, corpus: Corpus, stack: str = "encoder", **more: Any) 
     return ModelChoice.of(said).resolve(TOKENIZER.vocab_size, 1, 16, config, classes=corpus.classes)
 
 
-def reading(config: Any, kind: str, rows: int = 8, stack: str = "encoder", pairs: bool = False, **more: Any) -> Reading:
+def reading(
+    config: Any, kind: str, rows: int = 8, stack: str = "encoder", pairs: bool = False, **more: Any
+) -> DataSpec:
     corpus = Corpus(records(kind, pairs=pairs), records(kind, 20, 7, pairs=pairs))
-    return Reading(corpus, model_for(config, corpus, stack, **more), rows, tokenizer=TOKENIZER)
+    return DataSpec(corpus, model_for(config, corpus, stack, **more), rows, tokenizer=TOKENIZER)

@@ -7,7 +7,7 @@ import numpy as np
 from heddle.config import TranslationConfig, sized
 from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
-from heddle.tasks import Reading
+from heddle.tasks import DataSpec
 from heddle.tasks.translation import TranslationTask
 from heddle.text import train_tokenizer
 
@@ -41,5 +41,5 @@ def task(
     """A task on some pairs, whose first twenty are held out too."""
     corpus = Corpus(pairs(300) if records is None else records, pairs(20, seed=1) if records is None else records)
     tokens, layout = said.pop("batch_tokens", None), said.pop("layout", "concatenate")
-    reading = Reading(corpus, MODELS[family], rows, 3, context, TOKENIZER, tokens, layout=layout)
+    reading = DataSpec(corpus, MODELS[family], rows, 3, context, TOKENIZER, tokens, layout=layout)
     return TranslationTask(TranslationConfig(**said), reading)

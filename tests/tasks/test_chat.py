@@ -29,7 +29,7 @@ from heddle.model import build
 from heddle.prove import served_ids
 from heddle.runs import Trainer, prepare, show_step
 from heddle.runs.lint import lint_run, lint_sources
-from heddle.tasks import Examples, Reading
+from heddle.tasks import DataSpec, ExampleIndices
 from heddle.tasks.chat import ChatTask, messages_of
 from heddle.text import add_special_tokens, train_tokenizer
 from heddle.train import evaluate
@@ -59,7 +59,7 @@ def task(folder: Path, talks: list[list[dict[str, str]]], context: int = 64, lay
     examples = [*read_examples([file], ("messages",), labels="roles")]
     records = records_of(examples, TOKENIZER, "roles", chat=config.chat(None))
     corpus = Corpus(records, records)
-    return ChatTask(config, Reading(corpus, MODEL.config, 2, 3, context, TOKENIZER, layout=layout))
+    return ChatTask(config, DataSpec(corpus, MODEL.config, 2, 3, context, TOKENIZER, layout=layout))
 
 
 def shown(ids: torch.Tensor) -> list[str]:
@@ -69,7 +69,7 @@ def shown(ids: torch.Tensor) -> list[str]:
 
 def test_only_answers_and_their_ends_are_predicted(tmp_path: Path) -> None:
     made = task(tmp_path, [talk("a", "bc", "d", "e", "f"), talk("gh", "i", system="s")])
-    batch = made.batch(Examples(np.array([0, 1])))
+    batch = made.batch(ExampleIndices(np.array([0, 1])))
     assert shown(batch.tokens) == ["Ua|Abc|Ud|Ae", "Ss|Ugh|Ai|||"]
     assert shown(batch.targets) == ["...bc|.....e|"[:12].replace("...bc|.....e", "...bc|....e|"), ".......i|..."]
     assert batch.layout.real.sum(1).tolist() == [12, 9]
@@ -91,7 +91,7 @@ def test_the_loss_is_the_plain_cross_entropy_of_answers(tmp_path: Path) -> None:
 def test_packed_conversations_are_whole(tmp_path: Path) -> None:
     talks = [talk("a", "b"), talk("cd", "e"), talk("f", "ghi")]
     made = task(tmp_path, talks, context=12, layout="pack")
-    rows = made.batch(Examples(np.arange(2)))
+    rows = made.batch(ExampleIndices(np.arange(2)))
     read = [
         shown(rows.tokens[row, rows.layout.segment[row] == number][None])[0] for row in range(2) for number in range(2)
     ]
@@ -104,7 +104,7 @@ def test_long_conversations_end_with_the_last_answer_that_fits(tmp_path: Path) -
     talks = [talk("a", "b", "c", "d" * 20), talk("a" * 30, "b"), talk("a"), talk("a" * 5, "b" * 11)]
     made = task(tmp_path, talks, context=19)
     records = made.reading.records(held_out=False)
-    batch = made.batch(Examples(np.arange(4)))
+    batch = made.batch(ExampleIndices(np.arange(4)))
     assert shown(batch.tokens)[0].rstrip("|") == "Ua|Ab"
     assert shown(batch.targets)[3].strip(".") == "b" * 11 + "|"
     assert made.targets(records).tolist() == [2, 0, 0, 12]

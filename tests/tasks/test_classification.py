@@ -16,7 +16,7 @@ from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.tasks import ClassificationTask, Examples, Reading
+from heddle.tasks import ClassificationTask, DataSpec, ExampleIndices
 from heddle.tasks.confusion import class_counts, class_metrics
 from heddle.tasks.framing import Frame
 from heddle.text import train_tokenizer
@@ -33,7 +33,7 @@ def task(config: ClassificationConfig = CONFIG, **more: Any) -> ClassificationTa
 def test_a_row_is_a_text_between_its_marks() -> None:
     made = task()
     there = made.reading.records(held_out=False)
-    batch = made.batch(Examples(np.array([3, EMPTY, 5])))
+    batch = made.batch(ExampleIndices(np.array([3, EMPTY, 5])))
     for row, record in ((0, 3), (2, 5)):
         ids = [CLS, *there.columns["text"][record].tolist(), SEP]
         assert batch.tokens[row, batch.layout.real[row]].tolist() == ids
@@ -47,14 +47,14 @@ def test_a_row_is_a_text_between_its_marks() -> None:
 def test_a_pair_has_types_where_the_model_has() -> None:
     made = task(pairs=True, encoder={"entry": {"types": 2}}, context=32)
     there = made.reading.records(held_out=False)
-    batch = made.batch(Examples(np.array([4, 9])))
+    batch = made.batch(ExampleIndices(np.array([4, 9])))
     assert batch.types is not None
     for row, record in enumerate((4, 9)):
         text, pair = (there.columns[name][record].tolist() for name in ("text", "pair"))
         real = batch.layout.real[row]
         assert batch.tokens[row, real].tolist() == [CLS, *text, SEP, *pair, SEP]
         assert batch.types[row, real].tolist() == [0] * (len(text) + 2) + [1] * (len(pair) + 1)
-    assert task(pairs=True, context=32).batch(Examples(np.array([4]))).types is None
+    assert task(pairs=True, context=32).batch(ExampleIndices(np.array([4]))).types is None
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_long_texts_are_cropped_and_told() -> None:
         f"{long.mean():.1%} of the training texts are longer than context = 6: they lose their ends"
     ]
     assert task().remarks() == []
-    batch = made.batch(Examples(np.flatnonzero(long)))
+    batch = made.batch(ExampleIndices(np.flatnonzero(long)))
     assert batch.tokens.shape[1] == made.lengths(there).max() == 6
     assert (batch.tokens[:, -1] == SEP).all()
 
@@ -96,16 +96,16 @@ def test_other_tokenizers_have_other_marks() -> None:
         (("<s>", "</s>"), [256, 1, 2, 257, 3, 257]),
     ):
         tokenizer = train_tokenizer("bytes", [], special=special)
-        made = ClassificationTask(CONFIG, Reading(Corpus(Records(plain)), model, tokenizer=tokenizer))
-        assert made.batch(Examples(np.array([0]))).tokens[0].tolist() == row
+        made = ClassificationTask(CONFIG, DataSpec(Corpus(Records(plain)), model, tokenizer=tokenizer))
+        assert made.batch(ExampleIndices(np.array([0]))).tokens[0].tolist() == row
     tokenizer = train_tokenizer("bytes", [], special=())
     with pytest.raises(HeddleError, match="need a token between them: add \\[SEP\\]"):
-        ClassificationTask(CONFIG, Reading(Corpus(Records(plain)), model, tokenizer=tokenizer))
+        ClassificationTask(CONFIG, DataSpec(Corpus(Records(plain)), model, tokenizer=tokenizer))
     imported = model.override({"ids": {"begin": 5, "end": 6}})
-    made = ClassificationTask(CONFIG, Reading(Corpus(Records(plain)), imported))
-    assert made.batch(Examples(np.array([0]))).tokens[0].tolist() == [5, 1, 2, 6, 3, 6]
+    made = ClassificationTask(CONFIG, DataSpec(Corpus(Records(plain)), imported))
+    assert made.batch(ExampleIndices(np.array([0]))).tokens[0].tolist() == [5, 1, 2, 6, 3, 6]
     with pytest.raises(HeddleError, match="context = 4 has no room for 3 special tokens and a text: set context=5"):
-        ClassificationTask(CONFIG, Reading(Corpus(Records(plain)), imported, context=4))
+        ClassificationTask(CONFIG, DataSpec(Corpus(Records(plain)), imported, context=4))
 
 
 @pytest.mark.parametrize("weights", ["balanced", {"hot": 3.0}, (0.5, 1.0, 2.0)])
@@ -117,12 +117,12 @@ def test_class_weights_are_torchs(weights: Any) -> None:
     wanted = {"balanced": 48 / (3 * counts)}.get(str(weights)) if weights == "balanced" else None
     wanted = np.array([1, 1, 3]) if isinstance(weights, dict) else np.array(weights) if wanted is None else wanted
     model = build(made.reading.model)
-    batch = made.batch(Examples(np.arange(12)))
+    batch = made.batch(ExampleIndices(np.arange(12)))
     loss = made.objective(model)(batch)
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)
     expected = F.cross_entropy(scores, batch.targets, weight=torch.tensor(wanted).float())
     torch.testing.assert_close(loss.total / loss.count, expected)
-    assert made.batch(Examples(np.arange(4), held_out=True)).weights.tolist() == [1.0] * 4
+    assert made.batch(ExampleIndices(np.arange(4), held_out=True)).weights.tolist() == [1.0] * 4
 
 
 def test_what_is_counted_gives_the_measures_of_scikit_learn() -> None:
@@ -152,7 +152,7 @@ def test_evaluation_counts_what_the_model_predicts() -> None:
     made = task()
     model = build(made.reading.model)
     there = made.reading.records(held_out=True)
-    batch = made.batch(Examples(np.arange(len(there)), held_out=True))
+    batch = made.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)
     scored = evaluate(model, made, rows=6)
     assert scored.loss == pytest.approx(F.cross_entropy(scores, batch.targets).item(), abs=1e-5)

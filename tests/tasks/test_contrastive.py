@@ -21,7 +21,7 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.runs import prepare, show_step
 from heddle.runs.lint import lint_run
-from heddle.tasks import Examples, Reading
+from heddle.tasks import DataSpec, ExampleIndices
 from heddle.tasks.contrastive import ContrastiveTask
 from heddle.tasks.grouped_rows import GroupedRecords
 from heddle.text import train_tokenizer
@@ -48,7 +48,7 @@ def task(negatives: bool = False, count: int = 7, rows: int = 2, **said: Any) ->
         {"text": one, "pair": other, **({"negative": one[:2]} if negatives else {})} for one, other in WORDS[:count]
     ]
     records = records_of([Example(each, None, "") for each in texts], TOKENIZER)
-    reading = Reading(Corpus(records, records), CONFIG, rows, 3, tokenizer=TOKENIZER)
+    reading = DataSpec(Corpus(records, records), CONFIG, rows, 3, tokenizer=TOKENIZER)
     return ContrastiveTask(ContrastiveConfig(**{"group": 3, "temperature": 0.2, **said}), reading)
 
 
@@ -80,7 +80,7 @@ def formula(x: list[np.ndarray], temperature: float) -> tuple[np.ndarray, np.nda
 def test_the_loss_is_that_of_the_formula(negatives: bool) -> None:
     """In two groups of 3 and 4 pairs, of texts that were embedded one by one; and by torch's own cross-entropy."""
     made = task(negatives)
-    batch = made.batch(Examples(np.arange(2), held_out=True))
+    batch = made.batch(ExampleIndices(np.arange(2), held_out=True))
     assert [len(group) for group in made.rows(held_out=True).records(np.arange(2))] == [3, 4]
     assert batch.targets.tolist() == [[0, 1, 2, IGNORED], [0, 1, 2, 3]]
     found = [formula(vectors(made, group), 0.2) for group in range(2)]
@@ -130,9 +130,9 @@ def test_equal_texts_are_no_negatives_of_each_other(negatives: bool) -> None:
     if negatives:
         rows = [(*row, near) for row, near in zip(rows, ["rot", "warm", "red", "cold", "warm", "rot"], strict=True)]
     records = records_of([Example(dict(zip(("text", "pair", "negative"), row)), None, "") for row in rows], TOKENIZER)  # noqa: B905
-    reading = Reading(Corpus(records, records), CONFIG, 1, 3, tokenizer=TOKENIZER)
+    reading = DataSpec(Corpus(records, records), CONFIG, 1, 3, tokenizer=TOKENIZER)
     made = ContrastiveTask(ContrastiveConfig(group=6, temperature=0.2), reading)
-    batch = made.batch(Examples(np.arange(1), held_out=True))
+    batch = made.batch(ExampleIndices(np.arange(1), held_out=True))
     (order,) = made.rows(held_out=True).records(np.arange(1))
     nats = without_equals([rows[record] for record in order], vectors(made, 0), 0.2)
     objective = made.objective(MODEL)
@@ -148,9 +148,9 @@ def test_few_answers_to_many_questions_are_scored_by_what_is_wrong() -> None:
     texts = [{"text": f"q{number}", "pair": WORDS[number % 4][1]} for number in range(24)]
     records = records_of([Example(each, None, "") for each in texts], TOKENIZER)
     made = ContrastiveTask(
-        ContrastiveConfig(group=24), Reading(Corpus(records, records), CONFIG, 1, tokenizer=TOKENIZER)
+        ContrastiveConfig(group=24), DataSpec(Corpus(records, records), CONFIG, 1, tokenizer=TOKENIZER)
     )
-    batch = made.batch(Examples(np.arange(1), held_out=True))
+    batch = made.batch(ExampleIndices(np.arange(1), held_out=True))
     (order,) = made.rows(held_out=True).records(np.arange(1))
     answers = torch.eye(4)[torch.from_numpy(order % 4)]
     features = torch.stack([answers, answers], dim=1)[None]
@@ -161,7 +161,7 @@ def test_few_answers_to_many_questions_are_scored_by_what_is_wrong() -> None:
 
 def test_ties_count_against_the_right_pair() -> None:
     made = task()
-    batch = made.batch(Examples(np.array([1]), held_out=True))
+    batch = made.batch(ExampleIndices(np.array([1]), held_out=True))
     same = torch.ones(1, 4, 2, 5)
     counts = made.objective(MODEL).counts(same, batch)
     assert counts["accuracy"].item() == 0
@@ -171,7 +171,10 @@ def test_ties_count_against_the_right_pair() -> None:
 @pytest.mark.parametrize("accumulate", [2, 4])
 def test_micro_batches_change_nothing(accumulate: int) -> None:
     """Whole groups are in each, so the negatives are the same."""
-    batch, objective = task(rows=4, group=2, count=6).batch(Examples(np.arange(4))), task(group=2).objective(MODEL)
+    batch, objective = (
+        task(rows=4, group=2, count=6).batch(ExampleIndices(np.arange(4))),
+        task(group=2).objective(MODEL),
+    )
     with torch.no_grad():
         parts = [objective(part).total for part in batch.split(accumulate)]
         assert float(torch.stack(parts).sum()) == pytest.approx(float(objective(batch).total), rel=1e-6)
@@ -244,7 +247,7 @@ def test_a_run_is_resumed_shown_and_says_how_it_embeds(begun: Callable[..., Path
 def test_batch_counts_groups_and_batch_tokens_bound_them(begun: Callable[..., Path]) -> None:
     assert len(show_step(begun(batch=2), rows=9).rows) == 2
     ones = np.full(100, 10)
-    reading = Reading(task().reading.corpus, CONFIG, 1, batch_tokens=900, multiple=4)
+    reading = DataSpec(task().reading.corpus, CONFIG, 1, batch_tokens=900, multiple=4)
     rows = GroupedRecords(reading, ones, np.ones_like(ones), held_out=False, size=5)
     assert (rows.groups, rows.rows, rows.steps_per_epoch) == (20, 16, 1.25)
     assert rows.remarks() == ["100 pairs in 20 groups of 5 or a little more; a step has 16 groups, about 800 tokens"]

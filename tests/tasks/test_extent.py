@@ -14,7 +14,7 @@ from heddle.data.encode import records_of
 from heddle.data.records import Column, Records
 from heddle.data.sources.examples import Example
 from heddle.model import build
-from heddle.tasks import Examples, Reading, TokenClassificationTask, make_task
+from heddle.tasks import DataSpec, ExampleIndices, TokenClassificationTask, make_task
 from heddle.tasks.extent import Extent
 from heddle.tasks.spans import spans
 from heddle.train import evaluate, fit
@@ -34,11 +34,11 @@ def test_words_beyond_the_context_have_the_wrong_class() -> None:
     config, context = TokenClassificationConfig(), 7
     corpus = Corpus(validation=Records({"text": Column.of(found), "label": Column.of(tags)}, TAGS))
     model = build(model_for(config, corpus, context=context), seed=4)
-    made = TokenClassificationTask(config, Reading(corpus, model.config, tokenizer=WORDS))
+    made = TokenClassificationTask(config, DataSpec(corpus, model.config, tokenizer=WORDS))
     result = evaluate(model, made, rows=4)
     right = hits = there = guesses = 0
     for number, row in enumerate(tags):
-        batch = made.batch(Examples(np.array([number]), held_out=True))
+        batch = made.batch(ExampleIndices(np.array([number]), held_out=True))
         scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)
         read = scores[0].argmax(-1).tolist()[1 : 1 + min(len(row), context - 2)]
         right += sum(mine == wanted for mine, wanted in zip(read, row, strict=False))
@@ -61,7 +61,7 @@ def test_a_sentence_of_which_nothing_is_read_counts() -> None:
     corpus = Corpus(validation=Records({"text": Column.of([[3, 4], [3] * 8]), "label": Column.of(label)}, TAGS))
     config = TokenClassificationConfig()
     model = build(model_for(config, corpus, context=7), seed=4)
-    result = evaluate(model, TokenClassificationTask(config, Reading(corpus, model.config, tokenizer=WORDS)))
+    result = evaluate(model, TokenClassificationTask(config, DataSpec(corpus, model.config, tokenizer=WORDS)))
     assert result.extent == Extent(4, cut=2, examples=2, shortened=1, left_out=1)
     assert result.metrics["accuracy"] <= 0.5
 
@@ -91,7 +91,7 @@ def test_what_a_short_context_leaves_out_is_what_a_long_one_scores(name: str, tm
     assert (found.shortened > 0) == (not name.startswith(("next token, r", "next token, p")))
 
 
-def made(name: str, reading: Reading, context: int) -> Any:
+def made(name: str, reading: DataSpec, context: int) -> Any:
     layout: TextLayout = RUNS[name].layout
     model = reading.model.override({"context": context})
     return make_task(
@@ -137,6 +137,6 @@ def test_what_is_scored_is_the_rest_of_what_is_cut_and_unscored() -> None:
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_target_without_a_prediction_counts_as_wrong_where_it_does(wrong: bool) -> None:
     so = ", and count as wrong" if wrong else ""
-    assert Extent(10, cut=2, unscored=3, examples=5, left_out=1).told("words", wrong) == (
+    assert Extent(10, cut=2, unscored=3, examples=5, left_out=1).describe("words", wrong) == (
         f"2 of 10 words are cut off by the context{so}; 3 of 10 words have no prediction{so}; nothing of 1 of 5 texts is scored"
     )

@@ -22,7 +22,7 @@ from heddle.data.buckets import EMPTY
 from heddle.data.corpus import Corpus
 from heddle.model import Transformer, build
 from heddle.nn import Layout
-from heddle.tasks import CrossEntropy, Examples, Reading, make_task
+from heddle.tasks import CrossEntropy, DataSpec, ExampleIndices, make_task
 from heddle.train import Optimizer, evaluate, train_step
 from heddle.weights import load
 from tests.tasks.labelled import TOKENIZER, reading, records
@@ -67,14 +67,14 @@ def test_only_the_records_decide_the_gradient(kind: str, stack: str) -> None:
     task = make_task(config, reading(config, kind, stack=stack))
     objective = task.objective(build(task.reading.model))
     places = np.arange(8)
-    whole = task.batch(Examples(places))
+    whole = task.batch(ExampleIndices(places))
     wanted = gradients(objective, whole)
     others = {
         "micro-batches": whole.split(4),
         "padding": [widened(whole, 5)],
-        "order": [task.batch(Examples(places[::-1].copy()))],
-        "empty rows": [task.batch(Examples(np.concatenate([places, [EMPTY] * 4])))],
-        "alone": [task.batch(Examples(places[row : row + 1])) for row in range(8)],
+        "order": [task.batch(ExampleIndices(places[::-1].copy()))],
+        "empty rows": [task.batch(ExampleIndices(np.concatenate([places, [EMPTY] * 4])))],
+        "alone": [task.batch(ExampleIndices(places[row : row + 1])) for row in range(8)],
     }
     for name, batches in others.items():
         for found, right in zip(gradients(objective, *batches), wanted, strict=True):
@@ -141,7 +141,7 @@ def test_losses_and_weights_are_those_of_transformers(kind: str, tmp_path: Path)
     config = {**TASKS, "class": ClassificationConfig(), "labels": MultiLabelConfig()}[kind]
     corpus = Corpus(records(kind, 64, pairs=kind != "tags"))
     model: TransformerConfig = ours.config
-    task = make_task(config, Reading(corpus, model, 6, tokenizer=TOKENIZER))
+    task = make_task(config, DataSpec(corpus, model, 6, tokenizer=TOKENIZER))
     optimizer = Optimizer(ours, TrainConfig(optimizer="adamw", weight_decay=0.1), 1e-3, "fp32")
     matrices = [each for each in theirs.parameters() if each.dim() > 1]
     vectors = [each for each in theirs.parameters() if each.dim() == 1]

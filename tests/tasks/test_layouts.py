@@ -22,12 +22,12 @@ from heddle.data.corpus import Corpus, Part
 from heddle.data.memory import part_of
 from heddle.data.sources.documents import Document
 from heddle.errors import HeddleError
-from heddle.generate.stream import Decoding
+from heddle.generate.stream import DecodingRules
 from heddle.generate.text import text_engine
 from heddle.model import build
 from heddle.nn import Layout
 from heddle.runs import Trainer, prepare, show_step
-from heddle.tasks import Reading, make_task
+from heddle.tasks import DataSpec, make_task
 from heddle.tasks.document_rows import Packed, Separate
 from heddle.tasks.next_token import NextTokenTask
 from heddle.text import train_tokenizer
@@ -62,7 +62,7 @@ def documents(part: Part, started: bool = False) -> list[list[int]]:
 
 def task(layout: str, train: Part, held_out: Part | None = None, started: bool = False, **said: Any) -> Any:
     model = STARTED if started else MODEL
-    reading = Reading(Corpus(train, held_out), model, layout=layout, **{"rows": 4, "seed": 3, **said})  # type: ignore[arg-type]
+    reading = DataSpec(Corpus(train, held_out), model, layout=layout, **{"rows": 4, "seed": 3, **said})  # type: ignore[arg-type]
     return make_task(NextTokenConfig(), reading)
 
 
@@ -191,7 +191,7 @@ def test_every_layout_learns_how_texts_begin() -> None:
         row = text_engine(model, TOKENIZER, ["Zab"], SamplingConfig()).waiting[0].text.ids
         start = [] if layout == "concatenate" else [TOKENIZER.end_of_text]
         assert row == [*start, *TOKENIZER.encode("Zab")]
-        assert Decoding(model, SamplingConfig(), TOKENIZER.end_of_text).open(0, TOKENIZER.encode("Zab")).ids == row
+        assert DecodingRules(model, SamplingConfig(), TOKENIZER.end_of_text).open(0, TOKENIZER.encode("Zab")).ids == row
 
 
 def test_masked_tokens_of_packed_documents() -> None:
@@ -201,7 +201,7 @@ def test_masked_tokens_of_packed_documents() -> None:
     part = part_of([Document("warp and weft " * n, str(n)) for n in (1, 2, 3)], TOKENIZER)
     model = sized(1, vocab_size=TOKENIZER.vocab_size, context=32, dim=16, stacks=("encoder",))
     for layout in ("pack", "documents"):
-        reading = Reading(Corpus(part), model, rows=3, tokenizer=TOKENIZER, layout=layout)  # type: ignore[arg-type]
+        reading = DataSpec(Corpus(part), model, rows=3, tokenizer=TOKENIZER, layout=layout)  # type: ignore[arg-type]
         made = make_task(MaskedConfig(share=0.5), reading)
         batch = made.batch(made.examples(0))
         there = torch.where(batch.targets == IGNORED, batch.tokens, batch.targets)
@@ -218,7 +218,7 @@ def test_masked_tokens_of_packed_documents() -> None:
 def test_the_global_batch_is_the_same_for_any_number_of_ranks(layout: str, kind: Any, count: int) -> None:
     part = part_of([Document("warp and weft, " * n, str(n)) for n in range(1, 30)], TOKENIZER)
     model = sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=16)
-    reading = Reading(Corpus(part), model, rows=16, seed=3, tokenizer=TOKENIZER, layout=layout)  # type: ignore[arg-type]
+    reading = DataSpec(Corpus(part), model, rows=16, seed=3, tokenizer=TOKENIZER, layout=layout)  # type: ignore[arg-type]
     made = make_task(kind, reading)
     for step in (0, 7):
         examples = made.examples(step)
@@ -323,7 +323,7 @@ def test_bits_are_of_the_bytes_that_are_scored() -> None:
     held_out = part_of([Document(words[:n] + words, str(n)) for n in (5, 9, 20, 44)], tokenizer)
     model = sized(1, vocab_size=tokenizer.vocab_size, context=16, dim=16)
     for layout, kind in (("documents", Separate), ("pack", Packed)):
-        reading = Reading(Corpus(validation=held_out), model, tokenizer=tokenizer, layout=layout)  # type: ignore[arg-type]
+        reading = DataSpec(Corpus(validation=held_out), model, tokenizer=tokenizer, layout=layout)  # type: ignore[arg-type]
         made = make_task(NextTokenConfig(), reading)
         assert isinstance(made, NextTokenTask)
         assert isinstance(made.rows, kind)

@@ -16,7 +16,7 @@ from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.runs import Trainer, prepare
-from heddle.tasks import CrossEntropy, Examples, MaskedTask, Reading
+from heddle.tasks import CrossEntropy, DataSpec, ExampleIndices, MaskedTask
 from heddle.tasks.masked import continuing
 from heddle.text import Tokenizer, train_tokenizer
 from heddle.train import Optimizer, train_step
@@ -37,7 +37,7 @@ def part(ids: Any, tokenizer: Tokenizer = TOKENIZER) -> Part:
 def task(rows: int = 8, seed: int = 3, ids: Any = None, **said: Any) -> MaskedTask:
     found = TOKENIZER.encode(TEXT) if ids is None else ids
     corpus = Corpus(part(found), part(found[:300]))
-    return MaskedTask(MaskedConfig(**said), Reading(corpus, MODEL, rows, seed, tokenizer=TOKENIZER))
+    return MaskedTask(MaskedConfig(**said), DataSpec(corpus, MODEL, rows, seed, tokenizer=TOKENIZER))
 
 
 def test_targets_are_the_hidden_tokens_and_nothing_else_changes() -> None:
@@ -88,7 +88,7 @@ def test_an_example_is_masked_alike_in_any_batch_and_anew_in_each_epoch() -> Non
     assert not torch.equal(batch.targets, other.batch(whole.examples(3)).targets)
     examples = whole.examples(3)
     assert examples.keys is not None
-    again = whole.batch(Examples(examples.places, length=32, keys=examples.keys + 8))
+    again = whole.batch(ExampleIndices(examples.places, length=32, keys=examples.keys + 8))
     assert not torch.equal(batch.targets, again.targets)
 
 
@@ -98,7 +98,7 @@ def test_whole_words(kind: str) -> None:
     sizes = {"bpe": 290, "wordpiece": 60, "unigram": 310}
     tokenizer = train_tokenizer(kind, [TEXT], sizes[kind], ("[MASK]",))
     ids = tokenizer.encode(TEXT)
-    reading = Reading(Corpus(part(ids)), MODEL, 50, tokenizer=tokenizer)
+    reading = DataSpec(Corpus(part(ids)), MODEL, 50, tokenizer=tokenizer)
     made = MaskedTask(MaskedConfig(whole_words=True, share=0.3), reading)
     batch = made.batch(made.examples(0))
     continues = torch.from_numpy(continuing(tokenizer))
@@ -114,7 +114,7 @@ def test_whole_words(kind: str) -> None:
 @pytest.mark.parametrize("length", [3, 32, 33, 100, 300])
 def test_what_is_held_out_is_read_once_and_masked_the_same_every_time(length: int) -> None:
     made = MaskedTask(
-        MaskedConfig(), Reading(Corpus(validation=part(range(length))), MODEL, seed=3, tokenizer=TOKENIZER)
+        MaskedConfig(), DataSpec(Corpus(validation=part(range(length))), MODEL, seed=3, tokenizer=TOKENIZER)
     )
     chosen = made.held_out(4)
     places = [place for each in chosen.batches for start in each.places for place in range(start, start + each.length)]
@@ -129,7 +129,7 @@ def test_what_is_held_out_is_read_once_and_masked_the_same_every_time(length: in
 
 def test_a_decoder_and_a_tokenizer_without_a_mask_are_refused() -> None:
     with pytest.raises(HeddleError, match="no mask token"):
-        MaskedTask(MaskedConfig(), Reading(Corpus(part([1, 2])), MODEL, tokenizer=train_tokenizer("bytes", [])))
+        MaskedTask(MaskedConfig(), DataSpec(Corpus(part([1, 2])), MODEL, tokenizer=train_tokenizer("bytes", [])))
     with pytest.raises(HeddleError, match="needs an encoder"):
         task().objective(build(sized(1, vocab_size=TOKENIZER.vocab_size, context=32, dim=16)))
     with pytest.raises(HeddleError, match="set context=11 or less"):

@@ -15,7 +15,7 @@ from heddle.data.records import Column
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.model.transformer import Transformer
-from heddle.tasks import Examples, MultiLabelTask
+from heddle.tasks import ExampleIndices, MultiLabelTask
 from heddle.tasks.confusion import label_counts, label_metrics
 from heddle.train import evaluate
 from tests.tasks.labelled import TOKENIZER, reading
@@ -40,7 +40,7 @@ def test_the_loss_is_the_mean_binary_cross_entropy(weights: Any) -> None:
     made = task(MultiLabelConfig(label_weights=weights))
     model = build(made.reading.model, seed=3).double()
     records = made.reading.records(held_out=False)
-    batch = made.batch(Examples(np.array([3, EMPTY, 8, 9, 11])))
+    batch = made.batch(ExampleIndices(np.array([3, EMPTY, 8, 9, 11])))
     real = torch.tensor([True, False, True, True, True])
     assert torch.equal(batch.weights, real.float())
     labels = torch.zeros(4, 2)
@@ -71,7 +71,7 @@ def test_what_is_reported_is_what_scikit_learn_computes(threshold: float) -> Non
         for weight in model.parameters():
             weight.mul_(3)
     there = made.reading.records(held_out=True)
-    batch = made.batch(Examples(np.arange(len(there)), held_out=True))
+    batch = made.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     shares = scores_of(model, made, batch).sigmoid().detach().numpy()
     chosen, right = shares > threshold, batch.targets.numpy() > 0
     scored = evaluate(model, made, rows=6)
@@ -176,6 +176,6 @@ def test_shown_labels_are_those_above_the_threshold() -> None:
     made = task(threshold=0.9)
     records = made.reading.records(held_out=False)
     right = made._listed(records.columns["label"][0].tolist())
-    shown = made.told(records, 0, torch.tensor([2.0, 3.0]), TOKENIZER, 30)
+    shown = made.format_prediction(records, 0, torch.tensor([2.0, 3.0]), TOKENIZER, 30)
     found = "warm"  # sigmoid(2) = 0.88, sigmoid(3) = 0.95
     assert shown.startswith(f"[{found}]" if found == right else f"[{found} / {right}]")

@@ -17,7 +17,7 @@ from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.data.corpus import Corpus
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
-from heddle.tasks import CrossEntropy, NextTokenTask, Reading
+from heddle.tasks import CrossEntropy, DataSpec, NextTokenTask
 from heddle.tasks.recurring import recurring_size
 
 Array = npt.NDArray[np.float64]
@@ -169,7 +169,7 @@ def test_routers_add_their_terms_and_tell_their_loads() -> None:
 
 def test_only_a_decoder_that_scores_tokens_has_one() -> None:
     encoder = {"decoder": None, "encoder": SMALL["decoder"]}
-    task = NextTokenTask(NextTokenConfig(), Reading(Corpus(), TransformerConfig.of(SMALL)))
+    task = NextTokenTask(NextTokenConfig(), DataSpec(Corpus(), TransformerConfig.of(SMALL)))
     for config in ({**SMALL, **encoder}, {**SMALL, "head": {"kind": "classifier", "classes": 3}}):
         with pytest.raises(HeddleError, match=r"predicting the next token|does not score tokens"):
             task.objective(build(TransformerConfig.of(config)))

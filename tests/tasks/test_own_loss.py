@@ -13,12 +13,12 @@ import heddle
 from heddle.config import RunConfig, TrainConfig
 from heddle.config.tasks import ClassificationConfig, ContrastiveConfig
 from heddle.data.batch import Batch
-from heddle.data.in_memory import Given, corpus_of
+from heddle.data.in_memory import InMemoryData, corpus_of
 from heddle.errors import HeddleError
 from heddle.prove.laws import check_law
-from heddle.prove.training import Training
+from heddle.prove.training import TrainingSubject
 from heddle.runs import Trainer
-from heddle.tasks import Reading, make_task
+from heddle.tasks import DataSpec, make_task
 from heddle.tasks.own_loss import scalar, scored
 from heddle.train import Report, StopTraining
 from heddle.weights import load
@@ -57,8 +57,8 @@ def test_another_loss_is_minimised_and_the_tasks_own_is_evaluated() -> None:
 
 def _batches(model: Any) -> list[Any]:
     """The rows of the first step, by the task itself."""
-    corpus = corpus_of(Given(LABELLED, ClassificationConfig(), RunConfig().data), None, LETTERS, ("a", "b"))
-    task = make_task(ClassificationConfig(), Reading(corpus, model.config, 24, 0, None, LETTERS))
+    corpus = corpus_of(InMemoryData(LABELLED, ClassificationConfig(), RunConfig().data), None, LETTERS, ("a", "b"))
+    task = make_task(ClassificationConfig(), DataSpec(corpus, model.config, 24, 0, None, LETTERS))
     return [task.batch(task.examples(0))]
 
 
@@ -111,7 +111,7 @@ def test_what_no_loss_can_be_is_refused(loss: Any, more: dict[str, Any], line: s
 def test_a_proof_notices_a_mean(tmp_path: Path, name: str, same: bool) -> None:
     """The gradient must not depend on how a step is split."""
     made = tasks.training("next token, rotary", tasks.texts(tmp_path))
-    own = Training(made.make, made.model, 1e-6, made.store, train=TrainConfig(loss=f"{HOME}:{name}"))
+    own = TrainingSubject(made.make, made.model, 1e-6, made.store, train=TrainConfig(loss=f"{HOME}:{name}"))
     assert check_law("cut of a batch", own).holds == same
 
 

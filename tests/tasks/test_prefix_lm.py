@@ -19,7 +19,7 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.nn import Layout
 from heddle.runs import prepare, show_step
-from heddle.tasks import Examples, PrefixLMTask, Reading, make_task
+from heddle.tasks import DataSpec, ExampleIndices, PrefixLMTask, make_task
 from heddle.tasks.translation import TranslationTask
 from heddle.train import evaluate
 from tests.runs.test_resume import train, written
@@ -35,7 +35,7 @@ LAYOUTS = ("concatenate", "documents", "pack")
 
 def task(layout: str = "concatenate", part: Any = PART, **said: Any) -> PrefixLMTask:
     sizes = {"rows": 8, "seed": 3, **said}
-    made = make_task(PrefixLMConfig(), Reading(Corpus(part, part), MODEL, layout=layout, **sizes))
+    made = make_task(PrefixLMConfig(), DataSpec(Corpus(part, part), MODEL, layout=layout, **sizes))
     assert isinstance(made, PrefixLMTask)
     return made
 
@@ -44,7 +44,7 @@ def task(layout: str = "concatenate", part: Any = PART, **said: Any) -> PrefixLM
 def test_targets_are_the_tokens_after_each_documents_prefix(layout: str) -> None:
     """Read off what is seen: a document's last token that sees ahead or is the prefix's only one predicts the first target."""
     made = task(layout, MANY, rows=3)
-    plain = make_task(NextTokenConfig(), Reading(Corpus(MANY, MANY), CAUSAL, 3, 3, layout=layout))
+    plain = make_task(NextTokenConfig(), DataSpec(Corpus(MANY, MANY), CAUSAL, 3, 3, layout=layout))
     several = 0
     for step in range(4):
         examples = made.examples(step)
@@ -165,7 +165,7 @@ def test_a_model_that_the_task_does_not_fit_is_refused() -> None:
         HeddleError, match=r"^the task 'prefix_lm' needs a decoder that reads a prefix: set decoder.prefix"
     ):
         task().objective(build(CAUSAL, "meta"))
-    usual = make_task(NextTokenConfig(), Reading(Corpus(PART), CAUSAL))
+    usual = make_task(NextTokenConfig(), DataSpec(Corpus(PART), CAUSAL))
     with pytest.raises(
         HeddleError, match=r"^this model reads the beginning of a text as a prefix, which the task 'next_token'"
     ):
@@ -185,9 +185,9 @@ def test_it_is_learned() -> None:
 
 def test_a_decoder_that_translates_may_read_its_source_both_ways() -> None:
     prefixed = MODELS["decoder"].override({"decoder.prefix": True})
-    reading = Reading(Corpus(of(("abc", "cba"), ("de", "e"))), prefixed, tokenizer=TOKENIZER)
+    reading = DataSpec(Corpus(of(("abc", "cba"), ("de", "e"))), prefixed, tokenizer=TOKENIZER)
     made = TranslationTask(TranslationConfig(), reading)
-    batch = made.batch(Examples(np.array([0, 1])))
+    batch = made.batch(ExampleIndices(np.array([0, 1])))
     # abc>cba and de>e: three letters or two, and the boundary, which predicts the first letter of the target.
     assert batch.layout.sees_to.tolist() == [[3, 3, 3, 3, 4, 5, 6], [2, 2, 2, 3, 4, 5, 6]]
     assert (batch.targets != IGNORED).int().argmax(1).tolist() == [3, 2]

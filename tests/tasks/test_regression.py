@@ -13,7 +13,7 @@ from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.tasks import Examples, RegressionTask
+from heddle.tasks import ExampleIndices, RegressionTask
 from heddle.train import evaluate
 from tests.tasks.labelled import TOKENIZER, reading
 
@@ -25,7 +25,7 @@ def test_the_loss_is_the_mean_squared_error() -> None:
     assert (made.reading.model.head.classes, made.reading.model.head.names) == (1, ())
     model = build(made.reading.model).double()
     there = made.reading.records(held_out=False)
-    batch = made.batch(Examples(np.array([3, EMPTY, 8, 9])))
+    batch = made.batch(ExampleIndices(np.array([3, EMPTY, 8, 9])))
     real = torch.tensor([True, False, True, True])
     assert batch.weights.tolist() == real.float().tolist()
     labels = torch.tensor([there.columns["label"][record][0] for record in (3, 8, 9)])
@@ -45,7 +45,7 @@ def test_what_is_reported() -> None:
     made = RegressionTask(CONFIG, reading(CONFIG, "number"))
     model = build(made.reading.model, seed=1)
     there = made.reading.records(held_out=True)
-    batch = made.batch(Examples(np.arange(len(there)), held_out=True))
+    batch = made.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)[:, 0]
     found, labels = scores.detach().numpy().astype(float), there.columns["label"].values
     scored = evaluate(model, made, rows=6)
@@ -64,7 +64,9 @@ def test_the_correlation_of_numbers_far_from_zero_is_numpys() -> None:
     found = (targets + 0.5 * draw.standard_normal(64)).astype(np.float32)
     made = RegressionTask(CONFIG, reading(CONFIG, "number"))
     batch = replace(
-        made.batch(Examples(np.zeros(64, dtype=np.int64))), targets=torch.from_numpy(targets), weights=torch.ones(64)
+        made.batch(ExampleIndices(np.zeros(64, dtype=np.int64))),
+        targets=torch.from_numpy(targets),
+        weights=torch.ones(64),
     )
     objective = made.objective(build(made.reading.model))
     objective._scores = lambda features: torch.from_numpy(found)  # type: ignore[method-assign]
@@ -87,7 +89,7 @@ def test_labels_far_from_a_new_model_are_told_and_wrong_ones_refused() -> None:
     with pytest.raises(HeddleError, match="the label of record 1 is nan, not a finite number"):
         labelled([0.0, float("nan")] * 24)
     made = labelled([-100.0] * 48)  # the number that elsewhere means no target
-    assert made.batch(Examples(np.arange(2))).weights.tolist() == [1.0, 1.0]
+    assert made.batch(ExampleIndices(np.arange(2))).weights.tolist() == [1.0, 1.0]
     for terms in ({"label_smoothing": 0.1}, {"z_loss": 1e-4}):
         with pytest.raises(HeddleError, match="have no effect on the task 'regression'"):
             made.objective(build(given.model), **terms)

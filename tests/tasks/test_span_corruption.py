@@ -18,7 +18,7 @@ from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.runs import Trainer, prepare
-from heddle.tasks import CrossEntropy, Examples, Reading, SpanCorruptionTask
+from heddle.tasks import CrossEntropy, DataSpec, ExampleIndices, SpanCorruptionTask
 from heddle.text import train_tokenizer
 from heddle.weights import load
 from tests.runs.test_resume import train, written
@@ -38,7 +38,7 @@ def part(ids: Any) -> Part:
 def task(rows: int = 8, seed: int = 3, ids: Any = None, context: int = 32, **said: Any) -> SpanCorruptionTask:
     found = TOKENIZER.encode(TEXT) if ids is None else ids
     corpus = Corpus(part(found), part(found[:300]))
-    return SpanCorruptionTask(SpanCorruptionConfig(**said), Reading(corpus, MODEL, rows, seed, context, TOKENIZER))
+    return SpanCorruptionTask(SpanCorruptionConfig(**said), DataSpec(corpus, MODEL, rows, seed, context, TOKENIZER))
 
 
 def test_a_context_of_512_reads_what_t5_reads() -> None:
@@ -88,7 +88,7 @@ def test_an_example_is_corrupted_alike_in_any_batch_and_anew_in_each_epoch() -> 
     assert not torch.equal(batch.source, other.batch(whole.examples(3)).source)
     examples = whole.examples(3)
     assert examples.keys is not None
-    again = whole.batch(Examples(examples.places, length=examples.length, keys=examples.keys + 8))
+    again = whole.batch(ExampleIndices(examples.places, length=examples.length, keys=examples.keys + 8))
     assert not torch.equal(batch.source, again.source)
     assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
     assert (batch.weights == 1).all()
@@ -96,7 +96,7 @@ def test_an_example_is_corrupted_alike_in_any_batch_and_anew_in_each_epoch() -> 
 
 @pytest.mark.parametrize("length", [2, 31, 36, 37, 100, 300])
 def test_what_is_held_out_is_read_once_and_corrupted_the_same_every_time(length: int) -> None:
-    reading = Reading(Corpus(validation=part(range(length))), MODEL, seed=3, tokenizer=TOKENIZER)
+    reading = DataSpec(Corpus(validation=part(range(length))), MODEL, seed=3, tokenizer=TOKENIZER)
     made = SpanCorruptionTask(SpanCorruptionConfig(), reading)
     chosen = made.held_out(4)
     places = [place for each in chosen.batches for start in each.places for place in range(start, start + each.length)]
@@ -122,7 +122,7 @@ def test_losses_are_those_of_transformers(tmp_path: Path) -> None:
     import_model(tmp_path / "before", tmp_path / "run")
     ours, _ = load(tmp_path / "run", "cpu")
     corpus = Corpus(part(TOKENIZER.encode(TEXT)))
-    made = SpanCorruptionTask(SpanCorruptionConfig(), Reading(corpus, ours.config, 4, 3, 32, TOKENIZER))
+    made = SpanCorruptionTask(SpanCorruptionConfig(), DataSpec(corpus, ours.config, 4, 3, 32, TOKENIZER))
     objective = made.objective(ours)
     assert isinstance(objective, CrossEntropy)
     batch = made.batch(made.examples(0))
@@ -133,7 +133,7 @@ def test_losses_are_those_of_transformers(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
     few = train_tokenizer("bytes", [], special=("<|endoftext|>", "<extra_id_0>"))
-    reading = Reading(Corpus(part([1] * 99)), MODEL, tokenizer=few)
+    reading = DataSpec(Corpus(part([1] * 99)), MODEL, tokenizer=few)
     with pytest.raises(HeddleError, match="context = 32 needs 2 sentinels, but the tokenizer has no <extra_id_1>"):
         SpanCorruptionTask(SpanCorruptionConfig(), reading)
     with pytest.raises(HeddleError, match="context = 32 reads windows of 34 tokens, but training has 30 tokens"):

@@ -15,7 +15,7 @@ from heddle.data.order import windows
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
-from heddle.tasks import Reading, Task, make_task
+from heddle.tasks import DataSpec, Task, make_task
 from heddle.tasks.table import TASKS
 from heddle.text import train_tokenizer
 from heddle.train import Optimizer, evaluate, train_step
@@ -49,7 +49,7 @@ def text(length: int, start: int = 0) -> Part:
 
 
 def next_token(corpus: Corpus, rows: int = 3, seed: int = 5) -> Task:
-    return make_task(NextTokenConfig(), Reading(corpus, MODEL, rows, seed))
+    return make_task(NextTokenConfig(), DataSpec(corpus, MODEL, rows, seed))
 
 
 def test_every_step_reads_the_windows_of_its_seed() -> None:
@@ -90,7 +90,7 @@ def test_a_text_shorter_than_a_window_is_refused() -> None:
 
 def test_what_writes_no_text_has_nothing_to_show() -> None:
     tokenizer = train_tokenizer("characters", ["ab"])
-    task = Copy(CopyConfig(), Reading(Corpus(), COPYING))
+    task = Copy(CopyConfig(), DataSpec(Corpus(), COPYING))
     assert task.sample(build(MODEL), tokenizer, 0, 5) is None
 
 
@@ -98,13 +98,13 @@ def test_every_task_of_a_config_has_a_class() -> None:
     assert type(RunConfig().task) in TASKS
     assert PAGE["TASKS"] == {**TASKS, CopyConfig: Copy}
     with pytest.raises(HeddleError, match="make_task: config = a CopyConfig"):
-        make_task(CopyConfig(), Reading(Corpus(), MODEL))
+        make_task(CopyConfig(), DataSpec(Corpus(), MODEL))
 
 
 def test_a_task_of_ones_own_is_learned_and_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the page says: by the step, the evaluation and the table that next-token prediction has, unchanged."""
     monkeypatch.setitem(TASKS, CopyConfig, Chances)
-    task = make_task(CopyConfig(), Reading(Corpus(), COPYING, rows=64))
+    task = make_task(CopyConfig(), DataSpec(Corpus(), COPYING, rows=64))
     model: Transformer = build(COPYING)
     optimizer, objective = Optimizer(model, TrainConfig(weight_decay=0.0), 1e-2, "fp32"), task.objective(model)
     before = evaluate(model, task)

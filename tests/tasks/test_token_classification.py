@@ -14,7 +14,7 @@ from heddle.data.corpus import Corpus
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.tasks import Examples, Reading, TokenClassificationTask
+from heddle.tasks import DataSpec, ExampleIndices, TokenClassificationTask
 from heddle.tasks.spans import are_spans, span_f1, spans
 from heddle.train import evaluate
 from tests.tasks.labelled import CLS, SEP, TOKENIZER, model_for, reading
@@ -30,9 +30,9 @@ def test_targets_are_the_first_ids_of_words() -> None:
     there = Records({"text": Column.of(texts), "label": Column.of(labels)}, ("O", "B-A", "I-A"))
     corpus = Corpus(there)
     made = TokenClassificationTask(
-        CONFIG, Reading(corpus, model_for(CONFIG, corpus, context=7), 2, tokenizer=TOKENIZER)
+        CONFIG, DataSpec(corpus, model_for(CONFIG, corpus, context=7), 2, tokenizer=TOKENIZER)
     )
-    batch = made.batch(Examples(np.array([0, EMPTY, 1])))
+    batch = made.batch(ExampleIndices(np.array([0, EMPTY, 1])))
     assert batch.tokens.tolist() == [[CLS, 3, 4, 5, 6, SEP, 0], [0] * 7, [CLS, 1, 2, 3, 4, 5, SEP]]
     none = IGNORED
     assert batch.targets.tolist() == [
@@ -44,7 +44,7 @@ def test_targets_are_the_first_ids_of_words() -> None:
     assert made.targets(there).tolist() == [2, 4]
     wrong = Corpus(Records({"text": Column.of([[1, 2]]), "label": Column.of([[1]])}, ("O", "B-A")))
     with pytest.raises(HeddleError, match="record 0 has 1 labels for 2 ids"):
-        TokenClassificationTask(CONFIG, Reading(wrong, model_for(CONFIG, wrong), tokenizer=TOKENIZER))
+        TokenClassificationTask(CONFIG, DataSpec(wrong, model_for(CONFIG, wrong), tokenizer=TOKENIZER))
 
 
 # By the rules of CoNLL's evaluation, worked out by hand.
@@ -118,7 +118,7 @@ def test_evaluation_counts_words_and_spans() -> None:
     made = TokenClassificationTask(CONFIG, reading(CONFIG, "tags"))
     model = build(made.reading.model, seed=3)
     there = made.reading.records(held_out=True)
-    batch = made.batch(Examples(np.arange(len(there)), held_out=True))
+    batch = made.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)
     scored = evaluate(model, made, rows=6)
     chosen = batch.targets != IGNORED

@@ -16,7 +16,7 @@ from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
-from heddle.tasks import Examples, Reading
+from heddle.tasks import DataSpec, ExampleIndices
 from heddle.tasks.task import tokens_read
 from heddle.tasks.translation import TranslationTask
 from heddle.text import train_tokenizer
@@ -27,7 +27,7 @@ both = pytest.mark.parametrize("family", list(FAMILIES))
 
 
 def read(made: TranslationTask, *places: int) -> Batch:
-    return made.batch(Examples(np.array(places)))
+    return made.batch(ExampleIndices(np.array(places)))
 
 
 def text(ids: Tensor) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_decoder_reads_both_with_a_boundary_between(source_loss: bool, targets
 def test_published_ids_come_around_the_texts() -> None:
     """The id that an imported model's decoder starts with, the one that it must generate first, and its end."""
     ids = SpecialIds(end=(3, 4), decoder_start=5, forced_begin=6)
-    reading = Reading(Corpus(of(("abc", "c"))), MODELS["both"].model_copy(update={"ids": ids}), tokenizer=TOKENIZER)
+    reading = DataSpec(Corpus(of(("abc", "c"))), MODELS["both"].model_copy(update={"ids": ids}), tokenizer=TOKENIZER)
     batch = read(TranslationTask(TranslationConfig(), reading), 0)
     assert batch.source is not None
     assert batch.source[0, -1] == 3
@@ -224,7 +224,7 @@ def test_a_toy_is_learned_and_shown(family: str) -> None:
     """Words are reversed: the last letter must be found at a distance that depends on the length."""
     config = sized(1, vocab_size=TOKENIZER.vocab_size, context=12, dim=32, stacks=FAMILIES[family])
     corpus = Corpus(pairs(1000, longest=3), pairs(50, seed=1, longest=3))
-    made = TranslationTask(TranslationConfig(), Reading(corpus, config, 32, 3, tokenizer=TOKENIZER))
+    made = TranslationTask(TranslationConfig(), DataSpec(corpus, config, 32, 3, tokenizer=TOKENIZER))
     model, train = build(config), TrainConfig(matrix_learning_rate=0.05)
     objective, optimizer = made.objective(model), Optimizer(model, train, 1e-2, "fp32")
     for step in range(150):
@@ -265,8 +265,8 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
         ("both", None, "needs the tokenizer"),
     ):
         with pytest.raises(HeddleError, match=line):
-            TranslationTask(TranslationConfig(), Reading(Corpus(pairs(3)), MODELS[family], tokenizer=tokenizer))
-    TranslationTask(TranslationConfig(), Reading(Corpus(pairs(3)), MODELS["both"], tokenizer=plain))
+            TranslationTask(TranslationConfig(), DataSpec(Corpus(pairs(3)), MODELS[family], tokenizer=tokenizer))
+    TranslationTask(TranslationConfig(), DataSpec(Corpus(pairs(3)), MODELS["both"], tokenizer=plain))
     with pytest.raises(HeddleError, match="source_loss applies to a decoder alone"):
         task(source_loss=True)
     with pytest.raises(HeddleError, match="context = 2 holds no pair of texts: it must be at least 3"):

@@ -20,7 +20,7 @@ from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.runs import Trainer, prepare, show_step
 from heddle.runs.lint import lint_run
-from heddle.tasks import Examples, Reading
+from heddle.tasks import DataSpec, ExampleIndices
 from heddle.tasks.translation import TranslationTask
 from heddle.train import evaluate
 from heddle.weights import save
@@ -51,7 +51,7 @@ def alone(made: TranslationTask, number: int) -> Batch:
     """A record in a row of its own."""
     reading = made.reading
     other = task("decoder", reading.corpus.train, context=reading.context, source_loss=made.config.source_loss)
-    batch = other.batch(Examples(np.array([number])))
+    batch = other.batch(ExampleIndices(np.array([number])))
     assert batch.layout.documents == 1
     return batch
 
@@ -128,7 +128,7 @@ def test_packed_pairs_are_separate_pairs(name: str) -> None:
     """In fp32: loss and gradients are those of rows of their own, and another neighbour changes no bit of a pair's loss."""
     records = pairs(12)
     config = models()[name]
-    reading = Reading(Corpus(records, records), config, 4, 3, None, TOKENIZER, layout="pack")
+    reading = DataSpec(Corpus(records, records), config, 4, 3, None, TOKENIZER, layout="pack")
     made, model = TranslationTask(task("decoder").config, reading), build(config, seed=1).train()
     examples = next(made.epoch(0))
     batch, numbers = made.batch(examples), made.places(examples)
@@ -156,7 +156,7 @@ def test_the_loss_is_that_of_transformers(tmp_path: Path) -> None:
     assert export_model(tmp_path / "run", tmp_path / "out")["checked"]
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
     made = TranslationTask(
-        task("decoder").config, Reading(Corpus(pairs(20)), config, 3, 3, None, TOKENIZER, layout="pack")
+        task("decoder").config, DataSpec(Corpus(pairs(20)), config, 3, 3, None, TOKENIZER, layout="pack")
     )
     examples = made.examples(0)
     total, count = 0.0, 0
@@ -231,7 +231,7 @@ def test_fit_packs_pairs() -> None:
     model = heddle.model_for("translation", TOKENIZER, depth=1, context=24, dim=16, family="decoder")
     history = heddle.fit(model, TOKENIZER, data, validation=data[:8], batch=2, **said)
     first = build(model.config, seed=0)
-    reading = Reading(Corpus(of(*data)), model.config, 2, 0, None, TOKENIZER, layout="pack")
+    reading = DataSpec(Corpus(of(*data)), model.config, 2, 0, None, TOKENIZER, layout="pack")
     made = TranslationTask(task("decoder").config, reading)
     loss = made.objective(first)(made.batch(made.examples(0)))
     assert history.losses[0] == pytest.approx((loss.total / loss.count).item(), rel=1e-5)

@@ -12,7 +12,7 @@ from heddle.config import TrainConfig, TranslationConfig
 from heddle.convert import import_model
 from heddle.data.corpus import Corpus
 from heddle.data.records import Records
-from heddle.tasks import Reading, TranslationTask
+from heddle.tasks import DataSpec, TranslationTask
 from heddle.text import train_tokenizer
 from heddle.train import Optimizer, train_step
 from heddle.weights import load
@@ -76,7 +76,7 @@ def test_losses_and_weights_are_those_of_transformers(name: str, tmp_path: Path)
     import_model(tmp_path / "before", tmp_path / "run")
     ours, _ = load(tmp_path / "run", "cpu")
     records = pairs(60)
-    reading = Reading(Corpus(records), ours.config, 8, 3, context=20, tokenizer=TOKENIZER)
+    reading = DataSpec(Corpus(records), ours.config, 8, 3, context=20, tokenizer=TOKENIZER)
     task = TranslationTask(TranslationConfig(), reading)
     objective = task.objective(ours)
     optimizer = Optimizer(ours.train(), TrainConfig(optimizer="adamw", weight_decay=0.1), 1e-3, "fp32")

@@ -13,7 +13,7 @@ from tokenizers import pre_tokenizers
 from heddle.text import load_tokenizer, train_tokenizer
 from heddle.text.bpe import BPE
 from heddle.text.file import read_content, write_content
-from heddle.text.max_piece_length import BLANK, BOUND, LONGEST, bound, stretches
+from heddle.text.max_piece_length import BLANK, BOUND, LONGEST, max_piece_length, stretches
 from heddle.text.unigram import UNBOUNDED, Unigram
 
 DRAW = random.Random(0)
@@ -37,7 +37,7 @@ RUNS = st.lists(
 @given(runs=RUNS)
 def test_stretches_are_cut_as_tokenizers_cuts_them(runs: list[tuple[str, int]]) -> None:
     text = "".join(character * count for character, count in runs)
-    assert stretches(text) == [piece for piece, _ in bound().pre_tokenize_str(text)]
+    assert stretches(text) == [piece for piece, _ in max_piece_length().pre_tokenize_str(text)]
 
 
 BOUNDED = train_tokenizer("bpe", [LETTERS, "a" * 3000, "some words and     blanks\n\n" * 40], 600)

@@ -11,7 +11,7 @@ import pytest
 from heddle.errors import HeddleError
 from heddle.text import train_tokenizer
 from heddle.text.chat_template import ChatTemplate
-from heddle.text.template_process import ApartTemplate, command
+from heddle.text.template_process import SandboxedTemplate, command
 
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 MEAN = f"{{% if messages[0].content == 'endless' %}}{ENDLESS}{{% endif %}}{{{{ messages[0].content }}}}"
@@ -22,7 +22,7 @@ def said(content: str) -> list[dict[str, str]]:
 
 
 def test_one_without_an_end_is_ended_and_the_next_conversation_is_rendered() -> None:
-    template = ApartTemplate(MEAN)
+    template = SandboxedTemplate(MEAN)
     for _ in range(2):
         assert template.render(said("warp é 🙂 \ud800\n"), {}) == "warp é 🙂 \ud800\n"
         with pytest.raises(HeddleError, match=r"^the chat template did not finish within 1 s$"):
@@ -43,20 +43,20 @@ def test_one_without_an_end_is_ended_and_the_next_conversation_is_rendered() -> 
 )
 def test_what_it_may_not_do_is_refused(template: str, error: str) -> None:
     with pytest.raises(HeddleError, match=re.escape(error)) as found:
-        ApartTemplate(template).render(said("warp"), {})
+        SandboxedTemplate(template).render(said("warp"), {})
     assert "\n" not in str(found.value)
     assert len(str(found.value)) < 1000
 
 
 def test_what_is_not_jinja_or_cannot_be_compiled_is_refused_at_once() -> None:
     with pytest.raises(HeddleError, match="not valid Jinja"):
-        ApartTemplate("{% if %}")
+        SandboxedTemplate("{% if %}")
     with pytest.raises(HeddleError, match=r"did not finish|cannot be compiled|ended the process"):
-        ApartTemplate("{{ 9 ** (9 ** 9) }}")  # a constant, which the compiler computes
+        SandboxedTemplate("{{ 9 ** (9 ** 9) }}")  # a constant, which the compiler computes
 
 
 def test_the_process_ends_with_its_template() -> None:
-    template = ApartTemplate("{{ messages[0].content }}")
+    template = SandboxedTemplate("{{ messages[0].content }}")
     process = template._process
     assert process is not None
     assert process.poll() is None
@@ -73,7 +73,7 @@ def test_the_process_ends_with_its_template() -> None:
 
 
 def test_threads_wait_for_each_other() -> None:
-    template, found = ApartTemplate("{{ messages[0].content }}"), dict[int, str]()
+    template, found = SandboxedTemplate("{{ messages[0].content }}"), dict[int, str]()
 
     def work(number: int) -> None:
         for _ in range(20):

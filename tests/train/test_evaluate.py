@@ -16,7 +16,7 @@ from heddle.data.sources.documents import Document
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn.layout import Layout
-from heddle.tasks import Reading, make_task
+from heddle.tasks import DataSpec, make_task
 from heddle.tasks.accuracy import CountingCrossEntropy
 from heddle.tasks.own_batches import BatchesTask
 from heddle.tasks.own_loss import scored
@@ -40,7 +40,7 @@ def text(length: int = 100) -> Part:
 
 def evaluate(scored: Transformer, part: Part, context: int, rows: int = 16, most: int | None = None) -> Evaluation:
     """A text scored by how well each next token is predicted."""
-    task = make_task(NextTokenConfig(), Reading(Corpus(validation=part), scored.config, context=context))
+    task = make_task(NextTokenConfig(), DataSpec(Corpus(validation=part), scored.config, context=context))
     return score(scored, task, rows, most=most)
 
 
@@ -149,7 +149,7 @@ def test_a_sample_has_at_least_four_windows() -> None:
 
 def test_progress_counts_examples() -> None:
     heard: list[tuple[int, int]] = []
-    task = make_task(NextTokenConfig(), Reading(Corpus(validation=text(21)), model().config, context=CONTEXT))
+    task = make_task(NextTokenConfig(), DataSpec(Corpus(validation=text(21)), model().config, context=CONTEXT))
     score(model(), task, 2, lambda done, total: heard.append((done, total)))
     assert heard == [(2, 3), (3, 3)]
 
@@ -161,7 +161,7 @@ def test_a_text_of_one_token_is_refused() -> None:
 
 def test_a_task_without_a_text_to_score_is_refused() -> None:
     with pytest.raises(HeddleError, match="no text to score"):
-        score(model(), make_task(NextTokenConfig(), Reading(Corpus(text()), model().config)))
+        score(model(), make_task(NextTokenConfig(), DataSpec(Corpus(text()), model().config)))
 
 
 def test_rows_to_score_are_few_of_long_ones_and_no_more_than_help() -> None:

@@ -21,7 +21,7 @@ from heddle.config.tasks import (
     TranslationConfig,
 )
 from heddle.data import Batch, next_token_batch, windows
-from heddle.data.in_memory import Given, corpus_of
+from heddle.data.in_memory import InMemoryData, corpus_of
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn import Layout
@@ -171,7 +171,7 @@ def test_every_form_of_a_text_is_the_same_text() -> None:
 
 def test_documents_that_are_ids_stay_documents_in_both_parts() -> None:
     documents = [np.array(BYTES.encode(TEXT[start : start + 40])) for start in range(0, 400, 40)]
-    data = Given(documents, NextTokenConfig(), DataConfig())
+    data = InMemoryData(documents, NextTokenConfig(), DataConfig())
     corpus = corpus_of(data, 0.25, BYTES)
     ends = [(part.tokens == BYTES.end_of_text).sum() for part in (corpus.train, corpus.validation)]
     assert ends == [7, 2], "between eight and three documents, one of which is divided"

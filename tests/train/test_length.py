@@ -13,7 +13,7 @@ from heddle.config.tasks import ClassificationConfig, NextTokenConfig, PrefixLMC
 from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.tasks import Reading
+from heddle.tasks import DataSpec
 from heddle.tasks.table import make_task
 from heddle.tasks.task import Task, tokens_read
 from heddle.train import fit
@@ -69,7 +69,7 @@ def learned(kind: str) -> Task:
     config, train, held_out = LEARNED[kind]
     corpus = Corpus(train, held_out)
     stack = "encoder" if kind == "labels" else "decoder"
-    reading = Reading(corpus, model_for(config, corpus, stack), 8, tokenizer=TOKENIZER)
+    reading = DataSpec(corpus, model_for(config, corpus, stack), 8, tokenizer=TOKENIZER)
     return make_task(config, reading)
 
 

@@ -16,7 +16,7 @@ from heddle.config import MaskedConfig, NextTokenConfig, sized
 from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
 from heddle.runs import Trainer
-from heddle.tasks import Reading, make_task
+from heddle.tasks import DataSpec, make_task
 from heddle.text import train_tokenizer
 from heddle.train.ranks import Ranks
 from tests import programs
@@ -30,7 +30,7 @@ TOKENIZER = train_tokenizer("bytes", [], special=("[MASK]",))
 def test_the_global_batch_is_the_same_for_any_number_of_ranks(kind: Any, count: int) -> None:
     text = Part(np.arange(2000, dtype=np.uint16) % 256, 2000, 1, 1)
     model = sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=16)
-    task = make_task(kind(), Reading(Corpus(text), model, rows=16, seed=3, tokenizer=TOKENIZER))
+    task = make_task(kind(), DataSpec(Corpus(text), model, rows=16, seed=3, tokenizer=TOKENIZER))
     for step in (0, 7):
         examples = task.examples(step)
         whole = task.batch(examples)

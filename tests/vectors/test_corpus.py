@@ -6,15 +6,15 @@ import pytest
 from hypothesis import example, given
 
 from heddle.text import train_tokenizer
-from heddle.text.word_splitter import WordCutter
+from heddle.text.word_splitter import WordSplitter
 from heddle.vectors.corpus import read_corpus
 from tests.refusing import refusal
 
 WEIRD = "naïve e\u0301t\u00e9 日本語、テスト ١٢٣ _x a\u200bb x² \u0903क्षि 'n' 1,000\r\n\tend \U0001d400\u2028İ"
-CUTTER = WordCutter()
+CUTTER = WordSplitter()
 
 
-def pieces(text: str, cutter: WordCutter = CUTTER) -> list[str]:
+def pieces(text: str, cutter: WordSplitter = CUTTER) -> list[str]:
     return [piece for part in cutter(text) for piece in part]
 
 
@@ -34,7 +34,7 @@ def test_a_word_across_a_seam_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_options_of_the_cut() -> None:
-    assert pieces("The cat's 2 İ.", WordCutter(lowercase=True, punctuation=False)) == ["the", "cat", "s", "2", "i̇"]
+    assert pieces("The cat's 2 İ.", WordSplitter(lowercase=True, punctuation=False)) == ["the", "cat", "s", "2", "i̇"]
     assert pieces("") == []
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heddle.config import VectorsConfig
-from heddle.text.word_splitter import WordCutter
+from heddle.text.word_splitter import WordSplitter
 from heddle.vectors import cooccurrence, train_vectors
 from heddle.vectors.cooccurrence import count_pairs
 from heddle.vectors.corpus import read_corpus
@@ -33,7 +33,7 @@ def test_counts_are_those_counted_by_hand(pairs: int, window: int, monkeypatch: 
     """However large the pieces are in which the text is read."""
     monkeypatch.setattr(cooccurrence, "PAIRS", pairs)
     texts = ["a b a a c", "b", *planted(1, 20), "c b a"]
-    corpus = read_corpus(texts, WordCutter(), 1)
+    corpus = read_corpus(texts, WordSplitter(), 1)
     expected: Counter[tuple[str, str]] = Counter()
     for text in texts:
         words = text.split()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heddle.config import VectorsConfig
-from heddle.text.word_splitter import WordCutter
+from heddle.text.word_splitter import WordSplitter
 from heddle.vectors import pace, train_vectors, windows, word2vec
 from heddle.vectors.corpus import WordCorpus, read_corpus
 from heddle.vectors.windows import blocks_of, keep_probability
@@ -21,7 +21,7 @@ TEXT = "the warp is held and the weft is thrown and the heddle lifts the threads
 
 
 def corpus_of(*texts: str) -> WordCorpus:
-    return read_corpus(texts, WordCutter(), 1)
+    return read_corpus(texts, WordSplitter(), 1)
 
 
 @pytest.mark.parametrize("centers", [1, 4, 32])

@@ -13,7 +13,7 @@ import pytest
 
 from heddle.errors import HeddleError
 from heddle.weights import files
-from heddle.weights.files import manifest, sweep, verify, write_directory, write_file, write_manifest
+from heddle.weights.files import manifest, remove_leftovers, verify, write_directory, write_file, write_manifest
 from tests import programs
 
 
@@ -186,7 +186,7 @@ def test_sweep_clears_only_what_nobody_holds(tmp_path: Path) -> None:
     for other in (".other.partial", "run.0123abcd.partial", ".run.0123abcd.partial.txt", "run"):
         (tmp_path / other).touch()
     with write_directory(tmp_path / "live") as partial:
-        done = sweep(tmp_path)
+        done = remove_leftovers(tmp_path)
         assert partial.is_dir()
     assert [path.name for path in done] == [
         ".file.0123abcd.partial",
@@ -196,7 +196,7 @@ def test_sweep_clears_only_what_nobody_holds(tmp_path: Path) -> None:
     ]
     expected = [".other.partial", ".run.0123abcd.partial.txt", "kept", "live", "run", "run.0123abcd.partial", "step.1"]
     assert names(tmp_path) == expected
-    assert sweep(tmp_path) == []
+    assert remove_leftovers(tmp_path) == []
 
 
 def test_a_slow_save_must_be_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_a_kill_at_any_moment_leaves_the_old_or_the_new(
     log = tmp_path / "run.log"
     finished = list(map(int, log.read_text().splitlines())) if log.exists() else []
     log.unlink(missing_ok=True)
-    sweep(tmp_path)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == ["run"]
     assert verify(target) == []
     save = json.loads((target / "manifest.json").read_text())["save"]

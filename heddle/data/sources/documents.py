@@ -49,7 +49,7 @@ class Description:
         bytes: UTF-8 bytes of their text.
         sha256: SHA-256 of the documents' digests, in order.
         squares: sum of each document's squared bytes: bytes² / squares documents of equal size would vary as much.
-        hashed: bytes of the documents that their hash holds out, at the share given to the `Tally`.
+        hashed: bytes of the documents that their hash holds out, at the share given to the `TextStats`.
     """
 
     documents: int
@@ -64,7 +64,7 @@ def held_out(digest: bytes, validation: float) -> bool:
     return int.from_bytes(digest[:8], "big") < int(validation * 2**64)
 
 
-class Tally:
+class TextStats:
     """Accumulates a `Description` of a stream of documents; ``validation`` is the share to hold out by hash, or None."""
 
     def __init__(self, validation: float | None = None) -> None:
@@ -129,7 +129,7 @@ def read_documents(sources: Sequence[str | Path], text: str = TEXT, reader: Read
 
 @checked(sources=SOME)
 def describe(
-    sources: Sequence[str | Path], tally: Tally | None = None, text: str = TEXT, reader: Reader | None = None
+    sources: Sequence[str | Path], tally: TextStats | None = None, text: str = TEXT, reader: Reader | None = None
 ) -> Description:
     """Count the documents and bytes of ``sources`` and fingerprint them in one pass; pass a ``tally`` to watch progress.
 
@@ -137,10 +137,10 @@ def describe(
         text: the column of tables that holds the text.
         reader: as in `read_documents`.
     """
-    return describe_documents(read_documents(sources, text, reader), tally or Tally())
+    return describe_documents(read_documents(sources, text, reader), tally or TextStats())
 
 
-def describe_documents(documents: Iterable[Document], tally: Tally) -> Description:
+def describe_documents(documents: Iterable[Document], tally: TextStats) -> Description:
     """Count and fingerprint documents in one pass."""
     for document in documents:
         if document.text:

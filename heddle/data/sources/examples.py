@@ -12,7 +12,7 @@ from heddle.checks import SOME, checked
 from heddle.config.data import Labels
 from heddle.data.sources.files import TABLES, TEXTS, check_line, find_files, kind_of, name_of, raw_lines, read_text
 from heddle.data.sources.notes import MalformedError, Reader
-from heddle.data.sources.tables import Row, as_text, read_rows
+from heddle.data.sources.tables import TableRow, as_text, read_rows
 from heddle.data.sources.values import BLANKS, SEPARATOR, label_of, message_of, several_labels, split_words, words_of
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
@@ -173,7 +173,7 @@ def check_folders(files: Sequence[Path], fields: Sequence[str], labels: Labels) 
 
 
 def of_row(
-    row: Row, fields: Sequence[str], columns: Mapping[str, str], labels: Labels, separator: str = SEPARATOR
+    row: TableRow, fields: Sequence[str], columns: Mapping[str, str], labels: Labels, separator: str = SEPARATOR
 ) -> Example:
     """A table's row as a record."""
     if labels == "roles":
@@ -200,7 +200,7 @@ def of_row(
     return example
 
 
-def _conversation(row: Row, column: str) -> Example:
+def _conversation(row: TableRow, column: str) -> Example:
     """The messages of a row."""
     if column == MESSAGES not in row.values and "conversations" in row.values:
         column = "conversations"  # ShareGPT's name

@@ -74,7 +74,7 @@ class Finding:
         return f"{sort}: {self.name}: {self.count:,} of {self.of:,} {self.said}{place}; {self.advice}"
 
 
-class Found(Places):
+class Findings(Places):
     """Counts what is looked for."""
 
     def finding(self, name: str, wrong: bool, of: int, said: str, advice: str) -> Iterator[Finding]:
@@ -108,7 +108,7 @@ class TextLint:
         self.unit, self.total = unit, 0
         longest_first = sorted(special, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self.places = Found()
+        self.places = Findings()
         self._seen: dict[bytes, set[str]] = {}  # in which parts each text was
         self._labels: dict[bytes, Any] = {}  # the first label of each text
 
@@ -205,7 +205,7 @@ class RecordLint:
 
     def __init__(self, read: Callable[[], Iterator[tuple[str, Example]]], special: Iterable[str] = ()) -> None:
         self._read = read
-        self.texts, self.places = TextLint("record", special), Found()
+        self.texts, self.places = TextLint("record", special), Findings()
         self._others: dict[bytes, bytes] = {}  # the first text that each second text was met with
         self._sides: dict[str, Counter[str]] = {"source": Counter(), "target": Counter()}
         self._classes: dict[str, Counter[str]] = {"train": Counter(), "validation": Counter()}

@@ -34,7 +34,7 @@ FIELDS = ("text", "source", "target", "pair", "negative", "label", "messages")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One row of a table and its origin, as `path:line`."""
 
     values: Mapping[str, Any]
@@ -91,7 +91,7 @@ def as_text(value: Any, column: str, origin: str) -> str:
     return value
 
 
-def read_rows(file: Path, reader: Reader | None = None) -> Iterator[Row]:
+def read_rows(file: Path, reader: Reader | None = None) -> Iterator[TableRow]:
     """The rows of a table.
 
     `.jsonl`, `.ndjson`, `.json`: an object per line, or an array of objects. `.csv`: fields separated by commas, a header first;
@@ -111,7 +111,7 @@ def read_rows(file: Path, reader: Reader | None = None) -> Iterator[Row]:
     with reader.file():
         if kind_of(file) in ARROW:
             for number, values in enumerate(arrow_rows(file), start=1):
-                yield Row(values, f"{file}:{number}")
+                yield TableRow(values, f"{file}:{number}")
         elif kind_of(file) in JSON:
             yield from _json_rows(file, reader)
         else:
@@ -119,7 +119,7 @@ def read_rows(file: Path, reader: Reader | None = None) -> Iterator[Row]:
             yield from _with_header(file, _tsv(file, reader) if tabs else _csv(file, reader), reader)
 
 
-def _with_header(file: Path, lines: Iterator[tuple[int, list[str]]], reader: Reader) -> Iterator[Row]:
+def _with_header(file: Path, lines: Iterator[tuple[int, list[str]]], reader: Reader) -> Iterator[TableRow]:
     header: list[str] | None = None
     for number, row in lines:
         origin = f"{file}:{number}"
@@ -138,10 +138,10 @@ def _with_header(file: Path, lines: Iterator[tuple[int, list[str]]], reader: Rea
                 check_line(field, origin, reader.encoding)
             if len(row) > 1 and row == header:
                 raise MalformedError("header again", origin, "the header, once more", "remove it")
-            yield Row(dict(zip(header, row, strict=True)), origin)
+            yield TableRow(dict(zip(header, row, strict=True)), origin)
 
 
-def _json_rows(file: Path, reader: Reader) -> Iterator[Row]:
+def _json_rows(file: Path, reader: Reader) -> Iterator[TableRow]:
     first = next((line for line in raw_lines(file, reader.encoding) if line.strip()), "")
     if first.lstrip().startswith("["):
         yield from _json_array(file, reader)
@@ -162,10 +162,10 @@ def _json_rows(file: Path, reader: Reader) -> Iterator[Row]:
                 raise MalformedError("not JSON", origin, "not a line of JSON", _RECORDS) from error
             if not isinstance(values, dict):
                 raise MalformedError("no object", origin, "not an object", _RECORDS)
-            yield Row(values, origin)
+            yield TableRow(values, origin)
 
 
-def _json_array(file: Path, reader: Reader) -> Iterator[Row]:
+def _json_array(file: Path, reader: Reader) -> Iterator[TableRow]:
     """The objects of an array. If it is none, its first line may be a list that JSON lines must not have."""
     try:
         items = json.loads(read_text(file, reader.encoding), object_pairs_hook=once)
@@ -184,7 +184,7 @@ def _json_array(file: Path, reader: Reader) -> Iterator[Row]:
                 raise MalformedError(
                     "no object", origin, "not an object", 'every item must be one, like {"text": "..."}'
                 )
-            yield Row(values, origin)
+            yield TableRow(values, origin)
 
 
 def _is_object(line: str) -> bool:

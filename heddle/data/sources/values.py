@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from heddle.data.sources.notes import MalformedError
-from heddle.data.sources.tables import Row, as_text
+from heddle.data.sources.tables import TableRow, as_text
 
 SEPARATOR, SIGNS = ",", ("|", ";")  # between several labels in a cell: the default, and what else may be meant
 MARKS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}  # in the column of a label
@@ -56,7 +56,7 @@ def label_of(value: Any, column: str, origin: str) -> str:
     return text
 
 
-def several_labels(row: Row, name: str, separator: str = SEPARATOR) -> tuple[str, ...]:
+def several_labels(row: TableRow, name: str, separator: str = SEPARATOR) -> tuple[str, ...]:
     """The labels of a row, each once, in order: a list, a cell with a separator between them, or a column of 1 and 0 for each.
 
     Args:

@@ -31,7 +31,7 @@ class SourceFile(NamedTuple):
 
 @displayed()
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Provenance:
     """What a store was made from.
 
     Attributes:
@@ -49,13 +49,13 @@ class Origin:
         return {**asdict(self), "sources": [each._asdict() for each in self.sources]}
 
     @classmethod
-    def of(cls, data: Mapping[str, Any]) -> "Origin":
+    def of(cls, data: Mapping[str, Any]) -> "Provenance":
         """From what `to_dict` gave."""
         recipe = data["recipe"]
         files = tuple(SourceFile(**each) for each in data["sources"])
         return cls(files, dict(data["settings"]), None if recipe is None else dict(recipe))
 
-    def differences(self, wanted: "Origin") -> list[str]:
+    def differences(self, wanted: "Provenance") -> list[str]:
         """What another run would read differently, in words; none if it would read the same. Tokenizers are not compared."""
         return [*_settings(self.settings, wanted.settings), *_files(self.sources, wanted.sources)]
 
