@@ -13,7 +13,7 @@ from heddle.data.in_memory import InMemoryData
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
-from heddle.runs.plan import CONTEXT
+from heddle.runs.resolve import CONTEXT
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, train_tokenizer
 from heddle.weights.run import load, read_config
 from heddle.weights.start import adopt, cut_tensors

@@ -23,7 +23,7 @@ from heddle.data.sources.files import STDIN
 from heddle.data.sources.lint import MANY, Finding, RecordLint, TextLint, of_notes
 from heddle.errors import HeddleError
 from heddle.runs.session import OpenedRun, read_run
-from heddle.runs.token_cache import start_tokenizer
+from heddle.runs.tokenizers import existing_tokenizer, with_needed_tokens
 from heddle.tasks.chat import ChatTask
 from heddle.tasks.contrastive import ContrastiveTask
 from heddle.tasks.record_rows import PackedRecords
@@ -41,10 +41,9 @@ def lint_sources(config: RunConfig) -> list[Finding]:
     Raises:
         HeddleError: the sources cannot be read.
     """
-    given = start_tokenizer(config)
-    special = (
-        [END_OF_TEXT, *config.data.special_tokens, *config.task.special_tokens] if given is None else given.special
-    )
+    tokenizer = with_needed_tokens(existing_tokenizer(config.data, config.model.start), config)
+    trained = (END_OF_TEXT, *config.data.special_tokens, *config.task.special_tokens)
+    special = trained if tokenizer is None else tokenizer.special
     with open_dataset(config.data, config.task) as found:
         found.counts = True
         return list(_in_sources(found, special))

@@ -8,7 +8,7 @@ import torch
 from heddle.account.machine import available_memory, peak_rate
 from heddle.account.parameters import parameters
 from heddle.account.trained import Trained, trained
-from heddle.checks import checked, one_of
+from heddle.checks import checked
 from heddle.config.cut import left_of
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
@@ -23,6 +23,7 @@ from heddle.model.checkpointing import can_compile
 from heddle.model.device import has_compiler
 from heddle.model.precision import DTYPES
 from heddle.runs.need import Need, check_memory, check_rows, held_by_process
+from heddle.runs.resolve import DEPTHS, Resolved
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
@@ -31,11 +32,9 @@ from heddle.train.model_selection import check_outcome
 from heddle.train.rates import faster_precision, measurable, measure, pick_products, pick_threads
 from heddle.train.runtime import keep_memory
 from heddle.train.schedule import usual
-from heddle.train.sizes import TOKENS_PER_STEP, batch_size, check_tokens, padded_tokens
+from heddle.train.sizes import batch_size, check_tokens, padded_tokens
 
-CONTEXT = 256  # default context
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
-DEPTHS = range(2, 13)
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
 
 
@@ -57,6 +56,7 @@ class Plan:
         minutes: how long it will take, estimated.
         exported: what the export of the trained model will be.
         cut: what is left of the model to start from, in words; empty if it is whole.
+        remarks: what the task says about its data.
     """
 
     model: TransformerConfig
@@ -71,31 +71,28 @@ class Plan:
     minutes: float  # estimated
     exported: Exported
     cut: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
-@checked(device=one_of(TOKENS_PER_STEP))
-def plan(
-    config: RunConfig,
-    store: Store,
-    tokenizer: Tokenizer,
-    device: str,
-    vectors: TakenVectors | None = None,
-    start: TransformerConfig | None = None,
-) -> Plan:
-    """Decide everything that a config leaves open, by measurement where speed decides.
+@checked()
+def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenVectors | None = None) -> Plan:
+    """Decide everything that settings leave open, by measurement where speed decides.
 
     Args:
+        resolved: the settings, as `heddle.runs.resolve` returns them.
+        store: the tokens.
+        tokenizer: the tokenizer that made them.
         vectors: what was taken from a file of word vectors; stored with the decisions.
-        start: the model of the run to start from, if there is one.
 
     Raises:
         HeddleError: the request cannot work; one line says what to change.
     """
-    train = config.train
+    config, device = resolved.config, resolved.device.type
+    train, start = config.train, resolved.start
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
+    smallest = resolved.model(store.vocab_size, classes=store.corpus.classes)
     reading = DataSpec(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
     batch, least = batch_size(config, smallest.context, device)
     rows, padded = max(1, batch // train.accumulate), padded_tokens(config, batch * smallest.context)
@@ -105,7 +102,7 @@ def plan(
     check_rows(small, measurable(train, smallest), device)
     need = Need.of(small, train)
     precision = _precision(config, replace(reading, rows=rows), device, need)
-    found = _sized(config, reading, small, need, batch, device, precision, start)
+    found = _sized(resolved, reading, small, need, batch, precision)
     model, rate = found.model, found.rate
     changed = trained(model, train)  # refuses groups and adapters that do not fit
     task = make_task(config.task, replace(small.reading, model=model))
@@ -142,7 +139,8 @@ def plan(
         memory=found.memory + held_by_process(device, store, steps * per_step),
         minutes=(steps * per_step + evaluations.tokens()) / rate / 60 / SAVING,
         exported=exported(model, train),
-        cut=() if start is None else tuple(left_of(model, start)),
+        cut=() if start is None else tuple(left_of(model, start.base)),
+        remarks=tuple(task.remarks()),
     )
 
 
@@ -178,27 +176,17 @@ class SizeCandidate:
     rate: float  # tokens per second
 
 
-def _sized(
-    config: RunConfig,
-    reading: DataSpec,
-    small: Task,
-    need: Need,
-    batch: int,
-    device: str,
-    precision: str,
-    start: TransformerConfig | None = None,
-) -> SizeCandidate:
+def _sized(resolved: Resolved, reading: DataSpec, small: Task, need: Need, batch: int, precision: str) -> SizeCandidate:
     """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
 
     The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
     before the model is chosen. Larger models use a machine better, so the search repeats until the depth no longer changes.
     """
-    choice, train = config.model, config.train
-    rows = batch // train.accumulate
+    config, device = resolved.config, resolved.device.type
+    train, rows = config.train, batch // config.train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        classes = reading.corpus.classes
-        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start, classes)
+        model = resolved.model(reading.model.vocab_size, depth, reading.corpus.classes)
         return model, need.bytes(model, precision, measurable(train, model))
 
     def candidate(model: TransformerConfig, memory: int) -> SizeCandidate:
@@ -215,7 +203,7 @@ def _sized(
     model, memory = sized(depth)
     check_memory([memory], device)
     best = candidate(model, memory)
-    if start is not None or choice.preset is not None or choice.depth is not None:
+    if resolved.has_depth:
         return best
     steps = steps_asked(train, small)
     tokens = None if steps is None else steps * batch * reading.model.context

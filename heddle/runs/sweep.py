@@ -8,16 +8,18 @@ from typing import Any, Literal, NamedTuple
 
 from heddle.checks import SOME, checked
 from heddle.config.data import CHANGES_NOTHING
+from heddle.config.model import ClassifierHeadConfig
 from heddle.config.run import RunConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.sweep import SEED, Variant
+from heddle.config.tasks import ChatConfig
 from heddle.config.train import LENGTHS
 from heddle.data.raw import Tell
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.runs.compare import differences, flat
-from heddle.runs.plan import CONTEXT, DEPTHS
-from heddle.runs.prepare import check_trainable, prepare
+from heddle.runs.prepare import prepare
+from heddle.runs.resolve import resolve
 from heddle.runs.seed_statistics import SeedStatistics, seed_statistics
 from heddle.runs.session import Session
 from heddle.runs.trainer import Trainer
@@ -97,7 +99,7 @@ def sweep(
         raise HeddleError("a series trains its runs one at a time in one process; start it without torchrun")
     planned = [(directory_of(Path(run), variant), variant) for variant in found]
     for _, variant in planned:
-        check(variant.config)
+        resolve(variant.config)  # refuses what cannot be trained, before anything is
     first = find_first(planned)
     outcomes = []
     for number, (path, variant) in enumerate(planned, start=1):
@@ -122,18 +124,6 @@ def directory_of(base: Path, variant: Variant) -> Path:
     if not base.name:
         raise HeddleError(f"run = {str(base)!r}: runs of a series need a name, to which each adds what it tries")
     return base.with_name(f"{base.name}-{variant.label}")
-
-
-def check(config: RunConfig) -> None:
-    """Refuse what cannot be trained, before anything is.
-
-    Raises:
-        HeddleError: the model's sizes are impossible, or it does not fit the task.
-    """
-    config = config.with_tuning().with_preset_training()
-    start = None if config.model.start is None else read_config(Path(config.model.start)).model
-    check_trainable(config, start)
-    config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
 
 
 def find_first(planned: Sequence[tuple[Path, Variant]]) -> First | None:
@@ -184,10 +174,12 @@ def _cost(config: RunConfig) -> tuple[Any, ...]:
 
 def other_settings(there: First, config: RunConfig) -> list[str]:
     """The settings in which a run that exists is not what a config asks for."""
-    saved, config = there.saved, config.with_tuning().with_preset_training()
-    start = None if config.model.start is None else read_config(Path(config.model.start)).model
-    last = saved.model.last()[1]
-    model = config.model.resolve(saved.model.vocab_size, last.depth, CONTEXT, config.task, start)
+    saved = there.saved
+    resolved = resolve(config, saved.task.date if isinstance(saved.task, ChatConfig) else None)
+    config, head = resolved.config, saved.model.head
+    classes = head.names if isinstance(head, ClassifierHeadConfig) else ()
+    model = resolved.model(saved.model.vocab_size, saved.model.last()[1].depth, classes)
+    model = model.override({"prompts": saved.model.prompts})
     alike = {} if saved.data is None else {name: getattr(saved.data, name) for name in CHANGES_NOTHING}
     data = config.data.model_copy(update=alike)
     found = {"data": saved.data, "task": saved.task, "train": saved.train, "model": saved.model}

@@ -5,18 +5,18 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from heddle.config.run import RunConfig
-from heddle.config.tasks import ChatConfig
+from heddle.config.data import DataConfig
 from heddle.data.base import META
 from heddle.data.provenance import Provenance, recipe_differences
 from heddle.data.raw import RawDataset, Tell
 from heddle.data.record_store import Store, open_store
 from heddle.data.sources.files import STDIN
 from heddle.errors import HeddleError
-from heddle.text.kinds import KINDS
-from heddle.text.tokenizer import Tokenizer, add_special_tokens, load_tokenizer
+from heddle.runs.resolve import Resolved
+from heddle.runs.tokenizers import recipe
+from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, remove_leftovers, write_directory
 
@@ -68,82 +68,26 @@ class CacheKey(NamedTuple):
         return said + ["the tokenizer is another one"] * (self.tokenizer.fingerprint() != store.tokenizer)
 
 
-def start_tokenizer(config: RunConfig) -> Tokenizer | None:
-    """The tokenizer of the run to start from or of the file that is named, with the special tokens of heddle's chat template if the
-    task needs them; None: one is trained on the text.
-
-    Raises:
-        HeddleError: `tokenizer` names neither a kind nor a file.
-    """
-    found = read_tokenizer(config)
-    if found is None or not isinstance(config.task, ChatConfig):
-        return found
-    return add_special_tokens(found, (*config.task.needed_tokens(), *config.data.special_tokens))
+def cache_key(resolved: Resolved, dataset: RawDataset) -> CacheKey:
+    """What a run needs its tokens to be made from; reads every source for its checksum."""
+    trained = recipe(resolved.config) if resolved.tokenizer is None else None
+    return CacheKey(dataset.provenance(trained), resolved.tokenizer, dataset.again)
 
 
-def read_tokenizer(config: RunConfig) -> Tokenizer | None:
-    """The tokenizer of the run to start from or of the file that is named, as it is."""
-    data, start = config.data, config.model.start
-    if start is not None and (Path(start) / TOKENIZER).is_file():
-        return load_tokenizer(Path(start) / TOKENIZER)
-    if data.tokenizer in KINDS:
-        return None
-    if not Path(data.tokenizer).exists():
-        kinds = ", ".join(KINDS)
-        raise HeddleError(f"tokenizer = {data.tokenizer!r} is neither one of {kinds} nor the path of a tokenizer.json")
-    return load_tokenizer(Path(data.tokenizer))
-
-
-def check_tokenizer(config: RunConfig) -> None:
-    """Refuse settings of a tokenizer that is trained where it is given, or where the text alone decides.
-
-    Raises:
-        HeddleError: a setting would have no effect.
-    """
-    data, given = config.data, start_tokenizer(config)
-    asked = data.tokenizer_size != type(data).model_fields["tokenizer_size"].default
-    if asked and (given is not None or recipe(config)["tokenizer_size"] is None):
-        why = f"{data.tokenizer} have as many ids as there are" if given is None else "the tokenizer is given"
-        raise HeddleError(f"tokenizer_size = {data.tokenizer_size} has no effect, since {why}: leave it out")
-    if given is not None and (new := [name for name in data.special_tokens if name not in given.special]):
-        raise HeddleError(
-            f"special_tokens = {', '.join(new)}: the tokenizer is given and has no such token; leave them out, or add them to it "
-            "with heddle.text.add_special_tokens"
-        )
-
-
-def recipe(config: RunConfig) -> dict[str, Any]:
-    """How a tokenizer is trained for a run, by setting."""
-    data = config.data
-    special = dict.fromkeys((*config.task.special_tokens, *data.special_tokens))
-    sized = next(kind.least for name, kind in KINDS.items() if name == data.tokenizer) is not None
-    return {
-        "tokenizer": data.tokenizer,
-        "tokenizer_size": data.tokenizer_size if sized else None,
-        "special_tokens": [*special],
-    }
-
-
-def cache_key(config: RunConfig, found: RawDataset) -> CacheKey:
-    """What a run needs its tokens to be made from; reads every source for its hash."""
-    given = start_tokenizer(config)
-    return CacheKey(found.provenance(recipe(config) if given is None else None), given, found.again)
-
-
-def lookup(config: RunConfig, needs: CacheKey, runs: Sequence[Path], tell: Tell) -> Tokens | None:
+def lookup(data: DataConfig, needs: CacheKey, runs: Sequence[Path], tell: Tell) -> Tokens | None:
     """Tokens that a run can use: those of its `data.store`, if it is there, or of one of some runs.
 
     Raises:
         HeddleError: `data.store` was made from something else, with what differs, or is being written; or standard input was
             read by the other runs and cannot be read again.
     """
-    found = _in_runs(needs, runs, tell) if config.data.store is None else _in_store(config.data.store, needs)
+    found = _in_runs(needs, runs, tell) if data.store is None else _in_store(data.store, needs)
     if found is not None:
         store = open_store(found.directory)
         counts = f"{store.tokens('train'):,} to learn from and {store.tokens('validation'):,} held out"
         tell(f"using the tokens of {found.directory}, made from the same sources, settings and tokenizer: {counts}")
         return found
-    if needs.again and any(source in STDIN for source in (*config.data.sources, *config.data.validation_sources)):
+    if needs.again and any(source in STDIN for source in (*data.sources, *data.validation_sources)):
         raise HeddleError(
             "standard input was read for an earlier run, and its tokens do not suit this one: name a file"
         )
@@ -203,10 +147,10 @@ def _link_file(file: Path, target: Path) -> None:
 
 
 def make_tokens(
-    config: RunConfig, found: RawDataset, needs: CacheKey, run: Path, tokenizer: Tokenizer, tell: Tell
+    data: DataConfig, found: RawDataset, needs: CacheKey, run: Path, tokenizer: Tokenizer, tell: Tell
 ) -> Store:
     """Tokenise into a run's directory, or into `data.store`, from which the run takes it."""
-    place, run = config.data.store, run / DATA
+    place, run = data.store, run / DATA
     tell("cutting the text into tokens")
     if place is None:
         store, said = found.tokenize(run, tokenizer, tell, needs.provenance)
