@@ -1196,7 +1196,7 @@ UNCHECKED = {
     "generate": {
         RECORDS: ("Event", "Hypothesis", "Piece", "Translation", "TranslationScore"),
         "an error": ("QueueFull",),
-        "a protocol": ("Proposer",),
+        "a protocol": ("DraftSource",),
     },
     "look": {
         RECORDS: (
