@@ -14,6 +14,7 @@ from typing import Any
 from cyclopts import App, Parameter
 from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
+from heddle import __version__
 from heddle.cli.output import PlainConsole
 from heddle.cli.streams import drop, open_closed, settle
 from heddle.errors import HeddleError
@@ -41,7 +42,7 @@ def make_app(command: str | None = None) -> App:
     app = App(
         name="heddle",
         help="Train, run and understand transformers, on the machine you have.",
-        version="0.1.0",
+        version=__version__,
         help_format="plaintext",
         console=PlainConsole(),
         default_parameter=Parameter(negative=()),  # a flag has no `--no-` form

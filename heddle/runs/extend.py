@@ -44,16 +44,16 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     if fixed:
         allowed = ", ".join(CHANGEABLE)
         raise HeddleError(f"{run}: {', '.join(fixed)} cannot change when a run continues; these can: {allowed}")
-    said = {key.removeprefix("train."): value for key, value in settings.items()}
-    longer = any(name in said for name in LENGTHS)
-    train = config.train.override({**(dict.fromkeys(LENGTHS) if longer else {}), **said})
+    changes = {key.removeprefix("train."): value for key, value in settings.items()}
+    longer = any(name in changes for name in LENGTHS)
+    train = config.train.override({**(dict.fromkeys(LENGTHS) if longer else {}), **changes})
     newest, _ = newest_valid(run)
     done = 0 if newest is None else int(newest.name.rpartition("-")[2])
     chosen = config.chosen
     new: dict[str, Any] = {
-        name: getattr(train, name) for name in ("threads", "evaluate_every", "save_every") if name in said
+        name: getattr(train, name) for name in ("threads", "evaluate_every", "save_every") if name in changes
     }
-    if "threads" in said:
+    if "threads" in changes:
         new["threads"] = pick_threads(train.threads)
     if longer:
         task = read_run(run).task()
@@ -82,8 +82,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
             relist(run, CONFIG)
     finally:
         hold.release()
-    found = {**_differences(config.train, train), **_differences(chosen, after)}
-    return [f"{name}: {old} -> {now}" for name, (old, now) in found.items() if name != "minutes"]
+    differences = {**_differences(config.train, train), **_differences(chosen, after)}
+    return [f"{name}: {old} -> {now}" for name, (old, now) in differences.items() if name != "minutes"]
 
 
 def _differences(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:

@@ -43,9 +43,9 @@ def tokenizer_for(
     Raises:
         HeddleError: the data do not fit the task, or the vocabulary is too small.
     """
-    given = _given(task, data, columns, skip_invalid)
-    special = tuple(dict.fromkeys((END_OF_TEXT, *given.task.special_tokens)))
-    return train_tokenizer(kind, given.texts(), None if kind in ("bytes", "characters") else vocab_size, special)
+    items = _given(task, data, columns, skip_invalid)
+    special = tuple(dict.fromkeys((END_OF_TEXT, *items.task.special_tokens)))
+    return train_tokenizer(kind, items.texts(), None if kind in ("bytes", "characters") else vocab_size, special)
 
 
 @checked(depth=at_least(1), context=at_least(1))

@@ -102,14 +102,14 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
     check_rows(small, measurable(train, smallest), device)
     need = Need.of(small, train)
     precision = _precision(config, replace(reading, rows=rows), device, need)
-    found = _sized(resolved, reading, small, need, batch, precision)
-    model, rate = found.model, found.rate
+    best = _sized(resolved, reading, small, need, batch, precision)
+    model, rate = best.model, best.rate
     changed = trained(model, train)  # refuses groups and adapters that do not fit
     task = make_task(config.task, replace(small.reading, model=model))
     steps = steps_asked(train, task) or steps_within(60 * (train.minutes or MINUTES), rate, task, train.evaluate_every)
     evaluations = Evaluations(task, steps, train.evaluate_every)
     per_step = evaluations.size.tokens
-    compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
+    compile_ = _compile(config, replace(reading, model=model, rows=rows), best, device, precision, steps * per_step)
     chosen = Chosen.of(
         {
             "device": device,
@@ -122,7 +122,7 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
             **_pace(train, steps, evaluations.every, model.dim, start is not None),
             "peak": peak_rate(DTYPES[precision], device),
             "tokens_per_second": rate,
-            "onednn": () if compile_ else found.by_onednn,  # a compiler makes its own choice
+            "onednn": () if compile_ else best.by_onednn,  # a compiler makes its own choice
             "vectors": vectors,
         }
     )
@@ -136,7 +136,7 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
         epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
         trained=changed,
-        memory=found.memory + held_by_process(device, store, steps * per_step),
+        memory=best.memory + held_by_process(device, store, steps * per_step),
         minutes=(steps * per_step + evaluations.tokens()) / rate / 60 / SAVING,
         exported=exported(model, train),
         cut=() if start is None else tuple(left_of(model, start.base)),
@@ -218,16 +218,16 @@ def _sized(resolved: Resolved, reading: DataSpec, small: Task, need: Need, batch
             goal = deeper
         if goal == depth:
             break
-        found = candidate(*sized(goal))
-        if enough(found.model, found.rate):
-            depth, best = goal, found
+        deeper_one = candidate(*sized(goal))
+        if enough(deeper_one.model, deeper_one.rate):
+            depth, best = goal, deeper_one
         else:
             too_deep = goal
     return best
 
 
 def _compile(
-    config: RunConfig, reading: DataSpec, found: SizeCandidate, device: str, precision: str, tokens: int
+    config: RunConfig, reading: DataSpec, candidate: SizeCandidate, device: str, precision: str, tokens: int
 ) -> bool:
     """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster.
 
@@ -243,10 +243,10 @@ def _compile(
         return False
     if train.compile != "auto":
         return train.compile == "on"
-    if not has_compiler() or train.products == "onednn" or tokens / found.rate / 60 < WORTH_COMPILING:
+    if not has_compiler() or train.products == "onednn" or tokens / candidate.rate / 60 < WORTH_COMPILING:
         return False
     few = replace(reading, rows=_measured_rows(reading.rows, reading.model))
-    eager = measure(few, device, precision, config, found.by_onednn)
+    eager = measure(few, device, precision, config, candidate.by_onednn)
     return measure(few, device, precision, config, compiled=True) > 1.03 * eager
 
 

@@ -69,9 +69,9 @@ class Member:
     problem: str | None = None
 
 
-@checked(found=SOME)
+@checked(variants=SOME)
 def sweep(
-    found: Sequence[Variant], run: str | Path, tell: Tell = lambda line: None, watch: Watch | None = None
+    variants: Sequence[Variant], run: str | Path, tell: Tell = lambda line: None, watch: Watch | None = None
 ) -> list[Member]:
     """Train the runs of a series, one at a time: `sweep(heddle.config.variants(table, seeds=3), "runs/mine")`.
 
@@ -83,7 +83,7 @@ def sweep(
     or seeds add runs. A run that diverges does not stop the others.
 
     Args:
-        found: the runs, with the settings in which they differ.
+        variants: the runs, with the settings in which they differ.
         run: where to put them, and how their names start.
         tell: called with one line per phase.
         watch: makes the reader of each run's reports; entered while the run trains.
@@ -93,11 +93,11 @@ def sweep(
             settings, or several processes call this under torchrun. Nothing is trained then.
         Interrupted: SIGINT or SIGTERM arrived; what was trained is saved.
     """
-    if len({each.label for each in found} - {""}) < len(found):
-        raise HeddleError("sweep: found must differ in their settings; make it with heddle.config.variants")
+    if len({each.label for each in variants} - {""}) < len(variants):
+        raise HeddleError("sweep: variants must differ in their settings; make it with heddle.config.variants")
     if join_ranks().count > 1:
         raise HeddleError("a series trains its runs one at a time in one process; start it without torchrun")
-    planned = [(directory_of(Path(run), variant), variant) for variant in found]
+    planned = [(directory_of(Path(run), variant), variant) for variant in variants]
     for _, variant in planned:
         resolve(variant.config)  # refuses what cannot be trained, before anything is
     first = find_first(planned)
@@ -182,9 +182,9 @@ def other_settings(there: First, config: RunConfig) -> list[str]:
     model = model.override({"prompts": saved.model.prompts})
     alike = {} if saved.data is None else {name: getattr(saved.data, name) for name in CHANGES_NOTHING}
     data = config.data.model_copy(update=alike)
-    found = {"data": saved.data, "task": saved.task, "train": saved.train, "model": saved.model}
-    wanted = {"data": data, "task": config.task, "train": config.train, "model": model}
-    tables = [flat({k: v and v.to_dict() for k, v in each.items()}) for each in (found, wanted)]
+    existing = {"data": saved.data, "task": saved.task, "train": saved.train, "model": saved.model}
+    requested = {"data": data, "task": config.task, "train": config.train, "model": model}
+    tables = [flat({k: v and v.to_dict() for k, v in each.items()}) for each in (existing, requested)]
     return differences(tables)
 
 

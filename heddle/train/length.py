@@ -148,9 +148,9 @@ class Evaluations:
         """
         most = max(1, round(tokens))
         for _ in range(4):
-            found = self.task.held_out(batch_rows(self.task.reading.model.context), most).batches
-            looked_at = [found[place] for place in evenly_spaced(len(found), min(len(found), LOOKED_AT))]
-            read = len(found) * mean(tokens_read(self.task.batch(each)) for each in looked_at)
+            batches = self.task.held_out(batch_rows(self.task.reading.model.context), most).batches
+            looked_at = [batches[place] for place in evenly_spaced(len(batches), min(len(batches), LOOKED_AT))]
+            read = len(batches) * mean(tokens_read(self.task.batch(each)) for each in looked_at)
             if read <= 1.1 * tokens or most == 1:
                 break
             most = max(1, int(most * tokens / read))

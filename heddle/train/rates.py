@@ -50,14 +50,14 @@ OF_A_STEP = (
 )
 
 
-def pick_threads(wanted: int | None) -> int:
+def pick_threads(threads: int | None) -> int:
     """How many threads to compute with. More threads than cores are refused, since they would only wait for each other."""
     there = cores()
-    if wanted is not None and wanted > there:
+    if threads is not None and threads > there:
         raise HeddleError(
-            f"threads = {wanted}: this machine has {pluralize(there, 'core')}, and more threads only slow it down"
+            f"threads = {threads}: this machine has {pluralize(there, 'core')}, and more threads only slow it down"
         )
-    return wanted or min(torch.get_num_threads(), there)
+    return threads or min(torch.get_num_threads(), there)
 
 
 def measure(
