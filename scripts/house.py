@@ -108,7 +108,9 @@ def module_imports(paths: Iterable[Path]) -> dict[str, set[str]]:
     result = {}
     for name, path in modules.items():
         goals = {goal for _, goal in imported(ast.parse(path.read_text()), name.rpartition(".")[0])}
-        result[name] = {known for goal in goals for known in (goal, goal.rpartition(".")[0]) if known in modules} - {name}
+        result[name] = {known for goal in goals for known in (goal, goal.rpartition(".")[0]) if known in modules} - {
+            name
+        }
     return result
 
 

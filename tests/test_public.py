@@ -1035,9 +1035,9 @@ TABLE: dict[str, Call] = {
     "runs.seed_statistics": Call({"results": [1.0]}, {"results": [None, 3, "1", ["1"], [None], []]}),
     "runs.statistics_by_variant": Call({"outcomes": []}, {"outcomes": [None, 3, [3], ["run"]]}),
     "runs.sweep": Call(
-        {"found": VARIANTS, "run": "a"},
+        {"variants": VARIANTS, "run": "a"},
         {
-            "found": [None, 3, [], [{}], config.variants({}), VARIANTS * 2],
+            "variants": [None, 3, [], [{}], config.variants({}), VARIANTS * 2],
             "run": [*NO_PATH, "."],
             "tell": [None, *NO_CALL],
             "watch": NO_CALL,

@@ -9,7 +9,7 @@ from heddle.config.train import LENGTHS
 from heddle.errors import HeddleError
 from heddle.runs.changeable import CHANGEABLE
 from heddle.runs.session import read_run
-from heddle.train.length import steps_asked, steps_within, warmup_of
+from heddle.train.length import requested_steps, steps_within, warmup_of
 from heddle.train.model_selection import averaged_steps, check_outcome
 from heddle.train.rates import pick_threads
 from heddle.weights.checkpoints import CONFIG, checkpoints
@@ -57,7 +57,7 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
         new["threads"] = pick_threads(train.threads)
     if longer:
         task = read_run(run).task()
-        new["steps"] = steps_asked(train, task)
+        new["steps"] = requested_steps(train, task)
         if train.minutes is not None:
             time, every = 60 * train.minutes, new.get("evaluate_every") or chosen.evaluate_every
             new["steps"] = done + steps_within(time, chosen.tokens_per_second, task, every)

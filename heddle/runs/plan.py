@@ -27,7 +27,7 @@ from heddle.runs.resolve import DEPTHS, Resolved
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.length import SAVING, SHARE, Evaluations, steps_asked, steps_within, warmup_of
+from heddle.train.length import SAVING, SHARE, Evaluations, requested_steps, steps_within, warmup_of
 from heddle.train.model_selection import check_outcome
 from heddle.train.rates import faster_precision, measurable, measure, pick_products, pick_threads
 from heddle.train.runtime import keep_memory
@@ -106,7 +106,9 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
     model, rate = best.model, best.rate
     changed = trained(model, train)  # refuses groups and adapters that do not fit
     task = make_task(config.task, replace(small.reading, model=model))
-    steps = steps_asked(train, task) or steps_within(60 * (train.minutes or MINUTES), rate, task, train.evaluate_every)
+    steps = requested_steps(train, task) or steps_within(
+        60 * (train.minutes or MINUTES), rate, task, train.evaluate_every
+    )
     evaluations = Evaluations(task, steps, train.evaluate_every)
     per_step = evaluations.size.tokens
     compile_ = _compile(config, replace(reading, model=model, rows=rows), best, device, precision, steps * per_step)
@@ -205,7 +207,7 @@ def _sized(resolved: Resolved, reading: DataSpec, small: Task, need: Need, batch
     best = candidate(model, memory)
     if resolved.has_depth:
         return best
-    steps = steps_asked(train, small)
+    steps = requested_steps(train, small)
     tokens = None if steps is None else steps * batch * reading.model.context
     too_deep = max(DEPTHS) + 1
     while depth + 1 < too_deep:

@@ -126,7 +126,7 @@ class Session(Training):
     run: OpenedRun
     opening: ResumeReport
 
-    def kept(self) -> str:
+    def last_good(self) -> str:
         """The last good checkpoint, in words."""
         checkpoint, _ = newest_valid(self.run.directory)
         return f"the last good checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"

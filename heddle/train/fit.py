@@ -38,7 +38,7 @@ from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import evaluate
 from heddle.train.history import History
-from heddle.train.length import MOST, Evaluations, steps_asked, warmup_of
+from heddle.train.length import MOST, Evaluations, requested_steps, warmup_of
 from heddle.train.live import ProgressLine
 from heddle.train.model_selection import SelectedWeights, check_patience
 from heddle.train.optimizer import Optimizer
@@ -226,7 +226,7 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
     if isinstance(head, ClassifierHeadConfig) and corpus.classes and not known:
         model.config = model.config.override({"head.names": list(corpus.classes)})
         task.reading = replace(reading, model=model.config)
-    steps = steps_asked(train, task) or 1
+    steps = requested_steps(train, task) or 1
     if held_out is None:
         return Learned(task, steps, None)
     evaluations = Evaluations(task, steps, train.evaluate_every)
@@ -256,7 +256,7 @@ def _from_batches(
     _check_evaluated(run.train, validation is not None)
     inner = make_task(run.task, DataSpec(Corpus(), model.config, tokenizer=tokenizer)) if by_task else None
     task = BatchesTask(data, validation, model, inner)
-    steps = steps_asked(run.train, task) or 1
+    steps = requested_steps(run.train, task) or 1
     every = None if validation is None else run.train.evaluate_every or ceil(steps / MOST)
     if every is not None:
         check_patience(run.train, steps, every)

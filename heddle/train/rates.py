@@ -170,16 +170,16 @@ def faster_precision(reading: DataSpec, device: str, config: RunConfig) -> str:
 
 
 def pick_products(
-    wanted: str, model: TransformerConfig, tokens: int, device: str, precision: str
+    library: str, model: TransformerConfig, tokens: int, device: str, precision: str
 ) -> tuple[ProductKind, ...]:
     """Which fp32 products on a CPU oneDNN should compute: those that were asked for, or measured to be faster.
 
     Raises:
         HeddleError: oneDNN is asked for, but not available.
     """
-    if wanted == "onednn" and not (device == "cpu" and has_onednn()):
+    if library == "onednn" and not (device == "cpu" and has_onednn()):
         raise HeddleError("products = onednn: this build of torch has no oneDNN for this device; leave it out")
     # In bf16, torch already uses oneDNN.
-    if device != "cpu" or precision != "fp32" or wanted == "torch":
+    if device != "cpu" or precision != "fp32" or library == "torch":
         return ()
-    return PRODUCT_KINDS if wanted == "onednn" else faster_products(build(model, "meta"), tokens)
+    return PRODUCT_KINDS if library == "onednn" else faster_products(build(model, "meta"), tokens)
