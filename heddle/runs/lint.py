@@ -46,7 +46,7 @@ def lint_sources(config: RunConfig) -> list[Finding]:
         [END_OF_TEXT, *config.data.special_tokens, *config.task.special_tokens] if given is None else given.special
     )
     with open_dataset(config.data, config.task) as found:
-        found.counts = True
+        found.counts_malformed = True
         return list(_in_sources(found, special))
 
 

@@ -108,7 +108,7 @@ def plan(
     found = _sized(config, reading, small, need, batch, device, precision, start)
     model, rate = found.model, found.rate
     changed = trained(model, train)  # refuses groups and adapters that do not fit
-    task = make_task(config.task, replace(small.reading, model=model))
+    task = make_task(config.task, replace(small.spec, model=model))
     steps = steps_asked(train, task) or steps_within(60 * (train.minutes or MINUTES), rate, task, train.evaluate_every)
     evaluations = Evaluations(task, steps, train.evaluate_every)
     per_step = evaluations.size.tokens
@@ -121,7 +121,7 @@ def plan(
             "threads": threads,
             "steps": steps,
             "batch": batch,
-            "batch_tokens": task.reading.batch_tokens,
+            "batch_tokens": task.spec.batch_tokens,
             **_pace(train, steps, evaluations.every, model.dim, start is not None),
             "peak": peak_rate(DTYPES[precision], device),
             "tokens_per_second": rate,

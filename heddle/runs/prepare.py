@@ -103,7 +103,7 @@ def prepare(
         check_width(config, vectors, smallest)
     if run.parent.is_dir():
         remove_leftovers(run.parent)
-    with open_dataset(config.data, config.task, again=bool(texts_of)) as found:
+    with open_dataset(config.data, config.task, stdin_read=bool(texts_of)) as found:
         tell(f"reading {name_sources(config.data)}")
         needs = cache_key(config, found)
         tokens = lookup(config, needs, [*map(Path, texts_of)], tell)

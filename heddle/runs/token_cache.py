@@ -127,7 +127,7 @@ def recipe(config: RunConfig) -> dict[str, Any]:
 def cache_key(config: RunConfig, found: RawDataset) -> CacheKey:
     """What a run needs its tokens to be made from; reads every source for its hash."""
     given = start_tokenizer(config)
-    return CacheKey(found.provenance(recipe(config) if given is None else None), given, found.again)
+    return CacheKey(found.provenance(recipe(config) if given is None else None), given, found.stdin_read)
 
 
 def lookup(config: RunConfig, needs: CacheKey, runs: Sequence[Path], tell: Tell) -> Tokens | None:

@@ -225,7 +225,7 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
     check_tokens(train, task)
     if isinstance(head, ClassifierHeadConfig) and corpus.classes and not known:
         model.config = model.config.override({"head.names": list(corpus.classes)})
-        task.reading = replace(reading, model=model.config)
+        task.spec = replace(reading, model=model.config)
     steps = steps_asked(train, task) or 1
     if held_out is None:
         return Learned(task, steps, None)
@@ -290,7 +290,7 @@ def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | 
         train = train.override({"lora.head": isinstance(model.config.head, ClassifierHeadConfig)})
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     model.zero_grad(set_to_none=True)
-    small = replace(task.reading, rows=max(1, task.reading.rows // train.accumulate))
+    small = replace(task.spec, rows=max(1, task.spec.rows // train.accumulate))
     precision = faster_precision(small, device, run) if train.precision == "auto" else train.precision
     by_onednn = pick_products(train.products, model.config, small.rows * model.config.context, device, precision)
     rate = train.learning_rate or usual(train).rate(train, model.config.dim)

@@ -122,7 +122,7 @@ def _seconds(
     steady: bool = False,
 ) -> float:
     """Seconds of a training step, or, if `steady`, of this thread's processor time."""
-    built = adapt(build(task.reading.model, device), train.lora)
+    built = adapt(build(task.spec.model, device), train.lora)
     use_products(built, by_onednn)
     if train.checkpoint_activations:
         checkpoint_activations(built)

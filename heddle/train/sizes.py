@@ -38,12 +38,12 @@ def check_tokens(train: TrainConfig, task: Task) -> None:
     Raises:
         HeddleError: the largest step has more than were asked for.
     """
-    if train.batch_tokens is None or task.reading.batch_tokens is None:
+    if train.batch_tokens is None or task.spec.batch_tokens is None:
         return
     rows, length = max(task.shapes(), key=lambda shape: shape[0] * shape[1])
     if rows * length > 1.1 * train.batch_tokens:
         raise HeddleError(
-            f"batch_tokens = {train.batch_tokens}: a step has at least {pluralize(task.reading.multiple, 'row')}, and {rows} of up "
+            f"batch_tokens = {train.batch_tokens}: a step has at least {pluralize(task.spec.multiple, 'row')}, and {rows} of up "
             f"to {length} tokens have {rows * length:,}; give as many, or a shorter context, or batch"
         )
 
