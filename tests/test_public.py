@@ -104,8 +104,8 @@ def scores(**changes: Any) -> Scores:
 
 
 LOSS = {"features": HIDDEN[0], "targets": torch.tensor([1, 2, 3]), "weights": torch.ones(3), "scores": SCORES}
-READING = tasks.DataSpec(Corpus(PART, PART), CONFIG)
-TASK = tasks.make_task(config.NextTokenConfig(), READING)
+SPEC = tasks.DataSpec(Corpus(PART, PART), CONFIG)
+TASK = tasks.make_task(config.NextTokenConfig(), SPEC)
 
 
 WORDS = WordVectors(("warp", "weft", "thread"), np.eye(3, dtype=np.float32))
@@ -353,7 +353,7 @@ TABLE: dict[str, Call] = {
         },
     ),
     "data.describe": Call(
-        {"sources": ["a.txt"]}, {"sources": NO_SOURCES, "tally": [3, "a.txt"], "text": NO_STRING, "reader": NO_READER}
+        {"sources": ["a.txt"]}, {"sources": NO_SOURCES, "stats": [3, "a.txt"], "text": NO_STRING, "reader": NO_READER}
     ),
     "data.held_out_windows": Call(
         {"length": 5, "context": 2},
@@ -975,10 +975,10 @@ TABLE: dict[str, Call] = {
         },
     ),
     "tasks.make_task": Call(
-        {"config": config.NextTokenConfig(), "reading": READING},
+        {"config": config.NextTokenConfig(), "spec": SPEC},
         {
             "config": [None, {}, "next_token", TRAIN],
-            "reading": [None, PART, Bad(tasks.DataSpec(Corpus(PART), CONFIG.override({"context": 20})), "context")],
+            "spec": [None, PART, Bad(tasks.DataSpec(Corpus(PART), CONFIG.override({"context": 20})), "context")],
         },
     ),
     "runs.model_for": Call(

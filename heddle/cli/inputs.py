@@ -92,12 +92,12 @@ class Inputs:
         kind = kind_of(file)
         if kind in TABLES:
             rows = read_rows(file, self.reader)
-            yield from self.reader.each(rows, lambda row: self._row(row, self.columns or {}))
+            yield from self.reader.parse_each(rows, lambda row: self._row(row, self.columns or {}))
         elif kind in TAGGED and self.labels == "tokens":
             for example in read_examples([file], ("text", LABEL), {}, "tokens", reader=self.reader):
                 yield example, {"words": list(example.texts["text"]), "tags": list(example.label or ())}
         else:
-            with self.reader.file():
+            with self.reader.skip_malformed():
                 lines = (line.rstrip("\r\n") for line in raw_lines(file, self.reader.encoding))
                 yield from self._lines(lines, str(file))
 
@@ -110,7 +110,7 @@ class Inputs:
                 if not objects and "pair" in self.fields:
                     raise HeddleError(f"{where} has a text per line, but this run reads pairs of texts: give a table")
             row = TableRow({"text": line}, f"{where}:{number}")
-            with self.reader.file():
+            with self.reader.skip_malformed():
                 check_line(line, row.origin, self.reader.encoding)
                 made = self._line(line, row, bool(objects and line.strip()))
                 self.reader.notes.read += 1

@@ -29,7 +29,7 @@ from heddle.data.sources.examples import Example, example_files, read_examples
 from heddle.data.sources.files import TABLES, kind_of, standard_input
 from heddle.data.sources.notes import Notes, Reader
 from heddle.data.sources.tables import read_rows
-from heddle.data.unseen import describe_unseen, known_labels
+from heddle.data.unseen import describe_unseen, scorable_records
 from heddle.errors import HeddleError, pluralize
 from heddle.predict.classify import class_names
 from heddle.text.tokenizer import Tokenizer
@@ -113,11 +113,11 @@ def read_files(
         classes = class_names(config.model) if task.has_classes else ()
         several, unseen = task.labels == "several", dict[str, int]()
         if classes:
-            known = known_labels(examples, classes, str(run), several)
-            examples, unseen = known.examples, dict(known.unseen)
+            scorable = scorable_records(examples, classes, str(run), several)
+            examples, unseen = scorable.examples, dict(scorable.unseen)
         part = records_of(examples, tokenizer, task.labels, classes, task.chat(config.model.chat))
         if several and unseen:
-            counts = [[count] for count, each in zip(known.missed, examples, strict=True) if not each.empty]
+            counts = [[count] for count, each in zip(scorable.missed, examples, strict=True) if not each.empty]
             part = replace(part, columns={**part.columns, MISSED: Column.of(counts)})
         return Scored(part, examples, reader.notes, reader.notes.left_out, unseen, several)
 

@@ -1,21 +1,20 @@
-"""From sources to batches: records, memory-mapped stores of tokens, the order of examples, and targets.
+"""From sources to batches: records, memory-mapped token stores, the order of examples, and targets.
 
 In reading order:
 
 - `sources`: files, folders and globs to documents (`read_documents`) and records (`read_examples`).
-- `raw`: what a run learns from, before it is tokenised; `in_memory`: what a user has in Python, as a corpus (`corpus_of`);
-  `memory`: a text there.
-- `split`: which documents, or ends of them, are held out; `record_stats`: which part a record is for, and which classes there are.
+- `raw`: a run's data before tokenisation; `in_memory`: Python objects as a corpus (`corpus_of`); `memory`: texts in memory.
+- `split`: which documents, or ends of documents, are held out; `record_stats`: which part a record goes to, and the classes.
 - `corpus`: the parts that a task reads (`Corpus`, `Part`).
-- `base`: what both kinds of stores share; `provenance`: the files and settings that a store was made from.
+- `base`: the base class of both stores; `provenance`: the files and settings that a store was built from.
 - `token_writer`: writes the token files of a store; `store` builds and opens one (`build_store`, `TokenStore`).
 - `records`: records as columns of ids; `encode` makes them; `record_store` builds and opens a store of them (`build_records`,
   `RecordStore`).
-- `unseen`: labels to evaluate on that a model has not learned.
+- `unseen`: evaluation labels that a model has not learned.
 - `order`: which windows a step reads, a function of (seed, step); `buckets`, `pack`: which records share a batch or a row;
   `stream`: the documents of a part as one ring of ids.
 - `batch`: rows of ids to inputs and targets (`Batch`).
-- `series`: linear autoregression of numbers, the simplest model of a sequence.
+- `series`: linear autoregression, the simplest sequence model.
 
 `build_store(read_documents(sources), tokenizer, directory)` makes a store, and `TokenStore.open(directory).corpus` is what a task
 reads. `open_store` opens a store of either kind.

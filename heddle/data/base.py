@@ -1,4 +1,4 @@
-"""What both stores have in common: a directory with `meta.json`, the hashes of its files, and what they were made from."""
+"""The base class of token and record stores: a directory with `meta.json`, file checksums and provenance."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from heddle.errors import HeddleError
 META = "meta.json"
 META_PARTIAL = f"{META}.partial"
 PARTS = ("train", "validation")
-Opened = TypeVar("Opened", bound="BaseStore")
+AnyStore = TypeVar("AnyStore", bound="BaseStore")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +27,16 @@ class BaseStore(ABC):
     """A directory of ids in two parts.
 
     Attributes:
-        directory: where it is.
+        directory: path of the store.
         vocab_size: V, of the tokenizer that wrote the store.
         tokenizer: that tokenizer's fingerprint.
         sources: SHA-256 of the texts or records.
         split: what was held out.
-        provenance: the files and settings that it was made from, or None if it was not made from files.
+        provenance: the files and settings that it was built from, or None if it was not built from files.
         files: SHA-256 of each file, by name.
-        left_out: how many items of the sources could not be read and were left out, by what is wrong with them.
-        train: what to train on, mapped from the files, read-only.
-        validation: what to score.
+        left_out: how many malformed items of the sources were left out, by kind of fault.
+        train: the training part, mapped from the files, read-only.
+        validation: the part to score.
     """
 
     FORMAT: ClassVar[str]
@@ -61,7 +61,7 @@ class BaseStore(ABC):
 
     @classmethod
     @checked()
-    def open(cls: type[Opened], directory: str | Path) -> Opened:
+    def open(cls: type[AnyStore], directory: str | Path) -> AnyStore:
         """Open an existing store, mapping its files.
 
         Raises:
@@ -77,8 +77,8 @@ class BaseStore(ABC):
                 "build the store again"
             )
         try:
-            found, provenance = {name: str(meta["files"][name]) for name in cls._names(meta)}, meta["provenance"]
-            for name in found:
+            checksums, provenance = {name: str(meta["files"][name]) for name in cls._names(meta)}, meta["provenance"]
+            for name in checksums:
                 _check_link(directory / name)
             return cls(
                 directory=directory,
@@ -87,7 +87,7 @@ class BaseStore(ABC):
                 sources=meta["sources"]["sha256"],
                 split=dict(meta["split"]),
                 provenance=None if provenance is None else Provenance.of(provenance),
-                files=found,
+                files=checksums,
                 left_out=dict(meta["left_out"]),
                 **cls._content(directory, meta),
             )
@@ -102,13 +102,13 @@ class BaseStore(ABC):
         files: Iterable[Mapping[str, str]],
         left_out: Mapping[str, int] | None,
     ) -> dict[str, Any]:
-        """What the `meta.json` of every store says.
+        """The entries that the `meta.json` of every store has.
 
         Args:
             tokenizer: the tokenizer of the ids.
-            provenance: what they were made from, or None.
+            provenance: the files and settings that they come from, or None.
             files: SHA-256 of files, by name.
-            left_out: how many items could not be read, by what is wrong with them.
+            left_out: how many malformed items were left out, by kind of fault.
         """
         return {
             "format": cls.FORMAT,
@@ -123,39 +123,39 @@ class BaseStore(ABC):
     @classmethod
     @abstractmethod
     def _names(cls, meta: Mapping[str, Any]) -> list[str]:
-        """The names of its files."""
+        """The names of the store's files."""
 
     @classmethod
     @abstractmethod
     def _content(cls, directory: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
-        """The attributes that only this kind of store has, its mapped files among them."""
+        """The attributes of this kind of store, including its mapped files."""
 
     @abstractmethod
     def tokens(self, part: str) -> int:
         """How many tokens a part has."""
 
     def verify(self, *parts: str) -> None:
-        """Compare the files (of these parts, or of both) with their hashes in `meta.json`.
+        """Compare the files of these parts, or of both, with their checksums in `meta.json`.
 
         Raises:
             HeddleError: a file has changed.
         """
-        for name, promised in self.files.items():
+        for name, checksum in self.files.items():
             if not parts or name.partition(".")[0] in parts:
                 file = self.directory / name
                 with file.open("rb") as stream:
-                    if hashlib.file_digest(stream, "sha256").hexdigest() != promised:
-                        raise HeddleError(f"{file}: damaged, not what was written; restore the file or train a new run")
+                    if hashlib.file_digest(stream, "sha256").hexdigest() != checksum:
+                        raise HeddleError(f"{file}: damaged, checksum mismatch; restore the file or train a new run")
 
 
 def _check_link(file: Path) -> None:
-    """Refuse a link to a file of another store that is gone."""
+    """Refuse a link to a deleted file of another store."""
     if file.is_symlink() and not file.exists():
         raise HeddleError(f"{file}: links to {file.readlink()}, which is gone; restore that store or train a new run")
 
 
 def read_meta(directory: Path) -> dict[str, Any]:
-    """The `meta.json` of a store, of texts or of records."""
+    """Read the `meta.json` of a store of either kind."""
     path = directory / META
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
@@ -169,7 +169,7 @@ def read_meta(directory: Path) -> dict[str, Any]:
 
 
 def write_meta(path: Path, meta: dict[str, Any]) -> None:
-    """Write a store's `meta.json`, completely or not at all."""
+    """Write a store's `meta.json` atomically."""
     partial = path.with_name(META_PARTIAL)
     with partial.open("wb") as stream:
         stream.write((json.dumps(meta, indent=2) + "\n").encode())
@@ -178,7 +178,7 @@ def write_meta(path: Path, meta: dict[str, Any]) -> None:
 
 
 def check_new(directory: Path, validation: float | None) -> None:
-    """Refuse to build a store where one is, or to hold out what is no share."""
+    """Refuse to overwrite a store, or to hold out a share outside (0, 1)."""
     if validation is not None and not 0 < validation < 1:
         raise HeddleError(f"validation must be between 0 and 1, both excluded, not {validation}")
     if (directory / META).exists():
@@ -187,18 +187,18 @@ def check_new(directory: Path, validation: float | None) -> None:
 
 @contextmanager
 def cleared_on_error(directory: Path, what: str) -> Iterator[None]:
-    """Make `directory`; on an error remove what was made of the store and report the system's error."""
-    there = directory.exists()
-    before = set(directory.iterdir()) if directory.is_dir() else set()
+    """Create `directory`; on an error, remove the partial store and report the system's error."""
+    existed = directory.exists()
+    old_files = set(directory.iterdir()) if directory.is_dir() else set()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException as error:
         for file in [directory / META_PARTIAL, *(file for part in PARTS for file in directory.glob(f"{part}.*"))]:
-            if file not in before:
+            if file not in old_files:
                 with suppress(OSError):
                     file.unlink()
-        if not there:
+        if not existed:
             with suppress(OSError):
                 directory.rmdir()
         if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Batches: inputs, targets, and the functions that make targets of a text."""
+"""Batches of inputs and targets, and the function that makes next-token batches."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +38,7 @@ class Batch:
         texts: Int[B M], a number for each text of a row, the same for equal texts, or None.
 
     Raises:
-        HeddleError: a target that is `IGNORED` has weight.
+        HeddleError: an `IGNORED` target has a weight other than 0.
     """
 
     tokens: Int[Tensor, "B T"]
@@ -53,12 +53,14 @@ class Batch:
     texts: Int[Tensor, "B M"] | None = None
 
     def __post_init__(self) -> None:
-        seen = type(self.targets) is Tensor and self.targets.device.type == "cpu" and not torch.compiler.is_compiling()
-        if seen and not self.targets.is_floating_point() and self.weights[self.targets == IGNORED].any():
-            raise HeddleError(f"a target of {IGNORED} is no target, so its weight must be 0; some have weight")
+        readable = (
+            type(self.targets) is Tensor and self.targets.device.type == "cpu" and not torch.compiler.is_compiling()
+        )
+        if readable and not self.targets.is_floating_point() and self.weights[self.targets == IGNORED].any():
+            raise HeddleError(f"targets of {IGNORED} are ignored and need weight 0; some have another weight")
 
     def parts(self) -> dict[str, Any]:
-        """The tensors and layouts by name, without those that are None."""
+        """The tensors and layouts by name, without None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @checked()
@@ -68,8 +70,8 @@ class Batch:
         Raises:
             HeddleError: there is no such device.
         """
-        place = find_device(device)
-        return Batch(**{name: part.to(place) for name, part in self.parts().items()})
+        target_device = find_device(device)
+        return Batch(**{name: part.to(target_device) for name, part in self.parts().items()})
 
     @checked()
     def split(self, parts: int) -> list["Batch"]:
@@ -99,10 +101,10 @@ def next_token_batch(rows: Integer[np.ndarray, "B N"]) -> Batch:
     Rows that begin with a start token also predict the text's first token (L2-56, D-24).
 
     Raises:
-        HeddleError: rows of fewer than two ids, which hold no target.
+        HeddleError: rows have fewer than two ids, hence no target.
     """
     if rows.shape[1] < 2:
-        raise HeddleError(f"rows of {rows.shape[1]} token(s) hold no target; they need at least 2")
+        raise HeddleError(f"rows of {rows.shape[1]} token(s) have no target; they need at least 2")
     ids = torch.from_numpy(rows.astype(np.int64))
     # Copies: views would carry the memory of the whole buffer through every move between devices.
     tokens, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()

@@ -1,4 +1,4 @@
-"""Which records each step reads: batches of similar length, as a pure function of (seed, step)."""
+"""Batches of records of similar length, as a pure function of (seed, step)."""
 
 from math import ceil
 
@@ -8,16 +8,16 @@ import numpy.typing as npt
 from heddle.data.order import Indices, epoch_key, evenly_spaced, permute
 
 EMPTY = -1
-"""The number of a row without a record: it is padding only, and fills a batch that has too few records."""
+"""The number of a row without a record: only padding, which fills a batch with too few records."""
 WIDTH = 8  # records are padded to multiples of this many tokens before they are compared
 
 
 class Buckets:
     """Batches of records of similar length; every record is read once per epoch.
 
-    A batch holds `rows` records, or as many as fit into `tokens` with padding, in multiples of `multiple`. Records that do not fill
+    A batch has `rows` records, or as many as fit into `tokens` with padding, in multiples of `multiple`. Records that do not fill
     a batch of their width join the next wider one, so only one batch per epoch has empty rows. Every epoch has the same number of
-    batches; which records meet in them, and their order, depend on (seed, epoch).
+    batches; (seed, epoch) decides which records share a batch, and the order of the batches.
 
     Args:
         lengths: Int[R], tokens of each record.
@@ -37,15 +37,15 @@ class Buckets:
         self.widths = -(-np.maximum(lengths, 1) // WIDTH) * WIDTH
         self.rows, self.tokens, self.multiple = rows, tokens, multiple
         self.batches = self.places = 0
-        left = width = 0
+        remaining = width = 0
         for width, count in zip(*(each.tolist() for each in np.unique(self.widths, return_counts=True)), strict=True):
-            full, left = divmod(left + count, self.capacity(width))
+            full, remaining = divmod(remaining + count, self.capacity(width))
             self.batches += full
             self.places += full * self.capacity(width) * width
-        if left:
+        if remaining:
             self.batches += 1
-            self.places += self._last(left) * width
-        self._kept: tuple[tuple[int, int], list[Indices]] | None = None
+            self.places += self._last(remaining) * width
+        self._epoch_plan: tuple[tuple[int, int], list[Indices]] | None = None
 
     def capacity(self, width: int) -> int:
         """Rows of a full batch of this width."""
@@ -53,21 +53,21 @@ class Buckets:
             return self.rows
         return max(self.tokens // width // self.multiple, 1) * self.multiple
 
-    def _last(self, left: int) -> int:
+    def _last(self, remaining: int) -> int:
         """Rows of the batch for the last records."""
-        return self.rows if self.tokens is None else ceil(left / self.multiple) * self.multiple
+        return self.rows if self.tokens is None else ceil(remaining / self.multiple) * self.multiple
 
     def shapes(self) -> list[tuple[int, int]]:
-        """Rows and tokens of a row, of the widest batch and of the one with the most places."""
-        found = [(self.capacity(width), width) for width in np.unique(self.widths).tolist()]
-        return list({max(found, key=lambda shape: shape[1]), max(found, key=lambda shape: shape[0] * shape[1])})
+        """(rows, tokens per row) of the widest batch and of the one with the most tokens."""
+        shapes = [(self.capacity(width), width) for width in np.unique(self.widths).tolist()]
+        return list({max(shapes, key=lambda shape: shape[1]), max(shapes, key=lambda shape: shape[0] * shape[1])})
 
     def read(self, step: int, seed: int) -> Indices:
         """Int[B], the records that step `step` (from 0) reads; `EMPTY` for rows without one."""
         epoch, number = divmod(step, self.batches)
-        if self._kept is None or self._kept[0] != (seed, epoch):
-            self._kept = (seed, epoch), self._plan(seed, epoch)
-        return self._kept[1][number]
+        if self._epoch_plan is None or self._epoch_plan[0] != (seed, epoch):
+            self._epoch_plan = (seed, epoch), self._plan(seed, epoch)
+        return self._epoch_plan[1][number]
 
     def _plan(self, seed: int, epoch: int) -> list[Indices]:
         """The batches of one epoch, in order."""
@@ -75,16 +75,16 @@ class Buckets:
         order = permute(np.arange(len(self.widths)), len(self.widths), key)
         order = order[np.argsort(self.widths[order], kind="stable")]
         ends = np.cumsum(np.unique(self.widths, return_counts=True)[1])
-        found: list[Indices] = []
-        left = order[:0]
+        batches: list[Indices] = []
+        remaining = order[:0]
         for width, members in zip(np.unique(self.widths), np.split(order, ends[:-1]), strict=True):
-            rows, waiting = self.capacity(int(width)), np.concatenate([left, members])
-            full = len(waiting) // rows * rows
-            found += np.split(waiting[:full], full // rows) if full else []
-            left = waiting[full:]
-        if len(left):
-            found.append(np.concatenate([left, np.full(self._last(len(left)) - len(left), EMPTY)]))
-        return [found[number] for number in permute(np.arange(len(found)), len(found), key + 1)]
+            rows, records = self.capacity(int(width)), np.concatenate([remaining, members])
+            full = len(records) // rows * rows
+            batches += np.split(records[:full], full // rows) if full else []
+            remaining = records[full:]
+        if len(remaining):
+            batches.append(np.concatenate([remaining, np.full(self._last(len(remaining)) - len(remaining), EMPTY)]))
+        return [batches[number] for number in permute(np.arange(len(batches)), len(batches), key + 1)]
 
 
 def held_out_records(

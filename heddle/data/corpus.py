@@ -1,4 +1,4 @@
-"""What a task reads: the training and the validation part of a text, or of records."""
+"""A corpus: the training and the validation part of a text, or of records."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,14 +20,14 @@ class Part:
             separated by the end-of-text id if the store was built with it.
         bytes: UTF-8 bytes of the part's text.
         documents: number of documents, or starts or ends of documents, in the part.
-        first_token_bytes: UTF-8 bytes of the first token, which is no target where nothing starts a text.
+        first_token_bytes: UTF-8 bytes of the first token, which is not a target unless an id starts each text.
         starts: Int64[documents + 1], where each document starts in `tokens`, and the end; a separator belongs to the document
             before it. Defaults to one document.
         target_sizes: Int64[documents], UTF-8 bytes of each document's text without its first token.
         separator: the id after each document but the last, or None.
         characters: characters of the part's text; None: unknown.
-        begins: whether its first document begins there; False if it is the end of one that was cut.
-        ends: whether its last document ends there.
+        begins: whether its first document is complete at its start; False if it is the end of one that was cut.
+        ends: whether its last document is complete at its end.
     """
 
     tokens: npt.NDArray[Any]
@@ -48,25 +48,25 @@ class Part:
 
     @property
     def targets(self) -> int:
-        """How many tokens are predicted where nothing starts a text: all but the first."""
+        """How many tokens are predicted if no id starts a text: all but the first."""
         return len(self.tokens) - 1
 
     @property
     def target_bytes(self) -> int:
         """UTF-8 bytes of the text that the targets cover. This is the text's size, not a sum over tokens: separators add
-        nothing, and blanks that belong to no token count."""
+        nothing, and whitespace outside of any token counts."""
         return self.bytes - self.first_token_bytes
 
 
 @displayed()
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What a task reads: one part to train on and one to score, either of which may be None."""
+    """The part to train on and the part to score; either may be None."""
 
     train: Part | Records | None = None
     validation: Part | Records | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of its records, if it has any."""
+        """Names of the records' classes; empty if there are none."""
         return next((part.classes for part in (self.train, self.validation) if isinstance(part, Records)), ())

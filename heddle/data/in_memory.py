@@ -1,4 +1,4 @@
-"""What a user has in Python, as a corpus: texts, ids, tuples, or rows with named columns, of lists or of a `datasets` Dataset."""
+"""Python objects as a corpus: texts, ids, tuples, or rows with named columns, from lists, data frames or a `datasets` Dataset."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,28 +28,28 @@ from heddle.data.sources.notes import MalformedError, Reader
 from heddle.data.sources.tables import TableRow
 from heddle.data.split import choose_split
 from heddle.data.token_writer import first_bytes
-from heddle.data.unseen import Known, describe_unseen, known_labels
+from heddle.data.unseen import ScorableRecords, describe_unseen, scorable_records
 from heddle.errors import HeddleError, article
 from heddle.text.tokenizer import Tokenizer
 
 LONGEST_PATH = 1024  # characters of a text that may be a path
-TEXT = ("text",)  # what a task reads if it does not read records
+TEXT = ("text",)  # fields of a task that reads plain text instead of records
 Ids = npt.NDArray[np.int64]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class InMemoryData:
-    """The user's data, as one task reads it.
+    """The user's Python objects, read as a task needs them.
 
     Args:
-        data: for tasks that read a text: a string, a list of strings, an array of ids [N] or a list of them. For others: a list
-            of tuples in the order of the task's fields. For all: dicts by column name, or a `datasets` Dataset.
+        data: for tasks that read plain text: a string, a list of strings, an array of ids [N] or a list of arrays. For others: a
+            list of tuples in the order of the task's fields. For all: dicts by column name, or a `datasets` Dataset.
         task: the task.
         columns: which columns of dicts are which fields, where the names differ.
-        what: what the data are, for messages.
+        what: name of the data in messages.
 
     Raises:
-        HeddleError: the data are of another kind.
+        HeddleError: the data have another type than the task needs.
     """
 
     def __init__(self, data: Any, task: TaskSettings, columns: DataConfig, what: str = "data") -> None:
@@ -61,10 +61,10 @@ class InMemoryData:
         if not self.items:
             raise HeddleError(f"{what}: empty; the task {task_name(task)} needs {self.needed()}")
         if self.ids is not None and task.fields != TEXT:
-            raise self._unfit(0)
+            raise self._wrong_kind(0)
 
     def needed(self) -> str:
-        """What the task reads, in words."""
+        """The data that the task reads, as a phrase for messages."""
         if self.task.fields == TEXT:
             return "a text, texts or arrays of ids"
         if self.task.labels == "tokens" and LABEL in self.task.fields:
@@ -74,60 +74,60 @@ class InMemoryData:
         return f"{'pairs' if len(self.task.fields) == 2 else 'tuples'} ({', '.join(self.task.fields)})"
 
     def documents(self) -> Iterator[Document]:
-        """The texts that are not empty."""
+        """The non-empty texts."""
         return (document for document in self._each(self._document) if document.text)
 
     def examples(self) -> Iterator[Example]:
         """The records."""
         return self._each(self._example)
 
-    def known(self, classes: tuple[str, ...]) -> Known:
-        """The records with labels that a model with these classes has learned; all if it has none yet.
+    def scorable(self, classes: tuple[str, ...]) -> ScorableRecords:
+        """The records that a model with these classes can be scored on; all if it has no classes yet.
 
         Raises:
-            HeddleError: it knows none of the labels.
+            HeddleError: the model has learned none of the labels.
         """
         examples = list(self.examples())
         if not classes or not self.task.has_classes:
-            return Known(examples, [0] * len(examples), {})
-        known = known_labels(examples, classes, "the model", self.task.labels == "several")
-        self._unseen = known.unseen
-        return known
+            return ScorableRecords(examples, [0] * len(examples), {})
+        scorable = scorable_records(examples, classes, "the model", self.task.labels == "several")
+        self._unseen = scorable.unseen
+        return scorable
 
     def left_out(self) -> list[str]:
-        """What the last reading left out as malformed, and labels that a model has not learned, in a line each."""
+        """One line for each kind of malformed item that the last pass skipped, and one for labels that a model has not learned."""
         lines = self._reader.notes.lines()
         if self._unseen:
             lines.append(describe_unseen(self._unseen, self.task.labels == "several", "the model"))
         return [f"{self.what}: {line}" for line in lines]
 
-    def _each(self, make: Callable[[int], Made]) -> Iterator[Made]:
-        """What is made of each item; of malformed ones, only if they are not to be skipped, an error."""
+    def _each(self, parse: Callable[[int], Result]) -> Iterator[Result]:
+        """Parse each item; malformed ones raise an error unless they are to be skipped."""
         self._reader = Reader(skips="items" if self.columns.skip_invalid else "none")
-        return self._reader.each(range(len(self.items)), make)
+        return self._reader.parse_each(range(len(self.items)), parse)
 
     def _document(self, number: int) -> Document:
         item = self.items[number]
         if not isinstance(item, str | Mapping):
-            raise self._unfit(number)
+            raise self._wrong_kind(number)
         text = item if isinstance(item, str) else self._row(item, number).text(self.columns.text)
         return Document(text, f"item {number}")
 
     def _example(self, number: int) -> Example:
-        item, named, task = self.items[number], self.columns.columns(), self.task
+        item, columns, task = self.items[number], self.columns.columns(), self.task
         if isinstance(item, Mapping):
-            example = of_row(self._row(item, number), task.reads(named), named, task.labels, self.columns.separator)
+            example = of_row(self._row(item, number), task.reads(columns), columns, task.labels, self.columns.separator)
         elif (values := self._fields(item)) is not None:
             row = TableRow({name: _plain(value) for name, value in values.items()}, f"item {number}")
             example = of_row(row, tuple(values), {}, task.labels)
         else:
-            raise self._unfit(number)
+            raise self._wrong_kind(number)
         if task.labels == "numbers":
             as_number(example)
         return example
 
     def texts(self) -> Iterator[str]:
-        """Every text, for a tokenizer to learn from."""
+        """All texts, to train a tokenizer on."""
         if self.ids is not None:
             raise HeddleError(f"{self.what}: ids have no text to train a tokenizer on")
         if self.task.fields == TEXT:
@@ -135,7 +135,7 @@ class InMemoryData:
         return (text for example in self.examples() for text in example.written())
 
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of the labels; none if the task has no classes."""
+        """Names of the classes; empty if the task has none."""
         if not self.task.has_classes:
             return ()
         labels = (example.label for example in self.examples())
@@ -143,7 +143,7 @@ class InMemoryData:
         return class_names(name for names in several for name in names if name)
 
     def _fields(self, item: Any) -> dict[str, Any] | None:
-        """A tuple's values by field; a sentence may also be a list of pairs (word, tag). None: it does not fit."""
+        """A tuple's values by field; a sentence may also be a list of pairs (word, tag). None if the item does not fit."""
         task = self.task
         if task.labels == "roles":
             return {MESSAGES: item} if isinstance(item, list | tuple) else None
@@ -157,66 +157,66 @@ class InMemoryData:
         return None if names is None else dict(zip(names, item, strict=True))
 
     def _row(self, item: Mapping[str, Any], number: int) -> TableRow:
-        named = {column: self._named(column, value) for column, value in item.items()}
-        return TableRow(named, f"item {number}")
+        values = {column: self._named(column, value) for column, value in item.items()}
+        return TableRow(values, f"item {number}")
 
     def _named(self, column: str, value: Any) -> Any:
-        """A value of a column; a Dataset's classes by their names."""
+        """A column's value, with the class numbers of a Dataset replaced by names."""
         value, names = _plain(value), self.names.get(column)
         return value if names is None else named_class(value, names)
 
-    def _unfit(self, number: int) -> MalformedError:
+    def _wrong_kind(self, number: int) -> MalformedError:
         name = "array" if _is_array(self.items[number]) else type(self.items[number]).__name__
-        found = f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+        kind = f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
         where = "it" if len(self.items) == 1 and not isinstance(self.items[0], tuple) else f"item {number}"
-        fault = f"{task_name(self.task)} needs {self.needed()}; {where} is {found}"
+        fault = f"{task_name(self.task)} needs {self.needed()}; {where} is {kind}"
         return MalformedError("of another kind", self.what, fault)
 
 
 def corpus_of(
-    given: InMemoryData, validation: "InMemoryData | float | None", tokenizer: Tokenizer, classes: tuple[str, ...] = ()
+    data: InMemoryData, validation: "InMemoryData | float | None", tokenizer: Tokenizer, classes: tuple[str, ...] = ()
 ) -> Corpus:
-    """A user's data as a corpus in memory, divided as a run divides its sources.
+    """A user's data as a corpus in memory, split as a run splits its sources.
 
     Args:
-        given: the data to train on.
+        data: the data to train on.
         validation: the data to evaluate on; or the share of the training data to hold out, by the rules of
-            `heddle.data.build_store` and `build_records`, and of ids the end; None: nothing is evaluated.
+            `heddle.data.build_store` and `build_records`, and the end of ids; None: nothing is evaluated.
         tokenizer: the tokenizer of all texts.
-        classes: names of the classes, if they are known before.
+        classes: names of the classes, if they are already fixed.
 
     Raises:
-        HeddleError: the data do not fit the task, a part is empty, or the tokenizer does not know some text.
+        HeddleError: the data do not fit the task, a part is empty, or the tokenizer cannot encode some text.
     """
-    if given.task.fields != TEXT:
-        return _records(given, validation, tokenizer, classes)
-    if given.ids is not None:
-        whole = part_of_ids(given.ids, tokenizer)
+    if data.task.fields != TEXT:
+        return _records(data, validation, tokenizer, classes)
+    if data.ids is not None:
+        train = part_of_ids(data.ids, tokenizer)
         if isinstance(validation, float):
-            cut = int(sum(map(len, given.ids)) * (1 - validation))
-            return _divided(*(part_of_ids(half, tokenizer) for half in _halves(given.ids, cut)))
-        return Corpus(whole, None if validation is None else _part(validation, tokenizer))
+            cut = int(sum(map(len, data.ids)) * (1 - validation))
+            return _divided(*(part_of_ids(half, tokenizer) for half in _halves(data.ids, cut)))
+        return Corpus(train, None if validation is None else _part(validation, tokenizer))
     if not isinstance(validation, float):
-        return Corpus(_part(given, tokenizer), None if validation is None else _part(validation, tokenizer))
-    documents = list(given.documents())
+        return Corpus(_part(data, tokenizer), None if validation is None else _part(validation, tokenizer))
+    documents = list(data.documents())
     split = choose_split(describe_documents(documents, TextStats(validation)), validation)
     parts: dict[str, list[Document]] = {"train": [], "validation": []}
     for document in documents:
-        data = document.text.encode()
-        for piece in split.divide(document.text, len(data), hashlib.sha256(data).digest()):
+        encoded = document.text.encode()
+        for piece in split.divide(document.text, len(encoded), hashlib.sha256(encoded).digest()):
             parts[piece.part].append(replace(document, text=piece.text))
-    found = (part_of(part, tokenizer) for part in parts.values())
-    return _divided(*found) if split.by == "characters" else Corpus(*found)
+    built = (part_of(part, tokenizer) for part in parts.values())
+    return _divided(*built) if split.by == "characters" else Corpus(*built)
 
 
 def _divided(train: Part, validation: Part) -> Corpus:
-    """The parts of a text that was cut between them; one document has no mark at its end, as in a store."""
+    """The parts of a text that was cut in two; a single document has no separator at its end, as in a store."""
     mark = train.separator if train.documents + validation.documents > 2 else None
     return Corpus(replace(train, separator=mark, ends=False), replace(validation, separator=mark, begins=False))
 
 
 def _halves(documents: Sequence[Ids], cut: int) -> tuple[list[Ids], list[Ids]]:
-    """The documents before and after so many ids; at most one is divided."""
+    """The documents before and after `cut` ids; at most one document is divided."""
     first, second = list[Ids](), list[Ids]()
     for document in documents:
         first += [document[:cut]] if cut else []
@@ -226,68 +226,68 @@ def _halves(documents: Sequence[Ids], cut: int) -> tuple[list[Ids], list[Ids]]:
 
 
 def part_of_ids(documents: Sequence[Ids], tokenizer: Tokenizer) -> Part:
-    """A part in memory from documents that are ids, separated as `heddle.data.part_of` separates texts.
+    """A part in memory from documents of ids, separated as `heddle.data.part_of` separates texts.
 
     Raises:
-        HeddleError: an id is not the tokenizer's, or there are fewer than two.
+        HeddleError: an id is outside of the tokenizer's vocabulary, or there are fewer than two ids.
     """
 
     def encoded() -> Iterator[EncodedDocument]:
         for document in documents:
-            wrong = document[(document < 0) | (document >= tokenizer.vocab_size)]
-            if len(wrong):
-                raise HeddleError(f"data: the id {wrong[0]} is none of the tokenizer's {tokenizer.vocab_size} ids")
+            invalid = document[(document < 0) | (document >= tokenizer.vocab_size)]
+            if len(invalid):
+                raise HeddleError(f"data: id {invalid[0]} is out of range (vocab size {tokenizer.vocab_size})")
             if len(document):
-                # An end of text separates documents and has no text of its own.
-                spelt = tokenizer.decode_bytes(document[document != tokenizer.end_of_text].tolist())
-                text = spelt.decode(errors="replace")
+                # The end-of-text id separates documents and has no text of its own.
+                text_bytes = tokenizer.decode_bytes(document[document != tokenizer.end_of_text].tolist())
+                text = text_bytes.decode(errors="replace")
                 first = first_bytes(tokenizer.token_bytes(int(document[0])), text)
-                yield document.tolist(), len(spelt), len(text), first
+                yield document.tolist(), len(text_bytes), len(text), first
 
     return part_of_encoded(encoded(), tokenizer.end_of_text)
 
 
-def _part(given: InMemoryData, tokenizer: Tokenizer) -> Part:
-    return part_of(given.documents(), tokenizer) if given.ids is None else part_of_ids(given.ids, tokenizer)
+def _part(data: InMemoryData, tokenizer: Tokenizer) -> Part:
+    return part_of(data.documents(), tokenizer) if data.ids is None else part_of_ids(data.ids, tokenizer)
 
 
 def _records(
-    given: InMemoryData, validation: "InMemoryData | float | None", tokenizer: Tokenizer, classes: tuple[str, ...]
+    data: InMemoryData, validation: "InMemoryData | float | None", tokenizer: Tokenizer, classes: tuple[str, ...]
 ) -> Corpus:
-    labels, chat = given.task.labels, given.task.chat(None)
+    labels, chat = data.task.labels, data.task.chat(None)
     if validation is None:
-        return Corpus(records_of(given.examples(), tokenizer, labels, classes or given.classes(), chat))
+        return Corpus(records_of(data.examples(), tokenizer, labels, classes or data.classes(), chat))
     share = validation if isinstance(validation, float) else None
-    known = validation.known(classes) if isinstance(validation, InMemoryData) else None
-    held_out_examples = None if known is None else known.examples
-    examples = list(for_parts(given.examples(), held_out_examples))
-    counted = RecordStats(share, labels)
+    scorable = validation.scorable(classes) if isinstance(validation, InMemoryData) else None
+    held_out_examples = None if scorable is None else scorable.examples
+    examples = list(for_parts(data.examples(), held_out_examples))
+    stats = RecordStats(share, labels)
     for example in examples:
-        counted.add(example)
-    classes = classes or counted.description().classes
-    tally = RecordStats(share, labels, counted.hold_out())
+        stats.add(example)
+    classes = classes or stats.description().classes
+    split_stats = RecordStats(share, labels, stats.hold_out())
     parts: dict[str, list[Example]] = {"train": [], "validation": []}
     for example in examples:
-        if part := tally.add(example):
+        if part := split_stats.add(example):
             parts[part].append(example)
     train, held_out = (records_of(part, tokenizer, labels, classes, chat) for part in parts.values())
-    if known is not None and known.unseen and labels == "several":
-        counts = [[count] for count, each in zip(known.missed, known.examples, strict=True) if not each.empty]
+    if scorable is not None and scorable.unseen and labels == "several":
+        counts = [[count] for count, each in zip(scorable.missed, scorable.examples, strict=True) if not each.empty]
         held_out = replace(held_out, columns={**held_out.columns, MISSED: Column.of(counts)})
-    return Corpus(train, replace(held_out, blank=counted.blank))
+    return Corpus(train, replace(held_out, blank=stats.blank))
 
 
 def items_of(data: Any, what: str) -> list[Any]:
-    """The items of a list, an iterator, a Dataset, a column or a data frame; a string and an array of ids are one item.
+    """The items of a list, an iterator, a Dataset, a column or a data frame; a string or an array of ids is one item.
 
     Raises:
-        HeddleError: it is something else.
+        HeddleError: the data have another type, or name a file.
     """
     if isinstance(data, np.ndarray) and data.dtype.kind in "OUST" and data.ndim in (1, 2):
         return [tuple(row) for row in data.tolist()] if data.ndim == 2 else list(data.tolist())
     if isinstance(data, PathLike) or (isinstance(data, str) and _names_a_file(data)):
         raise HeddleError(
-            f"{what}: {str(data)!r} names a file or a folder, and would be learned as a text: read it with "
+            f"{what}: {str(data)!r} is the path of a file or a folder, and would itself be learned as text: read it with "
             "heddle.data.read_documents, or heddle.data.read_examples for records"
         )
     if isinstance(data, str) or _is_array(data):
@@ -301,11 +301,11 @@ def items_of(data: Any, what: str) -> list[Any]:
         lengths = {name: len(column) for name, column in data.items()}
         if len(set(lengths.values())) > 1:
             sizes = ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise HeddleError(f"{what}: columns must be equally long, and have {sizes} values")
+            raise HeddleError(f"{what}: columns must have equal lengths, not {sizes}")
         columns = [as_list(column) or list(column) for column in data.values()]
         return [dict(zip(data, values, strict=True)) for values in zip(*columns, strict=True)]
-    listed = isinstance(data, Iterable) or hasattr(data, "__getitem__")
-    if not listed or isinstance(data, Mapping | bytes | np.generic | type):
+    iterable = isinstance(data, Iterable) or hasattr(data, "__getitem__")
+    if not iterable or isinstance(data, Mapping | bytes | np.generic | type):
         raise HeddleError(f"{what}: a text, a list or a dataset is needed, not {article(type(data).__name__)}")
     return list(data)
 
@@ -315,14 +315,14 @@ def _is_column(value: Any) -> bool:
 
 
 def _rows_of_frame(data: Any) -> list[Any] | None:
-    """The rows of a data frame, as dicts by column; None: it is none."""
+    """The rows of a data frame, as dicts by column; None if it is not a data frame."""
     if hasattr(data, "to_dicts"):  # polars
         return list(data.to_dicts())
     return list(data.to_dict("records")) if hasattr(data, "to_dict") and hasattr(data, "iloc") else None
 
 
 def _names_a_file(text: str) -> bool:
-    """Whether a text is the path of a file or folder that exists."""
+    """Whether a text is the path of an existing file or folder."""
     try:
         return (
             0 < len(text) < LONGEST_PATH and not text.isspace() and Path(text).exists() and ("/" in text or "." in text)
@@ -332,23 +332,22 @@ def _names_a_file(text: str) -> bool:
 
 
 def class_names_of(data: Any) -> dict[str, Sequence[str]]:
-    """The names of classes by column, from the features of a `datasets` Dataset; of anything else none."""
+    """The class names by column, from the features of a `datasets` Dataset; empty for anything else."""
     features = getattr(data, "features", None)
-    found: dict[str, Sequence[str]] = {}
+    names_by_column: dict[str, Sequence[str]] = {}
     for column, feature in features.items() if isinstance(features, Mapping) else ():
         names = getattr(getattr(feature, "feature", feature), "names", None)
         if isinstance(names, list | tuple):
-            found[column] = names
-    return found
+            names_by_column[column] = names
+    return names_by_column
 
 
 def task_name(task: TaskSettings) -> str:
-    """A task's kind."""
     return str(getattr(task, "kind", type(task).__name__))
 
 
 def _orders(task: TaskSettings) -> list[tuple[str, ...]]:
-    """The fields of a tuple: those of the task, or with the optional ones before the label."""
+    """The accepted orders of a tuple's fields: the task's, and one with the optional fields before the label."""
     label = tuple(field for field in task.fields if field == LABEL)
     others = tuple(field for field in task.fields if field != LABEL)
     return [task.fields, (*others, *task.optional, *label)]
@@ -371,7 +370,7 @@ def _ids(item: Any) -> Ids:
 
 
 def _plain(value: Any) -> Any:
-    """Scalars and arrays of numpy and torch, and tuples, as Python's own values; what is missing in a data frame is None."""
+    """Convert scalars and arrays of numpy and torch, and tuples, to plain Python values; NaN in a data frame becomes None."""
     if isinstance(value, np.generic | np.ndarray) or (isinstance(value, Tensor) and not value.is_meta):
         value = value.tolist()
     if isinstance(value, float) and isnan(value):

@@ -1,4 +1,4 @@
-"""Parts of a text in memory, as `store` keeps them on a disk."""
+"""Text parts in memory, in the form that `store` keeps on disk."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
     """A part in memory: whole documents, separated by the end-of-text id if the tokenizer has one.
 
     Raises:
-        HeddleError: there are fewer than two tokens, hence no target; or the tokenizer does not know some text.
+        HeddleError: there are fewer than two tokens, hence no target; or the tokenizer cannot encode some text.
     """
 
     def encoded() -> Iterator[EncodedDocument]:
@@ -34,14 +34,14 @@ def part_of(documents: Iterable[Document], tokenizer: Tokenizes) -> Part:
 
 
 def part_of_encoded(documents: Iterable[EncodedDocument], separator: int | None) -> Part:
-    """A part in memory from documents that are ids.
+    """A part in memory from encoded documents.
 
     Raises:
         HeddleError: there are fewer than two tokens, hence no target.
     """
     ids: list[npt.NDArray[Any]] = []
     starts, firsts, sizes, characters = [0], list[int](), list[int](), 0
-    for document, size, letters, first in documents:
+    for document, size, length, first in documents:
         if sizes and separator is not None:
             ids[-1] = np.append(ids[-1], np.uint32(separator))
             starts[-1] += 1
@@ -49,7 +49,7 @@ def part_of_encoded(documents: Iterable[EncodedDocument], separator: int | None)
         starts.append(starts[-1] + len(document))
         firsts.append(first)
         sizes.append(size)
-        characters += letters
+        characters += length
     tokens = np.concatenate([np.empty(0, dtype=np.uint32), *ids])
     if len(tokens) < 2:
         raise HeddleError(f"the text has {len(tokens)} token(s); it needs at least 2, one to read and one to predict")

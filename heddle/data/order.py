@@ -1,7 +1,7 @@
 """The order of the data as a pure function of (seed, step): nothing is shuffled, stored or replayed.
 
-A permutation of ``range(n)`` is computed index by index with a Feistel network (a bijection whatever its round function
-is; Luby and Rackoff 1988), and cycle-walking brings its power-of-four domain down to ``n`` (Black and Rogaway 2002).
+A permutation of ``range(n)`` is computed index by index with a Feistel network (a bijection for any round function; Luby and
+Rackoff 1988), and cycle-walking reduces its power-of-four domain to ``n`` (Black and Rogaway 2002).
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ _ROUNDS = 8
 
 @checked(n=between(1, 2**63 - 1))
 def permute(indices: npt.NDArray[np.integer], n: int, seed: int) -> Indices:
-    """Where each of ``indices`` goes under the permutation of ``range(n)`` given by ``seed``; any shape, O(1) memory.
+    """Apply the permutation of ``range(n)`` given by ``seed`` to ``indices``, of any shape, in O(1) memory.
 
     Raises:
         HeddleError: an index outside ``range(n)``, or ``n`` outside 1 .. 2^63 - 1.
@@ -41,7 +41,7 @@ def windows_per_epoch(store_length: int, context: int, ring: bool = False) -> in
     """How many windows of ``context + 1`` tokens one epoch has; the same in every epoch.
 
     Args:
-        ring: whether the first token follows the last one, so that nothing has to be left over.
+        ring: whether the first token follows the last one, so that no token is left over.
 
     Raises:
         HeddleError: the store is shorter than one window.
@@ -104,8 +104,7 @@ def held_out_windows(length: int, context: int, most: int | None = None) -> list
 
     Args:
         most: take only this many windows, spread evenly over the text: one from each of as many equal stretches, at a place
-            chosen by a hash, so that the sample cannot fall in step with a rhythm of the text. Equal arguments give equal
-            windows.
+            chosen by a hash, so that the sample is independent of periods in the text. Equal arguments give equal windows.
     """
     if context < 1:
         raise HeddleError(f"context must be at least 1, not {context}")
@@ -115,14 +114,14 @@ def held_out_windows(length: int, context: int, most: int | None = None) -> list
 
 
 def epoch_key(seed: int, epoch: int) -> int:
-    """The seed of one epoch's order."""
+    """The seed of an epoch's order."""
     return int(_keys(seed, np.array([epoch], dtype=_U64))[0])
 
 
-def evenly_spaced(count: int, wanted: int) -> Indices:
+def evenly_spaced(count: int, samples: int) -> Indices:
     """One of each of ``wanted`` equal stretches of ``range(count)``, chosen by a hash; ``wanted`` is at most ``count``."""
-    edges = np.arange(wanted + 1, dtype=np.int64) * count // wanted
-    places = _keys(0, np.arange(wanted, dtype=_U64)) % np.diff(edges).astype(_U64)
+    edges = np.arange(samples + 1, dtype=np.int64) * count // samples
+    places = _keys(0, np.arange(samples, dtype=_U64)) % np.diff(edges).astype(_U64)
     return edges[:-1] + places.astype(np.int64)
 
 

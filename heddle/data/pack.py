@@ -1,4 +1,4 @@
-"""Packing documents or records into rows of equal length, so that nothing is dropped and hardly anything is padding."""
+"""Packing documents or records into rows of equal length, with nothing dropped and little padding."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -10,7 +10,7 @@ from heddle.checks import at_least, checked, wrong
 from heddle.data.order import epoch_key, evenly_spaced, permute
 
 Ints = npt.NDArray[np.int64]
-LEAST = 4  # rows in a sample, so that its standard error can be estimated
+LEAST = 4  # rows in a sample; fewer would not give a standard error
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def within(counts: Ints) -> Ints:
 def best_fit(sizes: npt.NDArray[np.integer], length: int) -> tuple[Ints, int]:
     """Pack pieces into rows of `length` tokens by best fit decreasing (Ding et al. 2024, "Fewer truncations", algorithm 1).
 
-    The largest piece comes first, and each goes into the row with the least room that still holds it. Pieces of one size are
-    placed together: the fullest row that has room takes as many as fit before any other row is the fullest. The time therefore
-    grows with the number of different sizes, not of pieces.
+    The largest piece comes first, and each goes into the row with the least sufficient room. Pieces of one size are placed
+    together: the fullest row with room takes as many as fit before any other row is the fullest. The time therefore grows with
+    the number of different sizes, not of pieces.
 
     Args:
         sizes: Int[P], tokens of each piece, from 1 to `length`. Equal sizes are placed in the order given.
@@ -66,33 +66,33 @@ def best_fit(sizes: npt.NDArray[np.integer], length: int) -> tuple[Ints, int]:
         raise wrong("best_fit", "sizes", sizes, f"an array of whole numbers from 1 to {length}")
     rows = np.empty(len(sizes), dtype=np.int64)
     used = 0
-    room: dict[int, list[Ints]] = {}  # the rows that have room for so many tokens, in groups
-    has = 0  # bit r: there are rows with room for r tokens
+    room: dict[int, list[Ints]] = {}  # by free tokens: the rows with so many, in groups
+    room_bits = 0  # bit r is set if a row has room for r tokens
     order = np.argsort(-sizes.astype(np.int64), kind="stable")
     values, counts = np.unique(sizes, return_counts=True)
     ends = len(sizes) - np.cumsum(counts) + counts
     for size, count, end in zip(values[::-1].tolist(), counts[::-1].tolist(), ends[::-1].tolist(), strict=True):
         members = order[end - count : end]
         while len(members):
-            fitting = has >> size
+            fitting = room_bits >> size
             if fitting:
                 space = size + (fitting & -fitting).bit_length() - 1
                 group = room[space].pop()
                 if not room[space]:
-                    has &= ~(1 << space)
+                    room_bits &= ~(1 << space)
             else:
-                space, wanted = length, -(-len(members) // (length // size))
-                group, used = np.arange(used, used + wanted), used + wanted
+                space, new_rows = length, -(-len(members) // (length // size))
+                group, used = np.arange(used, used + new_rows), used + new_rows
             each = space // size
-            taken = min(len(members), len(group) * each)
-            rows[members[:taken]] = group[np.arange(taken) // each]
-            full, rest = divmod(taken, each)
+            placed = min(len(members), len(group) * each)
+            rows[members[:placed]] = group[np.arange(placed) // each]
+            full, rest = divmod(placed, each)
             parts = ((group[:full], each), (group[full : full + 1], rest), (group[full + 1 :], 0))
             for part, number in parts:
                 if len(part) and (left := space - number * size):
                     room.setdefault(left, []).append(part)
-                    has |= 1 << left
-            members = members[taken:]
+                    room_bits |= 1 << left
+            members = members[placed:]
     return rows, used
 
 
@@ -105,8 +105,8 @@ class Packing:
     Args:
         sizes: Int[P], tokens of each piece, from 1 to `length`.
         length: tokens per row.
-        seed: of what meets and of the order of the rows; None: the pieces are always packed alike, in their own order, for
-            evaluation.
+        seed: decides which pieces share a row, and the order of the rows; None: the pieces are always packed the same way, in
+            their own order, for evaluation.
 
     Attributes:
         rows: rows per epoch.
@@ -120,13 +120,13 @@ class Packing:
         self._planned: dict[int, tuple[Ints, Ints]] = {}
 
     def read(self, numbers: Ints) -> list[Ints]:
-        """The pieces of each of these rows, in the order in which they are there."""
-        found = []
+        """The pieces of each of these rows, in their order in the row."""
+        pieces = []
         for number in numbers.tolist():
             epoch, row = divmod(number, self.rows)
             order, starts = self._plan(epoch)
-            found.append(order[starts[row] : starts[row + 1]])
-        return found
+            pieces.append(order[starts[row] : starts[row + 1]])
+        return pieces
 
     def held_out(self, rows: int, targets: Ints, most: int | None = None) -> tuple[list[Ints], float]:
         """The rows that evaluation scores, in batches, and their share of all targets.
@@ -145,7 +145,7 @@ class Packing:
         return [chosen[start : start + rows] for start in range(0, len(chosen), rows)], scored / total
 
     def _plan(self, epoch: int) -> tuple[Ints, Ints]:
-        """Int[P], the pieces in the order of the rows, and Int[rows + 1], where each row's pieces start, and the end."""
+        """Int[P], the pieces in the order of the rows, and Int[rows + 1], where each row's pieces start, then the total."""
         if epoch not in self._planned:
             order, key = np.arange(len(self.sizes)), 0
             if self.seed is not None:
@@ -156,6 +156,6 @@ class Packing:
                 rows = permute(rows, count, key + 1)
             starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
             # A step reads rows of two epochs at most.
-            self._planned = {kept: self._planned[kept] for kept in list(self._planned)[-1:]}
+            self._planned = {latest: self._planned[latest] for latest in list(self._planned)[-1:]}
             self._planned[epoch] = order[np.argsort(rows, kind="stable")], starts
         return self._planned[epoch]

@@ -1,4 +1,4 @@
-"""What a store was made from: source files and their hashes, the settings that decide its ids, the tokenizer's training."""
+"""Provenance of a store: source files with checksums, the settings that decide its ids, and the tokenizer's training."""
 
 import hashlib
 import json
@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 from heddle.display import displayed
 from heddle.errors import HeddleError
 
-_SHOWN = 3  # files named in a message
+_MAX_NAMES = 3  # files named in a message
 
 
 class SourceFile(NamedTuple):
-    """A file as it was read.
+    """A source file and its checksum.
 
     Attributes:
         part: `sources` or `validation_sources`.
         path: absolute; `-` for standard input.
         size: bytes.
-        sha256: of its content, compressed if it is.
+        sha256: checksum of the file, before any decompression.
     """
 
     part: str
@@ -32,12 +32,12 @@ class SourceFile(NamedTuple):
 @displayed()
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What a store was made from.
+    """The files and settings that a store was built from.
 
     Attributes:
         sources: the files in the order in which they were read.
         settings: the settings that decide what is read from them and what is held out, by name.
-        recipe: how the tokenizer was trained on them, by setting; None if it was given.
+        recipe: how the tokenizer was trained on them, by setting; None if the tokenizer was not trained on them.
     """
 
     sources: tuple[SourceFile, ...]
@@ -45,32 +45,32 @@ class Provenance:
     recipe: Mapping[str, Any] | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """Convert to JSON-ready data."""
         return {**asdict(self), "sources": [each._asdict() for each in self.sources]}
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Provenance":
-        """From what `to_dict` gave."""
+        """Read the output of `to_dict`."""
         recipe = data["recipe"]
         files = tuple(SourceFile(**each) for each in data["sources"])
         return cls(files, dict(data["settings"]), None if recipe is None else dict(recipe))
 
-    def differences(self, wanted: "Provenance") -> list[str]:
-        """What another run would read differently, in words; none if it would read the same. Tokenizers are not compared."""
-        return [*_settings(self.settings, wanted.settings), *_files(self.sources, wanted.sources)]
+    def differences(self, other: "Provenance") -> list[str]:
+        """A line for each difference to another provenance; tokenizers are not compared."""
+        return [*_settings(self.settings, other.settings), *_files(self.sources, other.sources)]
 
 
 def fingerprint(files: Iterable[tuple[str, Path]], names: Mapping[str, str]) -> tuple[SourceFile, ...]:
-    """Files as they are now.
+    """Compute the checksums of files.
 
     Args:
         files: each with its part.
-        names: what to call those that do not have their own name, such as standard input, by path.
+        names: names to record instead of some paths, such as `-` for the copy of standard input.
 
     Raises:
-        HeddleError: one cannot be read.
+        HeddleError: a file cannot be read.
     """
-    found = []
+    fingerprints = []
     for part, file in files:
         if not file.is_file():
             raise HeddleError(f"{file}: not a regular file")
@@ -80,32 +80,32 @@ def fingerprint(files: Iterable[tuple[str, Path]], names: Mapping[str, str]) -> 
                 size = stream.tell()
         except OSError as error:
             raise HeddleError(f"{file}: cannot be read: {error.strerror or error}") from error
-        found.append(SourceFile(part, names.get(str(file), str(file.expanduser().absolute())), size, digest))
-    return tuple(found)
+        fingerprints.append(SourceFile(part, names.get(str(file), str(file.expanduser().absolute())), size, digest))
+    return tuple(fingerprints)
 
 
-def recipe_differences(ours: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> list[str]:
-    """In which settings another run would train its tokenizer differently, in words."""
-    return ["its tokenizer was given, not trained"] if ours is None else _settings(ours, wanted)
+def recipe_differences(stored: Mapping[str, Any] | None, current: Mapping[str, Any]) -> list[str]:
+    """A line for each setting of tokenizer training that differs."""
+    return ["its tokenizer was given, not trained"] if stored is None else _settings(stored, current)
 
 
-def _settings(ours: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    # As JSON, where a tuple is a list.
-    pairs = {name: (json.dumps(ours.get(name)), json.dumps(wanted.get(name))) for name in {**ours, **wanted}}
-    return [f"{name} = {mine} there and {other} here" for name, (mine, other) in pairs.items() if mine != other]
+def _settings(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    # Compare as JSON, where tuples and lists are equal.
+    pairs = {name: (json.dumps(stored.get(name)), json.dumps(current.get(name))) for name in {**stored, **current}}
+    return [f"{name} = {there} there and {here} here" for name, (there, here) in pairs.items() if there != here]
 
 
-def _files(ours: Sequence[SourceFile], wanted: Sequence[SourceFile]) -> list[str]:
-    there, here = ({(each.part, each.path): each for each in files} for files in (ours, wanted))
+def _files(stored: Sequence[SourceFile], current: Sequence[SourceFile]) -> list[str]:
+    there, here = ({(file.part, file.path): file for file in files} for files in (stored, current))
     groups = {
-        "changed since": [each.path for key, each in here.items() if key in there and there[key] != each],
-        "not read there": [each.path for key, each in here.items() if key not in there],
-        "not read here": [each.path for key, each in there.items() if key not in here],
+        "changed since": [file.path for key, file in here.items() if key in there and there[key] != file],
+        "not read there": [file.path for key, file in here.items() if key not in there],
+        "not read here": [file.path for key, file in there.items() if key not in here],
     }
-    found = [f"{_names(paths)}: {what}" for what, paths in groups.items() if paths]
-    return found or ([] if [*ours] == [*wanted] else ["the sources are in another order"])
+    changes = [f"{_names(paths)}: {change}" for change, paths in groups.items() if paths]
+    return changes or ([] if [*stored] == [*current] else ["the sources are in another order"])
 
 
 def _names(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else ""
-    return ", ".join(paths[:_SHOWN]) + more
+    more = f" and {len(paths) - _MAX_NAMES:,} more" if len(paths) > _MAX_NAMES else ""
+    return ", ".join(paths[:_MAX_NAMES]) + more

@@ -1,4 +1,4 @@
-"""What a run learns from, before it is tokenised: documents, or records of several fields."""
+"""A run's data before tokenisation: documents, or records of several fields."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,98 +31,102 @@ from heddle.text.heartbeat import heartbeat
 from heddle.text.tokenizer import Tokenizer
 
 Tell = Callable[[str], None]
-TEXT = ("text",)  # what a task reads if it does not read records
-SHOWN = 4  # names in a message
+TEXT = ("text",)  # fields of a task that reads plain text instead of records
+MAX_NAMES = 4  # names in a message
 
 
 class RawDataset(ABC):
-    """The user's sources, read as a task needs them. Each method reads them once more, so that memory does not grow with them.
+    """The user's sources, read as a task needs them. Each method reads the files again, so that memory stays bounded.
 
     Args:
         data: the settings.
         sources: files, folders and globs to train on.
-        validation: the user's own to evaluate on, or none.
+        validation: files, folders and globs to evaluate on; empty to hold out a share of the training data.
     """
 
-    one_text = False  # whether it is a single document
+    one_text = False  # whether there is only one document
 
     def __init__(self, data: DataConfig, sources: list[str | Path], validation: list[str | Path]) -> None:
         self.data, self.sources, self.validation = data, sources, validation
         self.share = None if validation else data.validation
-        self.names: Mapping[str, str] = {}  # what to call a file that stands for standard input
-        self.again = False  # whether standard input was read before
-        self.notes = Notes()  # of the last reading
-        self.left_out: Mapping[str, int] = {}  # how many items `read` left out, by what is wrong with them
-        self.counts = False  # whether everything malformed is counted, instead of stopping at the first
+        self.names: Mapping[str, str] = {}  # the recorded name of a file that replaces standard input
+        self.stdin_read = False  # whether standard input was read earlier
+        self.notes = Notes()  # of the last pass
+        self.left_out: Mapping[str, int] = {}  # how many malformed items `read` left out, by kind
+        self.counts_malformed = False  # whether to count all malformed items instead of stopping at the first
 
     def reader(self) -> Reader:
-        """For one reading of everything."""
-        skips: Literal["none", "items", "all"] = "all" if self.counts else "items" if self.data.skip_invalid else "none"
+        """A reader for one pass over all sources."""
+        skips: Literal["none", "items", "all"] = (
+            "all" if self.counts_malformed else "items" if self.data.skip_invalid else "none"
+        )
         self.notes = Notes()
         return Reader(self.data.encoding, skips, self.data.unlabelled, self.notes)
 
-    def tell_notes(self, tell: Tell) -> None:
-        """Tell what the last reading left out or found worth a remark."""
+    def report_notes(self, tell: Tell) -> None:
+        """Report what the last pass left out, and its remarks."""
         self.left_out = self.notes.left_out
         for line in self.notes.lines():
             tell(line)
 
-    def reads(self) -> dict[str, Any]:
-        """The settings of its readers, where they are not the defaults."""
+    def reader_settings(self) -> dict[str, Any]:
+        """The settings of the reader that differ from their defaults."""
         settings = {name: getattr(self.data, name) for name in ("encoding", "skip_invalid", "unlabelled")}
         return {name: value for name, value in settings.items() if value != DataConfig.model_fields[name].default}
 
     @abstractmethod
     def files(self, sources: list[str | Path]) -> list[Path]:
-        """The files of sources, in the order in which they are read."""
+        """The files of these sources, in the order in which they are read."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """The settings that decide what is read and what is held out, by name."""
 
     def provenance(self, recipe: Mapping[str, Any] | None) -> Provenance:
-        """What a store made of this would be made from; reads every file for its hash.
+        """The provenance of a store of this data; reads every file to compute its checksum.
 
         Args:
-            recipe: how the tokenizer is trained on it, or None.
+            recipe: how the tokenizer is trained on the data, or None.
         """
         parts = {"sources": self.sources, "validation_sources": self.validation}
-        there = {part: [source for source in sources if str(source) not in STDIN] for part, sources in parts.items()}
-        files = ((part, file) for part, sources in there.items() if sources for file in self.files(sources))
+        named = {part: [source for source in sources if str(source) not in STDIN] for part, sources in parts.items()}
+        files = ((part, file) for part, sources in named.items() if sources for file in self.files(sources))
         return Provenance(fingerprint(files, self.names), self.settings(), recipe)
 
     @abstractmethod
     def read(self, tell: Tell) -> str:
-        """Read everything once; returns what it is, in words."""
+        """Read all sources once. Returns a description of the data in one line."""
 
     def check(self, provenance: Provenance | None) -> None:
-        """Refuse files that are no longer what they were when their hashes were taken."""
-        if provenance is not None and (said := provenance.differences(self.provenance(None))):
-            raise HeddleError(f"{'; '.join(said)}; the text has changed since it was first read: run the command again")
+        """Refuse files that changed since their checksums were computed."""
+        if provenance is not None and (differences := provenance.differences(self.provenance(None))):
+            raise HeddleError(
+                f"{'; '.join(differences)}; the text has changed since it was first read: run the command again"
+            )
 
     @abstractmethod
     def texts(self) -> Iterator[str]:
-        """Every text, for a tokenizer to learn from."""
+        """All texts, to train a tokenizer on."""
 
     @abstractmethod
     def tokenize(
         self, directory: Path, tokenizer: Tokenizer, tell: Tell, provenance: Provenance | None = None
     ) -> tuple[Store, list[str]]:
-        """Tokenise everything into a store, reporting progress. Returns it, and what was held out, in words.
+        """Tokenise all sources into a store, reporting progress. Returns the store, and lines that describe the held-out part.
 
         Raises:
-            HeddleError: the files are no longer those of `provenance`, or cannot be tokenised.
+            HeddleError: the files differ from `provenance`, or cannot be tokenised.
         """
 
 
 @contextmanager
-def open_dataset(data: DataConfig, task: TaskSettings, again: bool = False) -> Iterator[RawDataset]:
-    """What a run with these settings learns from; what standard input gave is kept until the block ends.
+def open_dataset(data: DataConfig, task: TaskSettings, stdin_read: bool = False) -> Iterator[RawDataset]:
+    """The raw data of a run with these settings; a copy of standard input exists until the block ends.
 
     Args:
         data: the settings.
-        task: what it learns.
-        again: whether standard input, if it is a source, was read before, and so is left alone.
+        task: the run's task.
+        stdin_read: whether standard input, if it is a source, was read earlier and must not be read again.
 
     Raises:
         HeddleError: the task reads records and no sources are given.
@@ -130,34 +134,36 @@ def open_dataset(data: DataConfig, task: TaskSettings, again: bool = False) -> I
     records = task.fields != TEXT
     if records and not data.sources:
         raise HeddleError(f"this task reads records of {' and '.join(task.fields)}: name their files")
-    sources = downloaded(data.sources) if data.sources else [*python_library()]
-    given = (*sources, *(downloaded(data.validation_sources) or own_validation(data)))
-    read = nullcontext([*given]) if again else standard_input(given, ".jsonl" if records else ".txt")
-    with read as found:
-        train, validation = found[: len(sources)], found[len(sources) :]
-        made = RawRecords(data, train, validation, task) if records else RawText(data, train, validation)
-        made.again = again
-        made.names = {str(file): "-" for file, name in zip(found, given, strict=True) if str(name) in STDIN}
-        yield made
+    sources = resolve_datasets(data.sources) if data.sources else [*python_library()]
+    all_sources = (*sources, *(resolve_datasets(data.validation_sources) or own_validation(data)))
+    opened = nullcontext([*all_sources]) if stdin_read else standard_input(all_sources, ".jsonl" if records else ".txt")
+    with opened as paths:
+        train, validation = paths[: len(sources)], paths[len(sources) :]
+        dataset = RawRecords(data, train, validation, task) if records else RawText(data, train, validation)
+        dataset.stdin_read = stdin_read
+        dataset.names = {str(file): "-" for file, name in zip(paths, all_sources, strict=True) if str(name) in STDIN}
+        yield dataset
 
 
-def downloaded(sources: Iterable[str]) -> list[str | Path]:
-    """The sources with the files of datasets in place of their names, which are looked up only once."""
-    found: list[str | Path] = []
+def resolve_datasets(sources: Iterable[str]) -> list[str | Path]:
+    """The sources with dataset names replaced by the datasets' files, so that each name is resolved only once."""
+    files: list[str | Path] = []
     for source in sources:
-        found += dataset_files(source) if source.startswith(HUB) else [source]
-    return found
+        files += dataset_files(source) if source.startswith(HUB) else [source]
+    return files
 
 
 def own_validation(data: DataConfig) -> list[str | Path]:
     """The files of the validation splits of the sources, if every source is a dataset that has one.
 
     Raises:
-        HeddleError: only some have one, or a share was asked for too.
+        HeddleError: only some have one, or the settings also request a share.
     """
-    found = [splits_of(source) if is_dataset(source) and "#" not in source else {} for source in data.sources]
-    files: list[str | Path] = [file for splits in found for file in splits.get("validation", [])]
-    if files and not all("validation" in splits for splits in found):
+    splits_by_source = [
+        splits_of(source) if is_dataset(source) and "#" not in source else {} for source in data.sources
+    ]
+    files: list[str | Path] = [file for splits in splits_by_source for file in splits.get("validation", [])]
+    if files and not all("validation" in splits for splits in splits_by_source):
         raise HeddleError("only some of the sources have a validation split of their own: name validation_sources")
     if files and data.asks_for_share:
         raise HeddleError(
@@ -170,18 +176,18 @@ class RawText(RawDataset):
     """Documents."""
 
     def read(self, tell: Tell) -> str:
-        tally = TextStats(self.share)
-        with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
-            self.described: Description = describe_documents(self.documents(), tally)
+        stats = TextStats(self.share)
+        with heartbeat(tell, lambda: f"{stats.bytes / 1e6:,.1f} MB read"):
+            self.described: Description = describe_documents(self.documents(), stats)
         self.one_text = self.described.documents == 1
-        self.tell_notes(tell)
+        self.report_notes(tell)
         return f"{pluralize(self.described.documents, 'document')}, {self.described.bytes / 1e6:,.1f} MB"
 
     def files(self, sources: list[str | Path]) -> list[Path]:
         return [file for source in sources for file in find_files(source, KNOWN)[0]]
 
     def settings(self) -> dict[str, Any]:
-        return {"reads": "texts", "text": self.data.text, "validation": self.share, **self.reads()}
+        return {"reads": "texts", "text": self.data.text, "validation": self.share, **self.reader_settings()}
 
     def texts(self) -> Iterator[str]:
         return (document.text for document in self.documents())
@@ -207,7 +213,7 @@ class RawText(RawDataset):
         return store, [describe_split(store), *describe_overlap(store)]
 
     def documents(self) -> Iterator[Document]:
-        """Every document; with its part, if the user said it."""
+        """All documents, each with its part if there are validation sources."""
         reader = self.reader()
         if not self.validation:
             yield from read_documents(self.sources, self.data.text, reader)
@@ -231,24 +237,26 @@ class RawRecords(RawDataset):
 
     def read(self, tell: Tell) -> str:
         check_folders(self.files(self.sources), self.fields, self.labels)
-        tally = RecordStats(self.share, self.labels)
-        with heartbeat(tell, lambda: f"{tally.bytes / 1e6:,.1f} MB read"):
+        stats = RecordStats(self.share, self.labels)
+        with heartbeat(tell, lambda: f"{stats.bytes / 1e6:,.1f} MB read"):
             for example in self.examples():
-                tally.add(example)
-        self.tell_notes(tell)
-        found = self.described = tally.description()
-        if (count := len(found.untaught)) > 0:
-            names = ", ".join(map(repr, found.untaught[:SHOWN])) + (", …" if count > SHOWN else "")
+                stats.add(example)
+        self.report_notes(tell)
+        summary = self.described = stats.description()
+        if (count := len(summary.validation_only)) > 0:
+            names = ", ".join(map(repr, summary.validation_only[:MAX_NAMES])) + (", …" if count > MAX_NAMES else "")
             are, them = ("is", "it") if count == 1 else ("are", "them")
             tell(
                 f"{pluralize(count, 'label')} of the validation part {are} not in the training part ({names}, first "
-                f"{found.first_untaught}): no record teaches {them}"
+                f"{summary.first_validation_only}): no record teaches {them}"
             )
-        classes = f", {len(found.classes)} classes" if found.classes else ""
+        classes = f", {len(summary.classes)} classes" if summary.classes else ""
         empty = (
-            f"; {found.empty:,} with an empty text left out, the first at {found.first_empty}" if found.empty else ""
+            f"; {summary.empty:,} with an empty text left out, the first at {summary.first_empty}"
+            if summary.empty
+            else ""
         )
-        return f"{pluralize(found.records, 'record')}, {found.bytes / 1e6:,.1f} MB{classes}{empty}"
+        return f"{pluralize(summary.records, 'record')}, {summary.bytes / 1e6:,.1f} MB{classes}{empty}"
 
     def files(self, sources: list[str | Path]) -> list[Path]:
         return example_files(sources, self.fields, self.data.columns(), self.labels)
@@ -263,7 +271,7 @@ class RawRecords(RawDataset):
             "labels": self.labels,
             "validation": self.share,
             **chat,
-            **self.reads(),
+            **self.reader_settings(),
         }
 
     def texts(self) -> Iterator[str]:
@@ -290,7 +298,7 @@ class RawRecords(RawDataset):
         return store, describe_records(store)
 
     def examples(self) -> Iterator[Example]:
-        """Every record; with its part, if the user said it."""
+        """All records, each with its part if there are validation sources."""
         reader = self.reader()
 
         def read(sources: list[str | Path]) -> Iterator[Example]:
@@ -300,11 +308,11 @@ class RawRecords(RawDataset):
 
 
 class Counter:
-    """Tells every few seconds how much has been cut."""
+    """Reports every few seconds how much has been tokenised."""
 
     def __init__(self, tell: Tell, total: int) -> None:
         self.done = 0
-        self._beat = heartbeat(tell, lambda: f"{self.done / 1e6:,.1f} of {total / 1e6:,.1f} MB cut")
+        self._beat = heartbeat(tell, lambda: f"{self.done / 1e6:,.1f} of {total / 1e6:,.1f} MB tokenised")
 
     def __enter__(self) -> Callable[[int, int], None]:
         self._beat.__enter__()
@@ -318,40 +326,43 @@ class Counter:
 
 
 def describe_split(store: TokenStore) -> str:
-    """What was held out of a text, in one line."""
-    share, asked, cut = store.split["held_out"], store.split["validation"], store.split["cut"]
-    if asked is None:
+    """Describe the held-out part of a text in one line."""
+    share, requested, cut = store.split["held_out"], store.split["validation"], store.split["cut"]
+    if requested is None:
         return f"validation: {pluralize(store.validation.documents, 'document')} of validation_sources, {share:.1%} of all text"
-    there = store.train.documents + store.validation.documents - cut
+    documents = store.train.documents + store.validation.documents - cut
     how = {
         "characters": "the end of the text",
-        "documents": f"{store.validation.documents:,} of {there:,} documents, drawn by their content",
-        "both": f"the ends of {cut:,} of {there:,} documents, too few or too uneven to hold out whole ones alone",
+        "documents": f"{store.validation.documents:,} of {documents:,} documents, sampled by content hash",
+        "both": f"the ends of {cut:,} of {documents:,} documents, too few or too uneven to hold out whole ones alone",
     }[store.split["by"]]
-    missed = "" if abs(share - asked) <= 0.25 * min(asked, 1 - asked) else f"; validation = {asked:g} was asked for"
-    return f"held out for validation: {share:.1%} of the text, {how}{missed}"
+    is_close = abs(share - requested) <= 0.25 * min(requested, 1 - requested)
+    note = "" if is_close else f"; validation = {requested:g} was requested"
+    return f"held out for validation: {share:.1%} of the text, {how}{note}"
 
 
 def describe_overlap(store: TokenStore) -> list[str]:
-    """How many of the held-out texts are in the training text too, in one line; nothing if none is."""
-    twice = store.split["overlap"]
-    of = pluralize(store.validation.documents, "text")
-    said = f"{twice:,} of {of} held out {'is' if twice == 1 else 'are'} in the training text too, word for word"
-    return [f"{said}: the score will be better than on new text"] if twice else []
+    """How many of the held-out texts are also in the training text, in one line; empty if there are none."""
+    repeated = store.split["overlap"]
+    texts = pluralize(store.validation.documents, "text")
+    overlap = (
+        f"{repeated:,} of {texts} held out {'is' if repeated == 1 else 'are'} in the training text too, word for word"
+    )
+    return [f"{overlap}: scores will be better than on new text"] if repeated else []
 
 
 def describe_records(store: RecordStore) -> list[str]:
-    """What was held out of records, and how much of it the training part has too, in a line each."""
-    held, there = len(store.validation), len(store.train) + len(store.validation)
+    """Describe the held-out records, and how many of them are also in the training part."""
+    held, total = len(store.validation), len(store.train) + len(store.validation)
     if store.split["by"] == "sources":
         lines = [f"validation: {pluralize(held, 'record')} of validation_sources"]
     else:
         lines = [
-            f"held out for validation: {held:,} of {pluralize(there, 'record')} ({held / there:.1%}), drawn by their content"
+            f"held out for validation: {held:,} of {pluralize(total, 'record')} ({held / total:.1%}), sampled by content hash"
         ]
-    whole, first = store.split["repeated"], store.split["repeated_first"]
-    if whole or first:
+    repeated, repeated_first = store.split["repeated"], store.split["repeated_first"]
+    if repeated or repeated_first:
         name = next(iter(store.train.columns))
-        only = f"; {first:,} have a {name} that is" if first > whole else ""
-        lines.append(f"{whole:,} of the {held:,} validation records are in the training part too{only}")
+        first_only = f"; {repeated_first:,} have a {name} that is" if repeated_first > repeated else ""
+        lines.append(f"{repeated:,} of the {held:,} validation records are in the training part too{first_only}")
     return lines

@@ -1,4 +1,4 @@
-"""Counting records, naming their classes, and dividing them into parts."""
+"""Counting records, collecting their classes, and splitting them into parts."""
 
 import hashlib
 from array import array
@@ -16,19 +16,19 @@ from heddle.errors import HeddleError, pluralize
 
 @dataclass(frozen=True)
 class RecordSummary:
-    """What a corpus of records holds.
+    """Counts, classes and fingerprint of a corpus of records.
 
     Attributes:
-        records: records that are used, in both parts.
-        empty: records left out because a text has nothing but blanks, and the origin of the first.
-        blank: how many of these are the user's own to evaluate on; a share that is held out has none.
+        records: records in both parts.
+        empty: records left out because a text is empty or whitespace; `first_empty` is the origin of the first.
+        blank: how many of these are in the user's validation sources; 0 for a held-out share.
         bytes: UTF-8 bytes of all texts.
         sha256: SHA-256 of the records' digests, in order.
         held_out: records in the validation part.
         repeated: records of the validation part whose texts are also in the training part.
-        repeated_first: those whose first text is, such as the source.
+        repeated_first: records of the validation part whose first text, such as the source, is also in the training part.
         classes: names of the classes of both parts.
-        untaught: those that the validation part alone has, and the origin of the first.
+        validation_only: classes that only the validation part has; `first_validation_only` is the origin of the first.
         below: see `RecordStats`.
     """
 
@@ -42,20 +42,20 @@ class RecordSummary:
     repeated: int
     repeated_first: int
     classes: tuple[str, ...]
-    untaught: tuple[str, ...]
-    first_untaught: str
+    validation_only: tuple[str, ...]
+    first_validation_only: str
     below: int
 
 
 class RecordStats:
-    """Accumulates an `RecordSummary` of a stream of records, and says which part each is for.
+    """Accumulates a `RecordSummary` of a stream of records, and assigns each record to a part.
 
     Args:
-        validation: the share to hold out; None: every record says its part.
-        labels: what the labels are.
-        below: records whose hash begins with a smaller number are held out too. It is 0 unless the share would hold out no record
-            of several: then `description` holds out the one with the smallest hash, and says here how the next tally does so at
-            once.
+        validation: the share to hold out; None: every record has its `part`.
+        labels: kind of the labels.
+        below: records whose hash begins with a smaller number are held out too. It is 0 unless the share would hold out none of
+            several records: then `description` holds out the one with the smallest hash, and the summary has the `below` with
+            which a second pass holds it out at once.
     """
 
     def __init__(self, validation: float | None, labels: Labels = "classes", below: int = 0) -> None:
@@ -67,17 +67,17 @@ class RecordStats:
         self._counts = {"train": 0, "validation": 0, "empty": 0}
         self.blank = 0
         self._classes: Counter[str] = Counter()
-        # The training records with the smallest hash: its beginning, and their classes and origins.
+        # The smallest hash of a training record (its first eight bytes), with the classes and origins of the records that have it.
         self._smallest = 2**64
-        self._first: list[tuple[tuple[str, ...], str]] = []
-        # The first eight bytes of the digests: of all texts, and of the first.
-        self._seen: dict[str, tuple[array[int], ...]] = {
+        self._smallest_records: list[tuple[tuple[str, ...], str]] = []
+        # By part, the first eight bytes of the digests: of all texts of a record, and of its first text.
+        self._hashes: dict[str, tuple[array[int], ...]] = {
             part: (array("Q"), array("Q")) for part in ("train", "validation")
         }
-        self._late: dict[str, str] = {}
+        self._validation_labels: dict[str, str] = {}
 
     def add(self, example: Example) -> str | None:
-        """Count a record. Returns its part; None if it is empty and left out.
+        """Count a record. Returns its part, or None if it is empty and left out.
 
         Raises:
             HeddleError: a label is not a number, but must be.
@@ -87,30 +87,30 @@ class RecordStats:
             self.blank += example.part == "validation"
             self._empty[0] = self._empty[0] or example.origin
             return None
-        written = [text.encode() for text in example.written()]
-        digests = [hashlib.sha256(text).digest() for text in written]
-        own = hashlib.sha256(b"".join(digests)).digest() if len(digests) > 1 else digests[0]
-        number = int.from_bytes(own[:8], "big")
+        texts = [text.encode() for text in example.written()]
+        digests = [hashlib.sha256(text).digest() for text in texts]
+        record_digest = hashlib.sha256(b"".join(digests)).digest() if len(digests) > 1 else digests[0]
+        number = int.from_bytes(record_digest[:8], "big")
         part = example.part
         if self._validation is not None:
-            part = "validation" if held_out(own, self._validation) or number < self.below else "train"
-        if part not in self._seen:
+            part = "validation" if held_out(record_digest, self._validation) or number < self.below else "train"
+        if part not in self._hashes:
             raise HeddleError(f"{example.origin}: part = {part!r} must be train or validation")
         self._counts[part] += 1
-        self.bytes += sum(map(len, written))
-        self._digest.update(own + repr(example.label).encode())
-        for seen, digest in zip(self._seen[part], (own, digests[0]), strict=True):
-            seen.append(int.from_bytes(digest[:8], "big"))
+        self.bytes += sum(map(len, texts))
+        self._digest.update(record_digest + repr(example.label).encode())
+        for hashes, digest in zip(self._hashes[part], (record_digest, digests[0]), strict=True):
+            hashes.append(int.from_bytes(digest[:8], "big"))
         names = self._names(example)
         self._label(part, names, example.origin)
         if part == "train" and number < self._smallest:
-            self._smallest, self._first = number, []
+            self._smallest, self._smallest_records = number, []
         if part == "train" and number == self._smallest:
-            self._first.append((names, example.origin))
+            self._smallest_records.append((names, example.origin))
         return part
 
     def _names(self, example: Example) -> tuple[str, ...]:
-        """The classes of a record, if its label is one or has some."""
+        """The classes of a record; empty if its label is not a class."""
         if example.label is None or self._labels == "roles":
             return ()
         if self._labels == "numbers":
@@ -123,44 +123,44 @@ class RecordStats:
             self._classes.update(names)
             return
         for name in names:
-            self._late.setdefault(name, origin)
+            self._validation_labels.setdefault(name, origin)
 
     def hold_out(self) -> int:
         """Hold out the record with the smallest hash, with its copies, if the share holds out none and others are left.
 
         Returns:
-            What another tally of the same records needs as `below`.
+            The `below` for another pass over the same records.
         """
-        moved = len(self._first)
+        moved = len(self._smallest_records)
         if not self._validation or self._counts["validation"] or moved == self._counts["train"]:
             return self.below
         self.below = self._smallest + 1
         self._counts["train"] -= moved
         self._counts["validation"] = moved
-        own, _ = (np.frombuffer(seen, np.uint64) for seen in self._seen["train"])
-        held = own == self._smallest
-        self._seen = {
-            part: tuple(array("Q", np.frombuffer(seen, np.uint64)[mask].tobytes()) for seen in self._seen["train"])
-            for part, mask in (("train", ~held), ("validation", held))
+        record_hashes, _ = (np.frombuffer(hashes, np.uint64) for hashes in self._hashes["train"])
+        held_out = record_hashes == self._smallest
+        self._hashes = {
+            part: tuple(
+                array("Q", np.frombuffer(hashes, np.uint64)[mask].tobytes()) for hashes in self._hashes["train"]
+            )
+            for part, mask in (("train", ~held_out), ("validation", held_out))
         }
-        for names, origin in self._first:
+        for names, origin in self._smallest_records:
             self._classes -= Counter(names)
             self._label("validation", names, origin)
         return self.below
 
     def description(self) -> RecordSummary:
-        """What was added.
+        """Summarise the records added so far.
 
         Raises:
-            HeddleError: no record is left, a part has none, or the training part has only one class.
+            HeddleError: there are no records, a part is empty, or the training part has only one class.
         """
         self.hold_out()
         counts = self._counts
         if not counts["train"] and not counts["validation"]:
-            where = (
-                f"every one has an empty text, the first at {self._empty[0]}" if counts["empty"] else "none was given"
-            )
-            raise HeddleError(f"there are no records to learn from: {where}")
+            reason = f"all have an empty text, the first at {self._empty[0]}" if counts["empty"] else "none was given"
+            raise HeddleError(f"there are no records to learn from: {reason}")
         for part in ("train", "validation"):
             if not counts[part]:
                 raise HeddleError(
@@ -174,11 +174,11 @@ class RecordStats:
                 f"every training record has the label {next(iter(self._classes))!r}; classes need at least two: "
                 "are they in another column (label=...)?"
             )
-        untaught = [label for label in self._late if label not in self._classes]
-        train, validation = self._seen["train"], self._seen["validation"]
-        whole, first = (
-            int(np.isin(np.frombuffer(held, np.uint64), np.frombuffer(shown, np.uint64)).sum())
-            for shown, held in zip(train, validation, strict=True)
+        validation_only = [label for label in self._validation_labels if label not in self._classes]
+        train, validation = self._hashes["train"], self._hashes["validation"]
+        repeated, repeated_first = (
+            int(np.isin(np.frombuffer(validation_hashes, np.uint64), np.frombuffer(train_hashes, np.uint64)).sum())
+            for train_hashes, validation_hashes in zip(train, validation, strict=True)
         )
         return RecordSummary(
             records=counts["train"] + counts["validation"],
@@ -188,17 +188,17 @@ class RecordStats:
             bytes=self.bytes,
             sha256=self._digest.hexdigest(),
             held_out=counts["validation"],
-            repeated=whole,
-            repeated_first=first,
-            classes=class_names([*self._classes, *untaught]),
-            untaught=class_names(untaught),
-            first_untaught=self._late[untaught[0]] if untaught else "",
+            repeated=repeated,
+            repeated_first=repeated_first,
+            classes=class_names([*self._classes, *validation_only]),
+            validation_only=class_names(validation_only),
+            first_validation_only=self._validation_labels[validation_only[0]] if validation_only else "",
             below=self.below,
         )
 
 
 def for_parts(train: Iterable[Example], validation: Iterable[Example] | None) -> Iterator[Example]:
-    """The user's training records and their validation records, each with its part; without the latter, as they are."""
+    """Training records and validation records, each marked with its part; without validation records, unchanged."""
     if validation is None:
         yield from train
         return
@@ -207,15 +207,15 @@ def for_parts(train: Iterable[Example], validation: Iterable[Example] | None) ->
             yield replace(example, part=part)
 
 
-def describe_examples(examples: Iterable[Example], tally: RecordStats) -> RecordSummary:
-    """Count, fingerprint and divide records in one pass."""
+def describe_examples(examples: Iterable[Example], stats: RecordStats) -> RecordSummary:
+    """Count, fingerprint and split records in one pass."""
     for example in examples:
-        tally.add(example)
-    return tally.description()
+        stats.add(example)
+    return stats.description()
 
 
 def class_names(labels: Iterable[str]) -> tuple[str, ...]:
-    """The different labels in order: by number if all are whole numbers, else by name."""
+    """The distinct labels in order: by number if all are whole numbers, else by name."""
     names = set(labels)
     try:
         return tuple(sorted(names, key=lambda name: (int(name), name)))
@@ -224,5 +224,5 @@ def class_names(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def listed_names(names: tuple[str, ...], most: int = 8) -> str:
-    """The first few names."""
+    """The first few names, separated by commas."""
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")

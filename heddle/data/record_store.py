@@ -1,4 +1,4 @@
-"""The memory-mapped store of records: each field of all records is a file of ids, next to a file of where each record starts."""
+"""The memory-mapped record store: for each field, a file with the ids of all records and a file with their offsets."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,9 +37,9 @@ class RecordStore(BaseStore):
 
     Attributes:
         sources: SHA-256 of the records, as `RecordStats` computes it.
-        labels: what the labels are: `classes`, `numbers` or `tokens`.
-        split: `by`, `content` (a hash of the texts) or `sources` (the user's own validation files); `validation`, the share asked
-            for; `held_out`, records in the validation part; and how many of those have the same texts (`repeated`) or the same
+        labels: kind of the labels: `classes`, `numbers` or `tokens`.
+        split: `by`, `content` (a hash of the texts) or `sources` (the user's own validation files); `validation`, the requested
+            share; `held_out`, records in the validation part; and how many of those have the same texts (`repeated`) or the same
             first text (`repeated_first`) as a training record.
     """
 
@@ -52,7 +52,7 @@ class RecordStore(BaseStore):
     validation: Records
 
     def tokens(self, part: str) -> int:
-        """How many tokens a part has, in all its texts."""
+        """Tokens in all texts of a part."""
         records: Records = getattr(self, part)
         return records.size
 
@@ -70,9 +70,9 @@ class RecordStore(BaseStore):
                     for field, dtype in dtypes.items()
                 },
                 classes,
-                blank,
+                empty_count,
             )
-            for name, blank in (("train", 0), ("validation", meta["sources"]["blank"]))
+            for name, empty_count in (("train", 0), ("validation", meta["sources"]["blank"]))
         }
         return {"labels": meta["labels"], **parts}
 
@@ -143,30 +143,30 @@ def build_records(
 ) -> RecordStore:
     """Tokenise records into a new store at `directory`.
 
-    `meta.json` is written last, so what a killed build leaves never opens as a store. A record's texts alone decide its part, so
-    equal ones are in one part, and a record stays in its part when others are added. Classes are numbered in the order of their
-    names, numerically if all are whole numbers; both parts decide which there are.
+    `meta.json` is written last, so the files of a killed build never open as a store. A record's texts alone decide its part:
+    equal records are in the same part, and a record stays in its part when others are added. Classes are numbered in the order of
+    their names, numerically if all are whole numbers; they are the classes of both parts.
 
     Args:
-        validation: the share to hold out; None: every record says its part.
-        labels: what the labels are.
+        validation: the share to hold out; None: every record has its `part`.
+        labels: kind of the labels.
         progress: called as `progress(done, total)` with the UTF-8 bytes tokenised so far and in all.
-        described: from an `RecordStats` of the same records and share; without it, all records are held in memory.
+        described: summary by a `RecordStats` of the same records and share; without it, all records are held in memory.
         workers: processes that tokenise; 0 or 1: this one alone; None: as many as make it faster. The result is the same.
         provenance: the files and settings that the records come from, to compare with those of another run.
-        chat: how conversations become text, if records are conversations, which this process alone tokenises.
-        left_out: how many records could not be read and were left out, by what is wrong with them.
+        chat: how conversations become text, if records are conversations, which only this process tokenises.
+        left_out: how many malformed records were left out, by kind of fault.
 
     Raises:
-        HeddleError: a part has no record, there is only one class, the tokenizer does not know some text, the records are not those
-            described, the store already exists, or the disk is full.
+        HeddleError: a part has no record, there is only one class, the tokenizer cannot encode some text, the records differ from
+            `described`, the store already exists, or the disk is full.
     """
     directory = Path(directory)
     check_new(directory, validation)
     if described is None:
         examples = list(examples)
         described = describe_examples(examples, RecordStats(validation, labels))
-    tally, classes = RecordStats(validation, labels, described.below), described.classes
+    stats, classes = RecordStats(validation, labels, described.below), described.classes
     count = suitable_workers(tokenizer, described.bytes) if workers is None else workers
     if chat is not None:
         if (workers or 0) > 1:
@@ -178,7 +178,7 @@ def build_records(
         return Encoder(tokenizer, labels, classes, chat).rows(batch.examples)
 
     with cleared_on_error(directory, RecordStore.WHAT), ExitStack() as stack:
-        encoded = stack.enter_context(closing(in_order(encode, _batches(examples, tally), tokenizer, count)))
+        encoded = stack.enter_context(closing(in_order(encode, _batches(examples, stats), tokenizer, count)))
         for batch, rows in encoded:
             if not writers:
                 dtypes = dtypes_of(rows, tokenizer.vocab_size, labels)
@@ -189,10 +189,10 @@ def build_records(
             _append(writers, rows, batch.parts, tokenizer.vocab_size)
             if progress:
                 progress(batch.done, described.bytes)
-        if tally.description() != described:
+        if stats.description() != described:
             raise HeddleError("the records have changed since they were first read; run the command again")
-        written = {
-            part: {field: writer.summary() for field, writer in found.items()} for part, found in writers.items()
+        sizes = {
+            part: {field: writer.summary() for field, writer in columns.items()} for part, columns in writers.items()
         }
         files = (writer.files() for columns in writers.values() for writer in columns.values())
         meta = {
@@ -206,43 +206,42 @@ def build_records(
             "labels": labels,
             "classes": list(classes),
             "columns": {field: dtype.str for field, dtype in dtypes.items()},
-            **written,
+            **sizes,
         }
         write_meta(directory / META, meta)
     return RecordStore.open(directory)
 
 
 class _Batch(NamedTuple):
-    """Records to tokenise at once, the parts that they are for, and the UTF-8 bytes of all texts up to here."""
+    """Records to tokenise at once, the part of each, and the UTF-8 bytes of all texts so far."""
 
     examples: list[Example]
     parts: list[str]
     done: int
 
 
-def _batches(examples: Iterable[Example], tally: RecordStats) -> Iterator[_Batch]:
-    """The records that are not empty, in batches of bounded size."""
-    placed = ((example, part) for example in examples if (part := tally.add(example)))
-    while found := list(islice(placed, BATCH)):
-        yield _Batch([example for example, _ in found], [part for _, part in found], tally.bytes)
+def _batches(examples: Iterable[Example], stats: RecordStats) -> Iterator[_Batch]:
+    """The non-empty records, in batches of bounded size."""
+    placed = ((example, part) for example in examples if (part := stats.add(example)))
+    while batch := list(islice(placed, BATCH)):
+        yield _Batch([example for example, _ in batch], [part for _, part in batch], stats.bytes)
 
 
 def _append(
     writers: Mapping[str, Mapping[str, _ColumnWriter]], rows: Rows, parts: Sequence[str], vocab_size: int
 ) -> None:
-    """Write a batch of rows to their parts."""
-    for field, found in rows.items():
+    for field, values in rows.items():
         if field not in NO_IDS:
-            check_ids(np.concatenate([np.asarray(row, dtype=np.int64) for row in found]), vocab_size)
+            check_ids(np.concatenate([np.asarray(row, dtype=np.int64) for row in values]), vocab_size)
         for part, columns in writers.items():
-            columns[field].append([row for row, its in zip(found, parts, strict=True) if its == part])
+            columns[field].append([row for row, row_part in zip(values, parts, strict=True) if row_part == part])
 
 
-def _map_column(path: Path, dtype: str, written: Mapping[str, Any]) -> Column:
-    """A column, mapped from its files."""
-    sizes = {"values": written["values"], "offsets": written["records"] + 1}
+def _map_column(path: Path, dtype: str, column_meta: Mapping[str, Any]) -> Column:
+    """Map a column from its files."""
+    sizes = {"values": column_meta["values"], "offsets": column_meta["records"] + 1}
     dtypes = {"values": np.dtype(dtype), "offsets": OFFSETS}
-    found: dict[str, npt.NDArray[Any]] = {}
+    arrays: dict[str, npt.NDArray[Any]] = {}
     for kind, count in sizes.items():
         file = path.with_name(f"{path.name}.{kind}")
         try:
@@ -255,5 +254,5 @@ def _map_column(path: Path, dtype: str, written: Mapping[str, Any]) -> Column:
                 "build the store again"
             )
         # An empty file cannot be mapped.
-        found[kind] = map_tokens(file, dtypes[kind], count) if count else np.empty(0, dtypes[kind])
-    return Column(found["values"], found["offsets"])
+        arrays[kind] = map_tokens(file, dtypes[kind], count) if count else np.empty(0, dtypes[kind])
+    return Column(arrays["values"], arrays["offsets"])

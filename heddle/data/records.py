@@ -1,4 +1,4 @@
-"""Records: examples of several fields, such as a source and its target, or a text and its label."""
+"""Records as columns of ids: examples of several fields, such as a source and its target, or a text and its label."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from heddle.display import displayed
 from heddle.errors import HeddleError
 
 WRITTEN = "written"
-"""The column of conversations as they were written: UTF-8 of JSON, a list of [role, content]."""
+"""The column with the original conversations: JSON in UTF-8, a list of [role, content]."""
 MISSED = "missed"
-"""The column of how many labels of each record no class is for, among several labels of a text."""
+"""The column with the number of a record's labels that have no class, where a text has several labels."""
 NO_IDS = ("label", WRITTEN, MISSED)
 
 
 @displayed()
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One field of all records: a sequence of values each, one record after the other.
+    """One field of all records: a sequence of values for each record, concatenated.
 
     Attributes:
         values: [N], ids, classes or numbers; a store's are mapped from the disk, read-only.
@@ -32,10 +32,10 @@ class Column:
 
     @classmethod
     def of(cls, rows: Iterable[Iterable[Any]], dtype: npt.DTypeLike = np.int64) -> "Column":
-        """A column in memory, from each record's values."""
-        found = [np.asarray(list(row), dtype=dtype) for row in rows]
-        offsets = np.cumsum([0, *(len(row) for row in found)], dtype=np.int64)
-        return cls(np.concatenate([np.empty(0, dtype=dtype), *found]), offsets)
+        """Make a column in memory from each record's values."""
+        arrays = [np.asarray(list(row), dtype=dtype) for row in rows]
+        offsets = np.cumsum([0, *(len(row) for row in arrays)], dtype=np.int64)
+        return cls(np.concatenate([np.empty(0, dtype=dtype), *arrays]), offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -48,7 +48,7 @@ class Column:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Int[R], how many values each record has."""
+        """Int[R], number of values of each record."""
         return np.diff(self.offsets)
 
 
@@ -60,10 +60,10 @@ class Records:
     Attributes:
         columns: by name: `source` and `target`, or `text` with `pair` and `label`, or `messages` with `label` and `written`. Texts
             are ids without special ones, except those of a chat template. A `label` has one value per record, a class or a number,
-            or one per id of the text, with `IGNORED` where an id has none; of conversations, the number of the answer that an id
-            belongs to (see `heddle.data.encode.answer_numbers`). Where labels were met that no class is for, `missed` counts them.
-        classes: names of the classes, in the order of their numbers; empty if labels are numbers or there are none.
-        blank: how many further records had an empty text, and are left out.
+            or one per id of the text, with `IGNORED` where an id has none; for conversations, the number of the answer that an id
+            belongs to (see `heddle.data.encode.answer_numbers`). `missed`, if present, counts labels that have no class.
+        classes: names of the classes, in the order of their numbers; empty if there are no classes.
+        blank: how many further records were left out because a text is empty.
 
     Raises:
         HeddleError: columns have different numbers of records.
@@ -76,14 +76,14 @@ class Records:
     def __post_init__(self) -> None:
         counts = {name: len(column) for name, column in self.columns.items()}
         if len(set(counts.values())) != 1:
-            raise HeddleError(f"columns of one corpus need as many records each, not {counts}")
+            raise HeddleError(f"all columns of a corpus need the same number of records, not {counts}")
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
     @property
     def size(self) -> int:
-        """Ids of all texts; labels are not counted."""
+        """Number of ids in all texts, without labels."""
         return sum(len(column.values) for column in self.texts.values())
 
     @property

@@ -1,4 +1,4 @@
-"""Linear autoregression: a series of numbers continued by a linear function of its last values, the simplest sequence model."""
+"""Linear autoregression, the simplest sequence model: the next value is a linear function of the last ones."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ Numbers = npt.NDArray[np.float64]
 def autoregression(series: npt.ArrayLike, order: int) -> Numbers:
     """Weights w [order] that minimise Σ_t (x_t - Σ_k w_k x_{t-k})², k = 1 … order (L0-03; golden `linear_autoregression`).
 
-    If several weights are equally good, as for a constant series, the smallest ones are returned.
+    If several solutions are equally good, as for a constant series, the one with the smallest norm is returned.
 
     Args:
         series: x, at least 2 · order numbers, oldest first.
@@ -60,7 +60,7 @@ def _numbers(values: npt.ArrayLike, what: str) -> Numbers:
     try:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise HeddleError(f"{what} must hold numbers only") from None
+        raise HeddleError(f"{what} must contain only numbers") from None
     if numbers.ndim != 1:
         raise HeddleError(f"{what} must be one list of numbers, not {numbers.ndim}-dimensional")
     if not np.isfinite(numbers).all():

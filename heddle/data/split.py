@@ -1,4 +1,4 @@
-"""Which part of a store a text goes to, so that the share held out is the share asked for."""
+"""Splitting texts into training and validation parts, so that the held-out share is close to the requested one."""
 
 import re
 from collections.abc import Iterator
@@ -7,19 +7,19 @@ from typing import Literal
 
 from heddle.data.sources.documents import Description, held_out
 
-# Documents drawn by hash hold out a share with a standard deviation of √((1 - f) / (f · K)) of f, where K is how many
-# documents of equal size would vary as much. Nine per 1 / f bring it to a third.
+# Sampling documents by hash holds out a share whose standard deviation is √((1 - f) / (f · K)) of f, where K documents of equal
+# size would vary as much. With K = 9 / f it is at most a third.
 MANY = 9
-# With fewer documents, one larger than this part of what is to be held out would decide the share alone.
+# With fewer documents, any document larger than 1/16 of the held-out bytes is cut instead: it could decide the share alone.
 LARGE = 16
 
-# Where a document may be cut, the best first: after lines, after sentences, after blanks.
+# Where a document may be cut, the best place first: after lines, after sentences, after whitespace.
 BOUNDARIES = [re.compile(pattern) for pattern in (r"\n+", r"[.!?。！？]['\")\]]*\s+", r"\s+")]
 
 
 @dataclass(frozen=True, slots=True)
 class PartText:
-    """A text and the part that it goes to, `train` or `validation`; ``size`` is its UTF-8 bytes."""
+    """A text, its part (`train` or `validation`) and its size in UTF-8 bytes."""
 
     part: str
     text: str
@@ -31,11 +31,11 @@ class Split:
     """How documents are divided.
 
     Attributes:
-        validation: the share asked for.
-        by: `characters`: the start of the one document is for training, its end for validation. `documents`: each goes
-            whole to one part, by a hash of its content. `both`: large ones are cut, the others go by their hash. `sources`:
-            each says its part.
-        largest: UTF-8 bytes up to which a document stays whole; None: all stay whole.
+        validation: the requested share.
+        by: `characters`: the start of the only document is for training, its end for validation. `documents`: a hash of a
+            document's content decides its part. `both`: large documents are cut, the hash decides for the others. `sources`:
+            each document has its part.
+        largest: documents above so many UTF-8 bytes are cut; None: none is.
     """
 
     validation: float
@@ -43,7 +43,7 @@ class Split:
     largest: int | None
 
     def divide(self, text: str, size: int, digest: bytes) -> Iterator[PartText]:
-        """Yield a document of ``size`` bytes, whole or in two; its SHA-256 decides where a whole one goes."""
+        """Yield a document of ``size`` bytes, uncut or in two; its SHA-256 decides the part of an uncut one."""
         if self.largest is None or size <= self.largest:
             yield PartText("validation" if held_out(digest, self.validation) else "train", text, size)
             return
@@ -56,19 +56,19 @@ class Split:
 
 
 def choose_split(described: Description, validation: float | None) -> Split:
-    """Split by whole documents if there are enough of them to hold out the share asked for; otherwise cut large ones.
+    """Split by whole documents if there are enough of them for the requested share; otherwise cut large ones.
 
     Args:
-        validation: the share; None: every document says its part.
+        validation: the share; None: every document has its `part`.
     """
     if validation is None:
         return Split(0.0, "sources", None)
     if described.documents == 1:
         return Split(validation, "characters", 0)
     smaller = min(validation, 1 - validation)
-    alike = described.bytes**2 / described.squares
-    drawn = described.hashed / described.bytes
-    if alike * smaller >= MANY * (1 - smaller) and abs(drawn - validation) <= smaller / 2:
+    equal_documents = described.bytes**2 / described.squares
+    hashed_share = described.hashed / described.bytes
+    if equal_documents * smaller >= MANY * (1 - smaller) and abs(hashed_share - validation) <= smaller / 2:
         return Split(validation, "documents", None)
     return Split(validation, "both", int(smaller * described.bytes / LARGE))
 
@@ -78,7 +78,7 @@ def _boundary(text: str, goal: int, reach: int) -> int:
     goal = max(1, goal)
     low, high = max(1, goal - reach), min(len(text), goal + reach)
     for pattern in BOUNDARIES:
-        ends = [found.end() for found in pattern.finditer(text, low, high)]
+        ends = [match.end() for match in pattern.finditer(text, low, high)]
         if ends:
             return min(ends, key=lambda end: abs(end - goal))
     return goal

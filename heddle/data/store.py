@@ -1,4 +1,4 @@
-"""The memory-mapped token store: a text is tokenised once, and training reads slices without loading the whole."""
+"""The memory-mapped token store: a text is tokenised once, and training reads slices without loading all of it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -45,9 +45,9 @@ class TokenStore(BaseStore):
         sources: SHA-256 of the documents, as `heddle.data.describe` computes it.
         bytes: UTF-8 bytes of the documents.
         separator: the id between documents, or None.
-        split: what was held out: `by` (see `heddle.data.split.Split`), `validation`, the share of bytes asked for,
+        split: what was held out: `by` (see `heddle.data.split.Split`), `validation`, the requested share of bytes,
             `held_out`, the actual share, `cut`, how many documents were cut in two, and `overlap`, how many texts of the
-            validation part are texts of the training part too, where the two parts of a document count as two.
+            validation part are also in the training part; a document that was cut counts as two texts.
     """
 
     FORMAT: ClassVar[str] = "heddle token store"
@@ -60,9 +60,9 @@ class TokenStore(BaseStore):
     validation: Part
 
     def tokens(self, part: str) -> int:
-        """How many tokens a part has."""
-        found: Part = getattr(self, part)
-        return len(found.tokens)
+        """Tokens of a part."""
+        text: Part = getattr(self, part)
+        return len(text.tokens)
 
     @classmethod
     def _names(cls, meta: Mapping[str, Any]) -> list[str]:
@@ -99,26 +99,26 @@ def build_store(
 ) -> TokenStore:
     """Tokenise ``documents`` into a new store at ``directory``.
 
-    ``meta.json`` is written last, so what a killed build leaves never opens as a store, and the next build overwrites it.
+    ``meta.json`` is written last, so the files of a killed build never open as a store, and the next build overwrites them.
 
     A single document is split by characters: the first ``int(n * (1 - validation))`` are for training, the rest for
-    validation. Each of many documents goes whole to one part, by a hash of its content, so it stays there when documents are
-    added. If a few documents make up most of the text, large ones are cut after a line, a sentence or a blank
+    validation. With many documents, a hash of its content assigns each one to a part, so it stays there when documents are
+    added. If a few documents make up most of the text, large ones are cut after a line, a sentence or whitespace
     (`heddle.data.split`). With ``end_of_text``, the tokenizer's end-of-text id separates the documents of a part.
 
     Args:
-        validation: the share of the text to hold out; None: every document says its part.
+        validation: the share of the text to hold out; None: every document has its `part`.
         progress: called as ``progress(done, total)`` with the UTF-8 bytes tokenised so far and in all.
         described: the result of `describe` for the same documents and share. With it, memory does not grow with the corpus;
             without it, all documents are held in memory.
         workers: processes that tokenise; 0 or 1: this one alone; None: as many as make it faster. The result is the same.
         provenance: the files and settings that the documents come from, to compare with those of another run.
-        left_out: how many items could not be read and were left out, by what is wrong with them.
+        left_out: how many malformed items were left out, by kind of fault.
 
     Raises:
         HeddleError: there is no text; a part has fewer than two tokens; the share is outside (0, 1); there are several
             documents to separate and the tokenizer has no end-of-text id, or returns an id outside its vocabulary; the text
-            is not the one described; the store already exists; or the disk is full.
+            differs from ``described``; the store already exists; or the disk is full.
     """
     directory = Path(directory)
     check_new(directory, validation)
@@ -130,7 +130,7 @@ def build_store(
     if end_of_text and described.documents > 1 and tokenizer.end_of_text is None:
         raise HeddleError("the tokenizer has no end-of-text token to put between documents; build without end_of_text")
     split = choose_split(described, validation)
-    tally, vocab_size = TextStats(validation), tokenizer.vocab_size
+    stats, vocab_size = TextStats(validation), tokenizer.vocab_size
     separator = tokenizer.end_of_text if end_of_text else None
     with cleared_on_error(directory, TokenStore.WHAT):
         writers = {
@@ -139,11 +139,11 @@ def build_store(
         }
         with writers["train"], writers["validation"]:
             count = suitable_workers(tokenizer, described.bytes) if workers is None else workers
-            texts = _batches(_divided(documents, split, tally), tokenizer)
+            texts = _batches(_divided(documents, split, stats), tokenizer)
             _write(texts, tokenizer, writers, count, progress, described.bytes)
-        if tally.description() != described:
+        if stats.description() != described:
             raise HeddleError("the text has changed since it was first read; run the command again")
-        written = {name: writer.summary() for name, writer in writers.items()}
+        sizes = {name: writer.summary() for name, writer in writers.items()}
         meta = {
             **TokenStore.heading(tokenizer, provenance, (writer.files() for writer in writers.values()), left_out),
             "dtype": id_dtype(vocab_size).name,
@@ -156,17 +156,17 @@ def build_store(
                 "overlap": int(np.isin(writers["validation"].texts(), writers["train"].texts()).sum()),
             },
             "separator": separator,
-            **written,
+            **sizes,
         }
         write_meta(directory / META, meta)
     return TokenStore.open(directory)
 
 
-def _divided(documents: Iterable[Document], split: Split, tally: TextStats) -> Iterator[PartText]:
+def _divided(documents: Iterable[Document], split: Split, stats: TextStats) -> Iterator[PartText]:
     for document in documents:
         if document.text:
             data = document.text.encode()
-            digest = tally.add(data)
+            digest = stats.add(data)
             if split.by != "sources":
                 yield from split.divide(document.text, len(data), digest)
             elif document.part in PARTS:
@@ -176,8 +176,8 @@ def _divided(documents: Iterable[Document], split: Split, tally: TextStats) -> I
 
 
 class _Batch(NamedTuple):
-    """Texts to tokenise at once: the parts that they are for, the documents that they begin (None: a further piece of one), the
-    texts, and the UTF-8 bytes of all texts up to here."""
+    """Texts to tokenise at once: the part of each, the document that it begins (None: a later piece of one), the text, and the
+    UTF-8 bytes of all texts so far."""
 
     parts: list[str]
     begins: list[PartText | None]
@@ -186,8 +186,8 @@ class _Batch(NamedTuple):
 
 
 def _batches(texts: Iterable[PartText], tokenizer: Tokenizes) -> Iterator[_Batch]:
-    """Texts in batches of bounded size, huge ones in pieces."""
-    batch, held = _Batch([], [], [], 0), 0
+    """Group texts into batches of bounded size, with huge texts in pieces."""
+    batch, characters = _Batch([], [], [], 0), 0
     for text in texts:
         begins: PartText | None = text
         for piece in pieces(text.text, tokenizer):
@@ -196,10 +196,10 @@ def _batches(texts: Iterable[PartText], tokenizer: Tokenizes) -> Iterator[_Batch
             batch.pieces.append(piece)
             begins = None
             batch = batch._replace(done=batch.done + len(piece.encode()))
-            held += len(piece)
-            if held >= _BATCH or len(batch.pieces) >= 4096:
+            characters += len(piece)
+            if characters >= _BATCH or len(batch.pieces) >= 4096:
                 yield batch
-                batch, held = _Batch([], [], [], batch.done), 0
+                batch, characters = _Batch([], [], [], batch.done), 0
     if batch.pieces:
         yield batch
 
@@ -212,7 +212,7 @@ def _write(
     progress: Progress | None,
     total: int,
 ) -> None:
-    """Tokenise and append to the parts, in order."""
+    """Tokenise the batches and append the ids to the parts, in order."""
 
     def encode(tokenizer: Encodes, batch: _Batch) -> Sequence[Sequence[int]]:
         return tokenizer.encode_batch(batch.pieces)
@@ -228,7 +228,7 @@ def _write(
 
 
 def id_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The smallest type that holds every id."""
+    """The smallest dtype for all ids."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 

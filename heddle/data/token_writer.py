@@ -1,4 +1,4 @@
-"""Writing the parts of a token store: ids to a file, and huge texts to the tokenizer in pieces."""
+"""Writing the token files of a store, and cutting huge texts into pieces for the tokenizer."""
 
 import hashlib
 import itertools
@@ -25,7 +25,7 @@ TABLE = np.dtype("<i8")
 
 @runtime_checkable
 class Tokenizes(Encodes, Protocol):
-    """What a store needs from a tokenizer."""
+    """The tokenizer methods that a store needs."""
 
     @property
     def end_of_text(self) -> int | None: ...
@@ -36,8 +36,8 @@ class Tokenizes(Encodes, Protocol):
 class PartWriter:
     """Appends one part's ids to its file `NAME.tokens`, and writes `NAME.documents` at the end.
 
-    The second file has two numbers for each document, Int64[documents 2]: where its ids start, and the UTF-8 bytes of its text
-    without its first token, which are what its targets cover.
+    The second file has two numbers for each document, Int64[documents 2]: where its ids start, and the UTF-8 bytes that its targets
+    cover, which are those of its text without its first token.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], vocab_size: int, separator: int | None) -> None:
@@ -49,7 +49,7 @@ class PartWriter:
 
     @property
     def documents(self) -> int:
-        """How many documents, or starts or ends of documents, were begun."""
+        """Number of documents, or starts or ends of cut documents, begun so far."""
         return len(self._starts)
 
     def __enter__(self) -> "PartWriter":
@@ -105,7 +105,11 @@ class PartWriter:
         self.tokens += values.size
 
     def summary(self) -> dict[str, int | str]:
-        """The part's entry in ``meta.json``; refuses a part without a target."""
+        """The part's entry in ``meta.json``.
+
+        Raises:
+            HeddleError: the part has no target.
+        """
         name = self.path.stem
         if self.tokens < 2:
             raise HeddleError(
@@ -129,14 +133,14 @@ class PartWriter:
 
 
 def check_ids(values: npt.NDArray[np.int64], vocab_size: int) -> None:
-    """Refuse ids that the vocabulary does not have."""
+    """Refuse ids outside of the vocabulary."""
     if values.size and not 0 <= values.min() <= values.max() < vocab_size:
-        wrong = int(values[(values < 0) | (values >= vocab_size)][0])
-        raise HeddleError(f"the tokenizer returned the id {wrong}, which its vocabulary of {vocab_size} does not have")
+        invalid = int(values[(values < 0) | (values >= vocab_size)][0])
+        raise HeddleError(f"the tokenizer returned id {invalid}, which is out of range (vocab size {vocab_size})")
 
 
 def first_bytes(spelt: bytes, text: str) -> int:
-    """UTF-8 bytes of ``text`` that its first token covers; 0 if the token does not spell them, as for an unknown word.
+    """UTF-8 bytes of ``text`` that its first token covers; 0 if the token's bytes differ, as for an unknown word.
 
     Args:
         spelt: the token's bytes; some tokenizers start every word with a space.
@@ -152,34 +156,34 @@ def settle(stream: IO[bytes]) -> None:
 
 
 def check_size(path: Path, number: int, each: int, what: str) -> None:
-    """Refuse a file that does not have the size that ``meta.json`` says."""
+    """Refuse a file whose size differs from ``meta.json``."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise HeddleError(f"{path}: {error.strerror}; build the token store again") from error
     if size != number * each or not size:
-        promised = f"{number} {what} of {each} bytes"
-        raise HeddleError(f"{path}: {size} bytes, but meta.json says {promised}; build the store again")
+        expected = f"{number} {what} of {each} bytes"
+        raise HeddleError(f"{path}: {size} bytes, but meta.json says {expected}; build the store again")
 
 
 def map_documents(path: Path, documents: int, tokens: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Int64[documents + 1] and Int64[documents]: where the documents start, and the end; the bytes that their targets cover."""
+    """Int64[documents + 1], where the documents start, then the end; and Int64[documents], the bytes that their targets cover."""
     table = np.fromfile(path, dtype=TABLE, count=2 * documents).reshape(documents, 2).astype(np.int64)
     return np.append(table[:, 0], tokens), table[:, 1].copy()
 
 
 def map_tokens(path: Path, dtype: np.dtype[Any], tokens: int) -> np.memmap[Any, np.dtype[Any]]:
-    """Int[N], a file of ids mapped read-only."""
+    """Int[N], a file of ids, mapped read-only."""
     return np.memmap(path, dtype=dtype, mode="r", shape=(tokens,))
 
 
 def pieces(text: str, tokenizer: Tokenizes) -> Iterator[str]:
-    """Cut a huge text after lines where the cut changes no id. A text that fits, or has no such place, is one piece."""
+    """Cut a huge text after lines where the cut changes no id. A small text, or one without such a place, is one piece."""
     start = 0
     for goal in range(_PIECE, len(text) - _SEAM, _PIECE):
-        # Skip places next to white space: pre-tokenizers look ahead in runs of it.
+        # Skip places next to whitespace: pre-tokenizers look ahead in runs of it.
         candidates = re.compile(r"(?<=\S)\n(?=\S)").finditer(text, goal, goal + _PIECE)
-        cuts = (found.end() for found in itertools.islice(candidates, 8))
+        cuts = (match.end() for match in itertools.islice(candidates, 8))
         cut = next((cut for cut in cuts if cut - start >= _SEAM and _is_seam(text, cut, tokenizer)), None)
         if cut is not None:
             yield text[start:cut]
@@ -190,9 +194,9 @@ def pieces(text: str, tokenizer: Tokenizes) -> Iterator[str]:
 def _is_seam(text: str, cut: int, tokenizer: Tokenizes) -> bool:
     """Whether cutting the text at ``cut`` leaves the tokens around it unchanged.
 
-    The neighbourhood is enough: BPE ids are right exactly if each pair of neighbours is, and pre-tokenizers read forward from
-    one boundary to the next.
+    It is enough to compare the neighbourhood: BPE ids are right exactly if each pair of neighbours is, and pre-tokenizers read
+    forward from one boundary to the next.
     """
     before, after = text[cut - _SEAM : cut], text[cut : cut + _SEAM]
-    whole, left, right = tokenizer.encode_batch([before + after, before, after])
-    return whole == left + right
+    joined, left, right = tokenizer.encode_batch([before + after, before, after])
+    return joined == left + right

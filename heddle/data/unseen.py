@@ -1,4 +1,4 @@
-"""Labels that a model has not learned, in records to evaluate on: what has one is not scored, or counts as missed, and is named."""
+"""Evaluation labels that a model has not learned: such records are not scored, or such labels count as missed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,19 @@ from heddle.data.sources.examples import Example
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 
-SHOWN = 8  # labels in a line
+MAX_LABELS = 8  # labels in a line
 
 
 @displayed()
 @dataclass(frozen=True, slots=True)
-class Known:
+class ScorableRecords:
     """Records without the labels that a model has not learned.
 
     Attributes:
-        examples: the records that can be scored: without those whose label is unknown, and without such labels of words and
-            among several.
-        missed: how many labels each is without.
-        unseen: how often each unknown label is there.
+        examples: the records that can be scored: records with an unknown label are removed; if words are labelled, or a text has
+            several labels, only the unknown labels are removed.
+        missed: how many labels were removed from each record.
+        unseen: how often each unknown label occurs.
     """
 
     examples: list[Example]
@@ -29,44 +29,46 @@ class Known:
     unseen: Mapping[str, int]
 
 
-def known_labels(examples: Sequence[Example], classes: tuple[str, ...], whose: str, several: bool) -> Known:
+def scorable_records(
+    examples: Sequence[Example], classes: tuple[str, ...], model: str, several: bool
+) -> ScorableRecords:
     """The records that a model with these classes can be scored on.
 
     Args:
-        whose: what to call the model.
+        model: name of the model in messages.
         several: whether a text has several labels.
 
     Raises:
-        HeddleError: it knows none of the labels, as if they were those of another task.
+        HeddleError: the model has learned none of the labels, which then probably belong to another task.
     """
     unseen, first = Counter[str](), dict[str, str]()
-    known, missed = list[Example](), list[int]()
+    scorable, missed = list[Example](), list[int]()
     for example in examples:
         names = example.label if isinstance(example.label, tuple) else (example.label,)
-        strange = [str(name) for name in names if name and name not in classes]
-        unseen.update(strange)
-        for name in strange:
+        unknown = [str(name) for name in names if name and name not in classes]
+        unseen.update(unknown)
+        for name in unknown:
             first.setdefault(name, example.origin)
-        if strange and len(strange) == len([name for name in names if name]) and not several:
+        if unknown and len(unknown) == len([name for name in names if name]) and not several:
             continue
         if several:
             example = replace(example, label=tuple(name for name in names if name in classes))
         elif isinstance(example.label, tuple):
             example = replace(example, label=tuple(name if name in classes else "" for name in example.label))
-        known.append(example)
-        missed.append(len(strange))
-    if unseen and not any(example.label or not count for example, count in zip(known, missed, strict=True)):
-        unknown = tuple(first)
+        scorable.append(example)
+        missed.append(len(unknown))
+    if unseen and not any(example.label or not count for example, count in zip(scorable, missed, strict=True)):
+        all_unknown = tuple(first)
+        labels = f"label{'s' if len(all_unknown) > 1 else ''} {listed_names(all_unknown)}"
         raise HeddleError(
-            f"{first[unknown[0]]}: {whose} does not know the label{'s' if len(unknown) > 1 else ''} {listed_names(unknown)}; "
-            f"it has learned {listed_names(classes)}"
+            f"{first[all_unknown[0]]}: {model} does not know the {labels}; it has learned {listed_names(classes)}"
         )
-    return Known(known, missed, dict(unseen))
+    return ScorableRecords(scorable, missed, dict(unseen))
 
 
-def describe_unseen(unseen: Mapping[str, int], several: bool, whose: str) -> str:
-    """The unknown labels, in one line; how often each is there, and what becomes of them."""
-    names = ", ".join(f"{name!r} ({count:,})" for name, count in list(unseen.items())[:SHOWN])
-    labels = f"{pluralize(sum(unseen.values()), 'label')} that {whose} has not learned: {names}"
-    how = "counted as missed" if several else "not scored"
-    return f"{how}: {labels}{', …' if len(unseen) > SHOWN else ''}"
+def describe_unseen(unseen: Mapping[str, int], several: bool, model: str) -> str:
+    """Describe the unknown labels in one line: how often each occurs, and whether it counts as missed or is not scored."""
+    names = ", ".join(f"{name!r} ({count:,})" for name, count in list(unseen.items())[:MAX_LABELS])
+    labels = f"{pluralize(sum(unseen.values()), 'label')} that {model} has not learned: {names}"
+    outcome = "counted as missed" if several else "not scored"
+    return f"{outcome}: {labels}{', …' if len(unseen) > MAX_LABELS else ''}"

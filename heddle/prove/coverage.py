@@ -41,8 +41,8 @@ def same_batches(training: TrainingSubject) -> Iterator[Comparison | str]:
     for number in STEPS:
         examples = first.examples(number)
         rows = len(examples.places)
-        uneven = rows % first.reading.multiple if first.reading.batch_tokens is not None else 0
-        yield _none(f"rows of step {number + 1} that {first.reading.multiple} do not divide", uneven)
+        uneven = rows % first.spec.multiple if first.spec.batch_tokens is not None else 0
+        yield _none(f"rows of step {number + 1} that {first.spec.multiple} do not divide", uneven)
         read.append(f"{rows} rows of step {number + 1}")
         wanted = content([first.batch(examples)])
         found = {"read again": [examples], "in another process": [second.examples(number)]}
@@ -191,7 +191,7 @@ def _drawn_share(store: Store, train: int, held: int) -> Iterator[Comparison]:
 
 def _faithful(task: Task) -> bool:
     """Whether equal ids are equal texts: a tokenizer that gives every text back."""
-    tokenizer = task.reading.tokenizer
+    tokenizer = task.spec.tokenizer
     return tokenizer is not None and tokenizer.kind in FAITHFUL and getattr(tokenizer, "unknown", None) is None
 
 

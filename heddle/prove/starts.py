@@ -31,14 +31,14 @@ def started_texts(training: TrainingSubject) -> Iterator[Comparison | str]:
     task, model = training.task, training.model
     if model.decoder is None or not isinstance(model.head, LanguageHead):
         raise NotApplicable("this model writes no text")
-    tokenizer, config = task.reading.tokenizer, model.config
+    tokenizer, config = task.spec.tokenizer, model.config
     end = None if tokenizer is None or config.ids is not None else tokenizer.end_of_text
     decoding = DecodingRules(model, SamplingConfig(), end)
     if model.encoder is not None:
         yield from _answers(training, decoding.open(0, [], source=[0]).ids)
         return
     if isinstance(task.config, TaskSettings):
-        meant = task.config.prompts(task.reading.layout, tuple(config.stacks()))
+        meant = task.config.prompts(task.spec.layout, tuple(config.stacks()))
         yield _none(f"prompts = {config.prompts!r}, but training's rows need {meant!r}", int(config.prompts != meant))
     try:
         opened = decoding.open(0, [] if tokenizer is None else opening(model, tokenizer, "")).ids
@@ -57,7 +57,7 @@ def started_texts(training: TrainingSubject) -> Iterator[Comparison | str]:
 
 def _beginnings(training: TrainingSubject, opened: list[int]) -> Iterator[Comparison | str]:
     """The first ids of documents are targets where a text starts."""
-    task, part = training.task, training.task.reading.part(held_out=False)
+    task, part = training.task, training.task.spec.part(held_out=False)
     found, seen, read, whole = Counter[int](), set[int](), 0, True
     for examples in islice(task.epoch(0), 1 << 20):
         if read > READ:
@@ -66,13 +66,13 @@ def _beginnings(training: TrainingSubject, opened: list[int]) -> Iterator[Compar
         batch = task.batch(examples)
         read += batch.tokens.numel()
         seen |= set(task.places(examples).ravel().tolist())
-        found.update(batch.targets[_starts(batch, opened, task.reading.layout != "concatenate")].tolist())
+        found.update(batch.targets[_starts(batch, opened, task.spec.layout != "concatenate")].tolist())
     wanted = _first_ids(part)
     missing = (wanted - found).total()
     if task.partial_targets or not whole:  # which beginnings are targets is drawn, or not all was read
         yield _none("texts begin, but none of their first ids is a target", int(missing == wanted.total()))
     else:
-        left = task.size(held_out=False) if task.reading.layout == "concatenate" else None
+        left = task.size(held_out=False) if task.spec.layout == "concatenate" else None
         most = 0 if left is None else max(0, left - len(seen))
         yield _none(f"more than {most} documents whose first id is no target", max(0, missing - most))
     yield f"{found.total():,} beginnings of {pluralize(wanted.total(), 'document')} are targets in an epoch"

@@ -71,7 +71,7 @@ def _some(scored: Tensor, generator: torch.Generator) -> list[Tensor]:
 def _hidden_ids(training: TrainingSubject) -> Iterator[Comparison | str]:
     """How often the input has a target's own id at its place, beside how often it is meant to."""
     meant, shown, count, marks = training.task.shown(), 0, 0, set[int]()
-    tokenizer = training.task.reading.tokenizer
+    tokenizer = training.task.spec.tokenizer
     special = set() if tokenizer is None else set(tokenizer.special.values())
     assert meant is not None
     for number in range(SEARCHED):

@@ -45,7 +45,7 @@ def lint_sources(config: RunConfig) -> list[Finding]:
     trained = (END_OF_TEXT, *config.data.special_tokens, *config.task.special_tokens)
     special = trained if tokenizer is None else tokenizer.special
     with open_dataset(config.data, config.task) as dataset:
-        dataset.counts = True
+        dataset.counts_malformed = True
         return list(_in_sources(dataset, special))
 
 

@@ -37,7 +37,7 @@ class Need:
         """Those of a task whose steps are split as the settings say."""
         shapes = _shapes(task, train)
         size = step_size(task)
-        decoded = size.tokens / len(task.reading.model.stacks())  # of an encoder-decoder, as many are read as a source
+        decoded = size.tokens / len(task.spec.model.stacks())  # of an encoder-decoder, as many are read as a source
         return cls(shapes, min(1.0, 1.1 * size.targets / decoded))
 
     def bytes(self, model: TransformerConfig, precision: str, train: TrainConfig) -> int:
@@ -54,7 +54,7 @@ def check_rows(task: Task, train: TrainConfig, device: str) -> None:
     rows = Need(_shapes(task, train), targets=0.0)
     if max(count * length for count, length in rows.shapes) >= LARGE:
         precisions = DTYPES if train.precision == "auto" else (train.precision,)
-        check_memory((rows.bytes(task.reading.model, name, train) for name in precisions), device)
+        check_memory((rows.bytes(task.spec.model, name, train) for name in precisions), device)
 
 
 def held_by_process(device: str, store: Store, tokens: int) -> int:

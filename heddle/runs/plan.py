@@ -93,25 +93,25 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
     torch.set_num_threads(threads)
     keep_memory()
     smallest = resolved.model(store.vocab_size, classes=store.corpus.classes)
-    reading = DataSpec(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
-    batch, least = batch_size(config, smallest.context, device)
+    spec = DataSpec.of(config.data, train, store.corpus, smallest, tokenizer)
+    batch = batch_size(config, smallest.context, device)
     rows, padded = max(1, batch // train.accumulate), padded_tokens(config, batch * smallest.context)
     # Refuses texts that are too short for it.
-    small = make_task(config.task, replace(reading, rows=batch, batch_tokens=padded, multiple=least))
+    small = make_task(config.task, replace(spec, rows=batch, batch_tokens=padded))
     check_tokens(train, small)
     check_rows(small, measurable(train, smallest), device)
     need = Need.of(small, train)
-    precision = _precision(config, replace(reading, rows=rows), device, need)
-    best = _sized(resolved, reading, small, need, batch, precision)
+    precision = _precision(config, replace(spec, rows=rows), device, need)
+    best = _sized(resolved, spec, small, need, batch, precision)
     model, rate = best.model, best.rate
     changed = trained(model, train)  # refuses groups and adapters that do not fit
-    task = make_task(config.task, replace(small.reading, model=model))
+    task = make_task(config.task, replace(small.spec, model=model))
     steps = requested_steps(train, task) or steps_within(
         60 * (train.minutes or MINUTES), rate, task, train.evaluate_every
     )
     evaluations = Evaluations(task, steps, train.evaluate_every)
     per_step = evaluations.size.tokens
-    compile_ = _compile(config, replace(reading, model=model, rows=rows), best, device, precision, steps * per_step)
+    compile_ = _compile(config, replace(spec, model=model, rows=rows), best, device, precision, steps * per_step)
     chosen = Chosen.of(
         {
             "device": device,
@@ -120,7 +120,7 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
             "threads": threads,
             "steps": steps,
             "batch": batch,
-            "batch_tokens": task.reading.batch_tokens,
+            "batch_tokens": task.spec.batch_tokens,
             **_pace(train, steps, evaluations.every, model.dim, start is not None),
             "peak": peak_rate(DTYPES[precision], device),
             "tokens_per_second": rate,
@@ -157,15 +157,15 @@ def _pace(train: TrainConfig, steps: int, every: int, dim: int, started: bool) -
     }
 
 
-def _precision(config: RunConfig, reading: DataSpec, device: str, need: Need) -> str:
+def _precision(config: RunConfig, spec: DataSpec, device: str, need: Need) -> str:
     """The precision asked for, or the one that trains faster."""
-    train, model = config.train, reading.model
+    train, model = config.train, spec.model
     if train.precision != "auto":
         return train.precision
     # Measuring needs this memory too.
     needs = (need.bytes(model, name, measurable(train, model)) for name in DTYPES)
     check_memory(needs, device)
-    return faster_precision(reading, device, config)
+    return faster_precision(spec, device, config)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class SizeCandidate:
     rate: float  # tokens per second
 
 
-def _sized(resolved: Resolved, reading: DataSpec, small: Task, need: Need, batch: int, precision: str) -> SizeCandidate:
+def _sized(resolved: Resolved, spec: DataSpec, small: Task, need: Need, batch: int, precision: str) -> SizeCandidate:
     """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
 
     The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
@@ -188,13 +188,13 @@ def _sized(resolved: Resolved, reading: DataSpec, small: Task, need: Need, batch
     train, rows = config.train, batch // config.train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        model = resolved.model(reading.model.vocab_size, depth, reading.corpus.classes)
+        model = resolved.model(spec.model.vocab_size, depth, spec.corpus.classes)
         return model, need.bytes(model, precision, measurable(train, model))
 
     def candidate(model: TransformerConfig, memory: int) -> SizeCandidate:
         few = _measured_rows(rows, model)
         by_onednn = pick_products(train.products, model, few * model.context, device, precision)
-        rate = measure(replace(reading, model=model, rows=few), device, precision, config, by_onednn)
+        rate = measure(replace(spec, model=model, rows=few), device, precision, config, by_onednn)
         return SizeCandidate(model, memory, by_onednn, rate)
 
     def enough(model: TransformerConfig, rate: float) -> bool:
@@ -208,7 +208,7 @@ def _sized(resolved: Resolved, reading: DataSpec, small: Task, need: Need, batch
     if resolved.has_depth:
         return best
     steps = requested_steps(train, small)
-    tokens = None if steps is None else steps * batch * reading.model.context
+    tokens = None if steps is None else steps * batch * spec.model.context
     too_deep = max(DEPTHS) + 1
     while depth + 1 < too_deep:
         speed = best.rate * parameters(best.model).total
@@ -229,7 +229,7 @@ def _sized(resolved: Resolved, reading: DataSpec, small: Task, need: Need, batch
 
 
 def _compile(
-    config: RunConfig, reading: DataSpec, candidate: SizeCandidate, device: str, precision: str, tokens: int
+    config: RunConfig, spec: DataSpec, candidate: SizeCandidate, device: str, precision: str, tokens: int
 ) -> bool:
     """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster.
 
@@ -237,7 +237,7 @@ def _compile(
         HeddleError: asked to, and the model cannot be compiled with checkpointed activations.
     """
     train = config.train
-    if train.checkpoint_activations and not can_compile(build(reading.model, "meta")):
+    if train.checkpoint_activations and not can_compile(build(spec.model, "meta")):
         if train.compile == "on":
             raise HeddleError(
                 "compile = on cannot be combined with checkpoint_activations here: a custom module has buffers"
@@ -247,7 +247,7 @@ def _compile(
         return train.compile == "on"
     if not has_compiler() or train.products == "onednn" or tokens / candidate.rate / 60 < WORTH_COMPILING:
         return False
-    few = replace(reading, rows=_measured_rows(reading.rows, reading.model))
+    few = replace(spec, rows=_measured_rows(spec.rows, spec.model))
     eager = measure(few, device, precision, config, candidate.by_onednn)
     return measure(few, device, precision, config, compiled=True) > 1.03 * eager
 

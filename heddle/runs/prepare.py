@@ -42,7 +42,7 @@ def prepare(
     resolved = resolve(config)
     for note in resolved.notes:
         tell(note)
-    with open_dataset(resolved.config.data, resolved.config.task, again=bool(texts_of)) as dataset:
+    with open_dataset(resolved.config.data, resolved.config.task, stdin_read=bool(texts_of)) as dataset:
         tell(f"reading {name_sources(resolved.config.data)}")
         key = cache_key(resolved, dataset)
         cached = lookup(resolved.config.data, key, [*map(Path, texts_of)], tell)

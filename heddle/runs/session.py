@@ -72,18 +72,10 @@ class OpenedRun:
 
     def task(self) -> Task:
         """What it learns."""
-        kind = self.config.task or NextTokenConfig()
-        reading = DataSpec(
-            corpus=self.store.corpus,
-            model=self.config.model,
-            rows=self.chosen.batch,
-            seed=self.train.seed,
-            tokenizer=self.tokenizer,
-            batch_tokens=self.chosen.batch_tokens,
-            multiple=MULTIPLE * self.train.accumulate,
-            layout=layout_of(self.config),
-        )
-        return make_task(kind, reading)
+        sizes = {"rows": self.chosen.batch, "batch_tokens": self.chosen.batch_tokens}
+        config = self.config
+        spec = DataSpec.of(config.data, self.train, self.store.corpus, config.model, self.tokenizer, **sizes)
+        return make_task(config.task or NextTokenConfig(), spec)
 
 
 def layout_of(config: SavedConfig) -> TextLayout:

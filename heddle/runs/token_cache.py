@@ -71,7 +71,7 @@ class CacheKey(NamedTuple):
 def cache_key(resolved: Resolved, dataset: RawDataset) -> CacheKey:
     """What a run needs its tokens to be made from; reads every source for its checksum."""
     trained = recipe(resolved.config) if resolved.tokenizer is None else None
-    return CacheKey(dataset.provenance(trained), resolved.tokenizer, dataset.again)
+    return CacheKey(dataset.provenance(trained), resolved.tokenizer, dataset.stdin_read)
 
 
 def lookup(data: DataConfig, needs: CacheKey, runs: Sequence[Path], tell: Tell) -> Tokens | None:

@@ -38,19 +38,19 @@ class ChatTask(RecordTask):
         HeddleError: the model has another chat template, or the template does not show which tokens are the assistant's.
     """
 
-    def __init__(self, config: ChatConfig, reading: DataSpec) -> None:
-        if reading.tokenizer is None:
+    def __init__(self, config: ChatConfig, spec: DataSpec) -> None:
+        if spec.tokenizer is None:
             raise HeddleError("the task 'chat' needs the tokenizer of the texts, for its special tokens")
-        chat = config.chat(reading.model.chat)
-        if reading.model.chat not in (None, chat):
+        chat = config.chat(spec.model.chat)
+        if spec.model.chat not in (None, chat):
             raise HeddleError("the task's chat template is not the model's: leave out template, tokens and date")
         # In this process: each of maybe millions of conversations is rendered several times, by a template that the user has
         # chosen to train with, and Ctrl-C ends one that does not end.
-        self.template = ChatTemplate.of(chat, reading.tokenizer)
+        self.template = ChatTemplate.of(chat, spec.tokenizer)
         self.template.check()
         self.end = self.template.ends[0]
         self._fitting: dict[int, Lengths] = {}
-        super().__init__(config, reading)
+        super().__init__(config, spec)
 
     def lengths(self, records: Records) -> Lengths:
         """Int[R], tokens of each conversation's row: all up to the last target, which is only predicted."""
@@ -73,13 +73,13 @@ class ChatTask(RecordTask):
 
     def extent(self) -> Extent:
         """How many of the ids of held-out answers are scored; those that are joined with their prompts are not cut off."""
-        found, values = super().extent(), self.reading.records(held_out=True).columns[LABEL].values
+        found, values = super().extent(), self.spec.records(held_out=True).columns[LABEL].values
         joined = int((values < 0).sum())
         return replace(found, cut=found.cut - joined, unscored=joined)
 
     def batch(self, examples: ExampleIndices) -> Batch:
         """The rows of the conversations, padded at their ends."""
-        records = self.reading.records(examples.held_out)
+        records = self.spec.records(examples.held_out)
         found = self.rows(examples.held_out).records(examples.places)
         numbers, counts = np.concatenate(found), np.array([len(each) for each in found])
         ids, label = records.columns[MESSAGES], records.columns[LABEL]
@@ -92,8 +92,8 @@ class ChatTask(RecordTask):
         )
         counted = (answer > 0) & np.repeat(kept > 0, sizes)
         shares = [each.tolist() for each in np.split(sizes, np.cumsum(counts)[:-1])]  # of the conversations in each row
-        filled, packed = [sum(each) for each in shares], self.reading.layout == "pack"
-        width = self.reading.length if packed else max(1, *filled)
+        filled, packed = [sum(each) for each in shares], self.spec.layout == "pack"
+        width = self.spec.length if packed else max(1, *filled)
         targets = in_rows(np.where(counted, follow, IGNORED), filled, width, IGNORED)
         return Batch(
             tokens=torch.from_numpy(in_rows(read, filled, width, self.end)),
@@ -105,8 +105,8 @@ class ChatTask(RecordTask):
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CountingCrossEntropy:
         """-log p of the targets, for a causal decoder."""
         model.check_predicts_next()
-        if self.reading.layout == "pack":
-            check_isolation(model, "pack", self.reading.length)
+        if self.spec.layout == "pack":
+            check_isolation(model, "pack", self.spec.length)
         return CountingCrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
@@ -115,13 +115,13 @@ class ChatTask(RecordTask):
 
     def remarks(self) -> list[str]:
         """How many conversations are cut, are no target at all, or have answers that are none."""
-        records, said = self.reading.records(held_out=False), self.rows(held_out=False).remarks()
+        records, said = self.spec.records(held_out=False), self.rows(held_out=False).remarks()
         column, kept = records.columns[LABEL], self._kept(records)
         last = np.zeros(len(records), dtype=np.int64)  # where the last answer ends
         record, stops, numbers = _answers(records)
         np.maximum.at(last, record[numbers > 0], stops[numbers > 0])
         cut, whole = int(((kept < last) & (kept > 0)).sum()), len(records)
-        context = self.reading.length
+        context = self.spec.length
         if cut:
             said.append(
                 f"{cut:,} of {whole:,} conversations ({cut / whole:.1%}) are longer than context = {context}: they end with "
@@ -144,7 +144,7 @@ class ChatTask(RecordTask):
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """Held-out conversations up to their first answer, with the most probable one, token by token, and [the right one]."""
-        records = self.reading.records(held_out=True)
+        records = self.spec.records(held_out=True)
         there = np.flatnonzero(self.targets(records))
         chosen = np.random.default_rng(seed).choice(there, min(SHOWN, len(there)), replace=False)
         lines = []
@@ -152,7 +152,7 @@ class ChatTask(RecordTask):
             messages = messages_of(records, record)
             first = next(number for number, message in enumerate(messages) if message["role"] == ANSWERS)
             prompt = self.template.render(messages[:first], add_generation_prompt=True)
-            room = min(tokens, self.reading.length - len(prompt))
+            room = min(tokens, self.spec.length - len(prompt))
             answer = tokenizer.decode(answered(model, prompt, None, self.end, room)) if room > 0 else ""
             asked = messages[first - 1]["content"] if first else ""
             lines.append(f"{asked} → {answer} [{messages[first]['content']}]")
@@ -163,7 +163,7 @@ class ChatTask(RecordTask):
         if id(records) not in self._fitting:
             kept = np.zeros(len(records), dtype=np.int64)
             record, stops, numbers = _answers(records)
-            fits = (numbers > 0) & (stops <= self.reading.length + 1)
+            fits = (numbers > 0) & (stops <= self.spec.length + 1)
             np.maximum.at(kept, record[fits], stops[fits])
             self._fitting[id(records)] = kept
         return self._fitting[id(records)]

@@ -145,30 +145,30 @@ class ContrastiveTask(RecordTask):
         HeddleError: there are too few pairs for a group, or the context has no room for a text.
     """
 
-    def __init__(self, config: ContrastiveConfig, reading: DataSpec) -> None:
-        self.frame = frame_of(reading, 1)
-        parts = [part for part in (reading.corpus.train, reading.corpus.validation) if isinstance(part, Records)]
+    def __init__(self, config: ContrastiveConfig, spec: DataSpec) -> None:
+        self.frame = frame_of(spec, 1)
+        parts = [part for part in (spec.corpus.train, spec.corpus.validation) if isinstance(part, Records)]
         self.names = TEXTS if any("negative" in part.columns for part in parts) else TEXTS[:2]
         for part in parts:
             if len(part) < 2:
                 raise HeddleError(
                     f"a part has {len(part)} pair: pairs are told apart, so there must be at least 2 in each"
                 )
-        super().__init__(config, reading)
+        super().__init__(config, spec)
 
     def rows(self, held_out: bool) -> GroupedRecords:
         """The groups of the pairs to score, or of those to train on."""
         if held_out not in self._rows:
-            records = self.reading.records(held_out)
+            records = self.spec.records(held_out)
             lengths, targets = self.lengths(records), self.targets(records)
-            self._rows[held_out] = GroupedRecords(self.reading, lengths, targets, held_out, self.config.group)
+            self._rows[held_out] = GroupedRecords(self.spec, lengths, targets, held_out, self.config.group)
         found = self._rows[held_out]
         assert isinstance(found, GroupedRecords)
         return found
 
     def lengths(self, records: Records) -> Lengths:
         """Int[R], tokens of the texts of each pair."""
-        found: Lengths = np.sum([np.minimum(each, self.reading.length) for each in self._needed(records)], axis=0)
+        found: Lengths = np.sum([np.minimum(each, self.spec.length) for each in self._needed(records)], axis=0)
         return found
 
     def targets(self, records: Records) -> Lengths:
@@ -177,19 +177,19 @@ class ContrastiveTask(RecordTask):
 
     def shortened(self, records: Records) -> Chosen:
         """Bool[R], of which pairs a text is longer than the context."""
-        found: Chosen = np.any([each > self.reading.length for each in self._needed(records)], axis=0)
+        found: Chosen = np.any([each > self.spec.length for each in self._needed(records)], axis=0)
         return found
 
     def epoch(self, number: int) -> Iterator[ExampleIndices]:
         """All groups of an epoch."""
-        if self.reading.corpus.train is None:
+        if self.spec.corpus.train is None:
             return iter(())
         rows = self.rows(held_out=False)
         return stream(self, number * rows.groups, rows.groups, rows.rows)
 
     def batch(self, examples: ExampleIndices) -> Batch:
         """A row for each group; the target of pair n is candidate n."""
-        records, rows = self.reading.records(examples.held_out), self.rows(examples.held_out)
+        records, rows = self.spec.records(examples.held_out), self.rows(examples.held_out)
         found = rows.records(examples.places)
         texts = [
             [self.frame.alone(records.columns[name][record]) for record in group.tolist() for name in self.names]
@@ -212,25 +212,23 @@ class ContrastiveTask(RecordTask):
             raise HeddleError("the task 'contrastive' needs an encoder or a decoder with an embedding head that pools")
         if label_smoothing or z_loss:
             raise HeddleError("label_smoothing and z_loss have no effect on the task 'contrastive': leave them out")
-        check_isolation(model, "pack", self.reading.length)
+        check_isolation(model, "pack", self.spec.length)
         return Contrast(model, self.config.temperature, len(self.names))
 
     def remarks(self) -> list[str]:
         """How pairs are grouped, and how many texts are longer than the context."""
-        share = float(
-            np.mean([each > self.reading.length for each in self._needed(self.reading.records(held_out=False))])
-        )
+        share = float(np.mean([each > self.spec.length for each in self._needed(self.spec.records(held_out=False))]))
         said = self.rows(held_out=False).remarks()
-        if self.reading.corpus.validation is not None and (few := self.rows(held_out=True).too_few):
+        if self.spec.corpus.validation is not None and (few := self.rows(held_out=True).too_few):
             said.append(few)
-        prompts = getattr(self.reading.model.head, "prompts", {})
+        prompts = getattr(self.spec.model.head, "prompts", {})
         if prompts:
             said.append(
                 f"the model's prompts ({', '.join(prompts)}) come before no text: write one into the records to learn with it"
             )
         if share >= TOLD:
             said.append(
-                f"{share:.1%} of the training texts are longer than context = {self.reading.length}: they lose their ends"
+                f"{share:.1%} of the training texts are longer than context = {self.spec.length}: they lose their ends"
             )
         return said
 
@@ -248,7 +246,7 @@ class ContrastiveTask(RecordTask):
         model.eval()
         nearest = self.objective(model).nearest(batch)[0].tolist()
         model.train(training)
-        lines, columns = [], self.reading.records(held_out=True).columns
+        lines, columns = [], self.spec.records(held_out=True).columns
         for place, record in enumerate(records[:SHOWN].tolist()):
             chosen, name = (
                 nearest[place] % batch.targets.shape[1],

@@ -27,12 +27,12 @@ class DocumentRows(TextRows):
         lengths: of the training and of the held-out part, if there: Int[documents], tokens of each document to read.
     """
 
-    def __init__(self, reading: DataSpec, ahead: int) -> None:
-        super().__init__(reading, ahead)
+    def __init__(self, spec: DataSpec, ahead: int) -> None:
+        super().__init__(spec, ahead)
         self.lengths: dict[bool, Ids] = {}
-        for held_out, part in ((False, reading.corpus.train), (True, reading.corpus.validation)):
+        for held_out, part in ((False, spec.corpus.train), (True, spec.corpus.validation)):
             if part is not None:
-                self.lengths[held_out] = self._lengths(reading.part(held_out))
+                self.lengths[held_out] = self._lengths(spec.part(held_out))
                 if not self.lengths[held_out].any():
                     name = "held-out" if held_out else "training"
                     raise HeddleError(f"no document of the {name} text has a token to predict: give more text")
@@ -52,7 +52,7 @@ class DocumentRows(TextRows):
             filled: Int[B], tokens of each row.
             width: T.
         """
-        part, taken = self.reading.part(held_out), np.arange(width) < filled[:, None]
+        part, taken = self.spec.part(held_out), np.arange(width) < filled[:, None]
         start = np.array(self.start, dtype=np.int64)
         before = marks_of(part, self.start)[pieces.document]
         places = np.repeat(pieces.start - before, pieces.size) + within(pieces.size)
@@ -79,12 +79,12 @@ class Separate(DocumentRows):
     document is cut off there.
     """
 
-    def __init__(self, reading: DataSpec, ahead: int) -> None:
-        super().__init__(reading, ahead)
-        if reading.corpus.train is not None:
+    def __init__(self, spec: DataSpec, ahead: int) -> None:
+        super().__init__(spec, ahead)
+        if spec.corpus.train is not None:
             self.documents = np.flatnonzero(self._kept(held_out=False))
             sizes = np.minimum(self.lengths[False], self.length)[self.documents]
-            self.buckets = Buckets(sizes, reading.rows, reading.batch_tokens, reading.multiple)
+            self.buckets = Buckets(sizes, spec.rows, spec.batch_tokens, spec.multiple)
 
     def _kept(self, held_out: bool) -> Ids:
         """Int[documents], targets of each document."""
@@ -92,14 +92,14 @@ class Separate(DocumentRows):
         return np.where(lengths > self.length, self.length - self.ahead, lengths)
 
     def examples(self, step: int) -> ExampleIndices:
-        self.reading.part(held_out=False)
-        found = self.buckets.read(step, self.reading.seed)
+        self.spec.part(held_out=False)
+        found = self.buckets.read(step, self.spec.seed)
         places = np.where(found == EMPTY, EMPTY, self.documents[found])
         return ExampleIndices(places, keys=step * (1 << 20) + np.arange(len(found)))
 
     def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Every document with a target, in batches of similar length, or an even sample; what is cut off is not scored."""
-        self.reading.part(held_out=True)
+        self.spec.part(held_out=True)
         lengths, kept = self.lengths[True], self._kept(held_out=True)
         batches, share = held_out_records(np.minimum(lengths, self.length), kept, rows, most)
         return EvalSet(tuple(ExampleIndices(each, held_out=True) for each in batches), share)
@@ -137,12 +137,12 @@ class Separate(DocumentRows):
 
     @cached_property
     def held_out_text(self) -> tuple[int, float]:
-        part, kept = self.reading.part(held_out=True), self._kept(held_out=True)
-        tokenizer, cut, lost = self.reading.tokenizer, np.flatnonzero(self.lengths[True] > self.length), 0.0
+        part, kept = self.spec.part(held_out=True), self._kept(held_out=True)
+        tokenizer, cut, lost = self.spec.tokenizer, np.flatnonzero(self.lengths[True] > self.length), 0.0
         marks = marks_of(part, self.start)
         if len(cut):
             # Blanks may belong to no token, so each document's bytes are divided in proportion to its tokens' bytes.
-            ids = range(self.reading.model.vocab_size)
+            ids = range(self.spec.model.vocab_size)
             each = np.array([1 if tokenizer is None else len(tokenizer.token_bytes(id)) for id in ids])
             if part.separator is not None:
                 each[part.separator] = 0
@@ -190,11 +190,11 @@ class Packed(DocumentRows):
     The place of an example is its row's number in `Packing`.
     """
 
-    def __init__(self, reading: DataSpec, ahead: int) -> None:
-        super().__init__(reading, ahead)
+    def __init__(self, spec: DataSpec, ahead: int) -> None:
+        super().__init__(spec, ahead)
         self.pieces = {held_out: Pieces.of(lengths, self.length) for held_out, lengths in self.lengths.items()}
         self.packings = {
-            held_out: Packing(pieces.size, self.length, None if held_out else reading.seed)
+            held_out: Packing(pieces.size, self.length, None if held_out else spec.seed)
             for held_out, pieces in self.pieces.items()
         }
 
@@ -203,12 +203,12 @@ class Packed(DocumentRows):
         return self.packings[examples.held_out].read(examples.places)
 
     def examples(self, step: int) -> ExampleIndices:
-        self.reading.part(held_out=False)
+        self.spec.part(held_out=False)
         return ExampleIndices(self._keys(step))
 
     def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Rows that are always packed alike; every target once."""
-        self.reading.part(held_out=True)
+        self.spec.part(held_out=True)
         batches, share = self.packings[True].held_out(rows, self.pieces[True].size, most)
         return EvalSet(tuple(ExampleIndices(each, held_out=True) for each in batches), share)
 
@@ -235,12 +235,12 @@ class Packed(DocumentRows):
 
     @property
     def steps_per_epoch(self) -> float:
-        return self.packings[False].rows / self.reading.rows
+        return self.packings[False].rows / self.spec.rows
 
     @cached_property
     def held_out_text(self) -> tuple[int, float]:
         targets = int(self.lengths[True].sum())
-        return targets, float(self._covered(self.reading.part(held_out=True)) / targets)
+        return targets, float(self._covered(self.spec.part(held_out=True)) / targets)
 
     def remarks(self) -> list[str]:
         lengths, packing = self.lengths[False], self.packings[False]

@@ -74,17 +74,17 @@ class Frame:
         return self.around.row(text[:text_kept].tolist(), pair[:pair_kept].tolist())
 
 
-def frame_of(reading: DataSpec, texts: int) -> Frame:
+def frame_of(spec: DataSpec, texts: int) -> Frame:
     """The frame of a run's texts, with the marks of `around_texts`.
 
     Args:
-        reading: the model and the tokenizer.
+        spec: the model and the tokenizer.
         texts: how many texts a row may have.
 
     Raises:
         HeddleError: the context has no room for a text, or nothing can separate two texts.
     """
-    frame = Frame(reading.length, *around_texts(reading.model, reading.tokenizer))
+    frame = Frame(spec.length, *around_texts(spec.model, spec.tokenizer))
     check_frame(frame, texts)
     return frame
 

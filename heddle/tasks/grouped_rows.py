@@ -19,24 +19,24 @@ class GroupedRecords(RecordRows):
     groups, or about as many as have `batch_tokens` tokens. To be scored, records are always grouped alike.
 
     Args:
-        reading: the records and the sizes.
+        spec: the records and the sizes.
         lengths: Int[R], tokens of each record.
         targets: Int[R], targets of each record.
         held_out: whether the records are to be scored; otherwise they are to train on.
         size: records in a group.
     """
 
-    def __init__(self, reading: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool, size: int) -> None:
-        super().__init__(reading, lengths, targets, held_out)
+    def __init__(self, spec: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool, size: int) -> None:
+        super().__init__(spec, lengths, targets, held_out)
         count = len(lengths)
-        self.held_out_part, self.size, self.seed = held_out, size, 0 if held_out else reading.seed
+        self.held_out_part, self.size, self.seed = held_out, size, 0 if held_out else spec.seed
         self.groups = max(1, count // size)
         self.largest = ceil(count / self.groups)
         self.starts = np.arange(self.groups + 1) * count // self.groups
-        self.rows = reading.rows
-        if reading.batch_tokens is not None:
-            fitting = reading.batch_tokens / max(1.0, float(lengths.sum()) / self.groups)
-            self.rows = max(1, int(fitting) // reading.multiple) * reading.multiple
+        self.rows = spec.rows
+        if spec.batch_tokens is not None:
+            fitting = spec.batch_tokens / max(1.0, float(lengths.sum()) / self.groups)
+            self.rows = max(1, int(fitting) // spec.multiple) * spec.multiple
 
     def examples(self, step: int) -> ExampleIndices:
         return ExampleIndices(np.arange(step * self.rows, (step + 1) * self.rows))
@@ -68,7 +68,7 @@ class GroupedRecords(RecordRows):
     def shapes(self) -> list[tuple[int, int]]:
         """A group's texts see only themselves, as rows of their own do; `lengths` are those of a pair's texts together."""
         texts = 2 * self.rows * self.largest
-        return [(texts, max(1, min(self.reading.length, ceil(float(self.lengths.mean()) / 2))))]
+        return [(texts, max(1, min(self.spec.length, ceil(float(self.lengths.mean()) / 2))))]
 
     def remarks(self) -> list[str]:
         count, tokens = len(self.lengths), self.rows * float(self.lengths.sum()) / self.groups

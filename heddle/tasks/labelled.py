@@ -32,13 +32,13 @@ class LabelledTask(RecordTask):
         HeddleError: the context has no room for a text, or nothing can separate two texts.
     """
 
-    def __init__(self, config: Any, reading: DataSpec) -> None:
-        corpus = reading.corpus
+    def __init__(self, config: Any, spec: DataSpec) -> None:
+        corpus = spec.corpus
         parts = [part for part in (corpus.train, corpus.validation) if isinstance(part, Records)]
         pairs = any("pair" in part.columns for part in parts)
-        self.frame = frame_of(reading, 2 if pairs else 1)
-        self.has_types = pairs and reading.model.last()[1].entry.types > 1
-        super().__init__(config, reading)
+        self.frame = frame_of(spec, 2 if pairs else 1)
+        self.has_types = pairs and spec.model.last()[1].entry.types > 1
+        super().__init__(config, spec)
 
     @abstractmethod
     def labels(self, records: Records, examples: ExampleIndices, width: int) -> tuple[Tensor, Tensor]:
@@ -50,16 +50,16 @@ class LabelledTask(RecordTask):
 
     def lengths(self, records: Records) -> Lengths:
         """Int[R], ids in the row of each record."""
-        return np.minimum(self.frame.needed(records), self.reading.length)
+        return np.minimum(self.frame.needed(records), self.spec.length)
 
     def shortened(self, records: Records) -> Chosen:
         """Bool[R], which texts are longer than the context."""
-        found: Chosen = self.frame.needed(records) > self.reading.length
+        found: Chosen = self.frame.needed(records) > self.spec.length
         return found
 
     def batch(self, examples: ExampleIndices) -> Batch:
         """The rows, with types 0 and 1 for the texts of a pair if the model has types."""
-        records = self.reading.records(examples.held_out)
+        records = self.spec.records(examples.held_out)
         rows = [([], 0) if place == EMPTY else self.frame.row(records, int(place)) for place in examples.places]
         ids = [row for row, _ in rows]
         tokens = padded(ids, 0)
@@ -71,17 +71,17 @@ class LabelledTask(RecordTask):
 
     def remarks(self) -> list[str]:
         """How many texts are longer than the context."""
-        records = self.reading.records(held_out=False)
-        share = float((self.frame.needed(records) > self.reading.length).mean())
+        records = self.spec.records(held_out=False)
+        share = float((self.frame.needed(records) > self.spec.length).mean())
         if share < TOLD:
             return []
         what = "the longer text of a pair loses its end" if "pair" in records.columns else "they lose their ends"
-        return [f"{share:.1%} of the training texts are longer than context = {self.reading.length}: {what}"]
+        return [f"{share:.1%} of the training texts are longer than context = {self.spec.length}: {what}"]
 
     @torch.no_grad()
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """A few held-out texts, each behind [the model's label], or [the model's / the right one] where they differ."""
-        records = self.reading.records(held_out=True)
+        records = self.spec.records(held_out=True)
         there = np.flatnonzero(self.targets(records))
         places = np.random.default_rng(seed).choice(there, min(SHOWN, len(there)), replace=False)
         batch = self.batch(ExampleIndices(places, held_out=True)).to(model.device)
@@ -107,19 +107,19 @@ class ClassTask(LabelledTask):
 
     weighed: ClassVar[str] = "class_weights"
 
-    def __init__(self, config: Any, reading: DataSpec) -> None:
-        head = reading.model.head
+    def __init__(self, config: Any, spec: DataSpec) -> None:
+        head = spec.model.head
         count = head.classes if isinstance(head, ClassifierHeadConfig) else 0
         known = head.names if isinstance(head, ClassifierHeadConfig) else ()
-        said = reading.corpus.classes
+        said = spec.corpus.classes
         if said and (len(said) != count or known not in ((), said)):
             there = listed_names(known) if known else f"{count} of them"
             raise HeddleError(f"the records have the classes {listed_names(said)}, but the model has {there}")
         self.names = said or known or tuple(str(number) for number in range(count))
-        for part in (reading.corpus.train, reading.corpus.validation):
+        for part in (spec.corpus.train, spec.corpus.validation):
             if isinstance(part, Records) and "label" in part.columns:
                 check_classes(part.columns["label"].values, self.names)
-        super().__init__(config, reading)
+        super().__init__(config, spec)
         self.weights = self._weights()
 
     def check_head(self, model: Transformer) -> None:
@@ -167,7 +167,7 @@ class ClassTask(LabelledTask):
         """The weight of each class."""
         name, said, count = self.weighed, getattr(self.config, self.weighed), len(self.names)
         if said == "balanced":
-            train = self.reading.corpus.train
+            train = self.spec.corpus.train
             return self.balanced(train.columns["label"]) if isinstance(train, Records) else np.ones(count)
         if isinstance(said, Mapping):
             unknown = next((name for name in said if name not in self.names), None)

@@ -36,19 +36,19 @@ class MaskedTask(TextTask):
     ahead = 0
     partial_targets = True
 
-    def __init__(self, config: MaskedConfig, reading: DataSpec) -> None:
-        if reading.tokenizer is None:
+    def __init__(self, config: MaskedConfig, spec: DataSpec) -> None:
+        if spec.tokenizer is None:
             raise HeddleError("the task 'masked' needs the tokenizer of the text, for its mask token")
-        name = mask_of(reading.tokenizer, reading.model.ids)
+        name = mask_of(spec.tokenizer, spec.model.ids)
         if name is None:
             raise HeddleError(
                 f"the tokenizer has no mask token: add {MASKS[0]} to special_tokens, or train a tokenizer"
             )
-        super().__init__(config, reading)
-        special = reading.tokenizer.special
+        super().__init__(config, spec)
+        special = spec.tokenizer.special
         self.mask = special[name]
-        self.ordinary = np.setdiff1d(np.arange(reading.tokenizer.vocab_size), list(special.values()))
-        self.continues = continuing(reading.tokenizer) if config.whole_words else None
+        self.ordinary = np.setdiff1d(np.arange(spec.tokenizer.vocab_size), list(special.values()))
+        self.continues = continuing(spec.tokenizer) if config.whole_words else None
 
     def batch(self, examples: ExampleIndices) -> Batch:
         """The rows with some tokens replaced, others in each epoch; the targets are the tokens that were there."""
@@ -57,7 +57,7 @@ class MaskedTask(TextTask):
         keys = examples.places if examples.keys is None else examples.keys
         tokens, targets = found.copy(), np.full_like(found, IGNORED)
         for row, key in enumerate(keys):
-            draw = np.random.default_rng([self.reading.seed, examples.held_out, int(key)])
+            draw = np.random.default_rng([self.spec.seed, examples.held_out, int(key)])
             chosen = self._chosen(found[row, real[row]], draw)
             targets[row, chosen] = found[row, chosen]
             level = draw.random(len(chosen))

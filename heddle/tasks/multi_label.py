@@ -111,7 +111,7 @@ class MultiLabelTask(ClassTask):
 
     def format_prediction(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The labels, then the text."""
-        head = self.reading.model.head
+        head = self.spec.model.head
         assert isinstance(head, ClassifierHeadConfig)
         found = self._listed(torch.nonzero(scores.sigmoid() > head.threshold).flatten().tolist())
         right = self._listed(records.columns["label"][record].tolist())

@@ -59,7 +59,7 @@ class NextTokenTask(TextTask):
 
     def samples(self, model: Transformer, tokenizer: Tokenizer, seeds: Sequence[int], tokens: int) -> list[str]:
         """The same for several seeds, generated together."""
-        first = self.reading.part(held_out=True).tokens[:8].tolist()
+        first = self.spec.part(held_out=True).tokens[:8].tolist()
         # A special token has no text, so not every tokenizer could read it back.
         length = next((place for place, token in enumerate(first) if token == tokenizer.end_of_text), len(first))
         prompt = tokenizer.decode(first[:length])

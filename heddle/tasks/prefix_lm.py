@@ -64,10 +64,10 @@ class PrefixLMTask(NextTokenTask):
         predictable = np.bincount((row + segment)[rows.following != IGNORED], minlength=len(segment) * documents)
         most = predictable.reshape(len(segment), documents).clip(min=1)
         keys = examples.places if examples.keys is None else examples.keys
-        least = len(self.rows.start) if self.reading.layout != "concatenate" else 0
+        least = len(self.rows.start) if self.spec.layout != "concatenate" else 0
         found = []
         for key, each in zip(keys, most, strict=True):
-            draw = np.random.default_rng([self.reading.seed, examples.held_out, int(key)])
+            draw = np.random.default_rng([self.spec.seed, examples.held_out, int(key)])
             lengths = draw.integers(1, each + 1)
             if least:
                 lengths = np.where(draw.random(len(each)) < UNPROMPTED, np.minimum(least, each), lengths)

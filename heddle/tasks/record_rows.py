@@ -25,14 +25,14 @@ class RecordRows(ABC):
     """The rows of one part, in an order that is a function of (seed, step).
 
     Args:
-        reading: the records and the sizes.
+        spec: the records and the sizes.
         lengths: Int[R], tokens of each record.
         targets: Int[R], targets of each record.
         held_out: whether the records are to be scored; otherwise they are to train on.
     """
 
-    def __init__(self, reading: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
-        self.reading, self.lengths, self.targets = reading, lengths, targets
+    def __init__(self, spec: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
+        self.spec, self.lengths, self.targets = spec, lengths, targets
 
     @abstractmethod
     def examples(self, step: int) -> ExampleIndices:
@@ -62,7 +62,7 @@ class RecordRows(ABC):
 
     def shapes(self) -> list[tuple[int, int]]:
         """Rows and tokens of a row, of the largest batches that a step reads."""
-        return [(self.reading.rows, self.reading.length)]
+        return [(self.spec.rows, self.spec.length)]
 
     def remarks(self) -> list[str]:
         """How records share rows and how much is padding, in a line; nothing if each has its own."""
@@ -75,13 +75,13 @@ class SeparateRecords(RecordRows):
     The place of an example is its record, or `EMPTY` for a row of padding.
     """
 
-    def __init__(self, reading: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
-        super().__init__(reading, lengths, targets, held_out)
+    def __init__(self, spec: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
+        super().__init__(spec, lengths, targets, held_out)
         self.used = np.flatnonzero(targets)  # a batch of records without targets would have no loss
-        self.buckets = Buckets(lengths[self.used], reading.rows, reading.batch_tokens, reading.multiple)
+        self.buckets = Buckets(lengths[self.used], spec.rows, spec.batch_tokens, spec.multiple)
 
     def examples(self, step: int) -> ExampleIndices:
-        found = self.buckets.read(step, self.reading.seed)
+        found = self.buckets.read(step, self.spec.seed)
         rows = np.where(found == EMPTY, EMPTY, self.used[found])
         # A number for each row that no other step has; empty rows draw nothing.
         return ExampleIndices(rows, keys=step * (1 << 20) + np.arange(len(rows)))
@@ -108,12 +108,12 @@ class PackedRecords(RecordRows):
     The place of an example is its row's number in `Packing`.
     """
 
-    def __init__(self, reading: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
-        super().__init__(reading, lengths, targets, held_out)
-        self.packing = Packing(lengths, reading.length, None if held_out else reading.seed)
+    def __init__(self, spec: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
+        super().__init__(spec, lengths, targets, held_out)
+        self.packing = Packing(lengths, spec.length, None if held_out else spec.seed)
 
     def examples(self, step: int) -> ExampleIndices:
-        return ExampleIndices(np.arange(step * self.reading.rows, (step + 1) * self.reading.rows))
+        return ExampleIndices(np.arange(step * self.spec.rows, (step + 1) * self.spec.rows))
 
     def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
         """All rows, which are always packed alike, or an even sample."""
@@ -125,7 +125,7 @@ class PackedRecords(RecordRows):
 
     @property
     def steps_per_epoch(self) -> float:
-        return self.packing.rows / self.reading.rows
+        return self.packing.rows / self.spec.rows
 
     def epoch(self) -> int:
         return self.packing.rows

@@ -28,15 +28,15 @@ class RecordTask(Task):
         HeddleError: the records lack a column, or none has a target.
     """
 
-    def __init__(self, config: Any, reading: DataSpec) -> None:
-        super().__init__(config, reading)
+    def __init__(self, config: Any, spec: DataSpec) -> None:
+        super().__init__(config, spec)
         self._rows: dict[bool, RecordRows] = {}
         for held_out in (False, True):
-            part = reading.corpus.validation if held_out else reading.corpus.train
-            missing = [] if part is None else sorted(set(config.fields) - set(reading.records(held_out).columns))
+            part = spec.corpus.validation if held_out else spec.corpus.train
+            missing = [] if part is None else sorted(set(config.fields) - set(spec.records(held_out).columns))
             if missing:
                 raise HeddleError(f"the task {config.kind!r} reads records with {' and '.join(missing)}")
-        if reading.corpus.train is not None and not self.rows(held_out=False).targets.any():
+        if spec.corpus.train is not None and not self.rows(held_out=False).targets.any():
             raise HeddleError(f"no record has a target for the task {config.kind!r}")
 
     @abstractmethod
@@ -58,7 +58,7 @@ class RecordTask(Task):
 
     def extent(self) -> Extent:
         """How many of the targets of the held-out records are scored."""
-        records = self.reading.records(held_out=True)
+        records = self.spec.records(held_out=True)
         asked, scored = self.asked(records), self.targets(records)
         return Extent(
             targets=int(asked.sum()),
@@ -76,9 +76,9 @@ class RecordTask(Task):
             HeddleError: there are none.
         """
         if held_out not in self._rows:
-            records = self.reading.records(held_out)
-            made = LAYOUTS[self.reading.layout]
-            self._rows[held_out] = made(self.reading, self.lengths(records), self.targets(records), held_out)
+            records = self.spec.records(held_out)
+            made = LAYOUTS[self.spec.layout]
+            self._rows[held_out] = made(self.spec, self.lengths(records), self.targets(records), held_out)
         return self._rows[held_out]
 
     def examples(self, step: int) -> ExampleIndices:
@@ -87,7 +87,7 @@ class RecordTask(Task):
 
     def steps_per_epoch(self) -> float:
         """Steps that read every record once."""
-        return 0.0 if self.reading.corpus.train is None else self.rows(held_out=False).steps_per_epoch
+        return 0.0 if self.spec.corpus.train is None else self.rows(held_out=False).steps_per_epoch
 
     def shapes(self) -> list[tuple[int, int]]:
         """Those of the rows."""
@@ -111,7 +111,7 @@ class RecordTask(Task):
 
     def epoch(self, number: int) -> Iterator[ExampleIndices]:
         """All rows, which are those of whole steps if steps have different numbers of rows."""
-        if self.reading.corpus.train is None:
+        if self.spec.corpus.train is None:
             return iter(())
         rows = self.rows(held_out=False)
         count, steps = rows.epoch(), int(rows.steps_per_epoch)
@@ -121,7 +121,7 @@ class RecordTask(Task):
 
     def describe(self, examples: ExampleIndices) -> str:
         """Numbers of the records."""
-        how = "packed rows of the " if self.reading.layout == "pack" else ""
+        how = "packed rows of the " if self.spec.layout == "pack" else ""
         part, found = "validation" if examples.held_out else "training", replace(examples, places=self.places(examples))
         return f"{how}{part} records {listed(found)}"
 

@@ -89,7 +89,7 @@ class RegressionTask(LabelledTask):
 
     def remarks(self) -> list[str]:
         """Labels that are far from what a model predicts at first."""
-        labels = one_label(self.reading.records(held_out=False)).astype(np.float64)
+        labels = one_label(self.spec.records(held_out=False)).astype(np.float64)
         mean, spread = float(labels.mean()), float(labels.std())
         found = super().remarks()
         if abs(mean) > FAR or spread > FAR or spread < 1 / FAR:

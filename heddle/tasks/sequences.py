@@ -17,15 +17,15 @@ from heddle.tasks.task import DataSpec
 Ids = npt.NDArray[np.int64]
 
 
-def marks_of(kind: str, reading: DataSpec) -> Marks:
+def marks_of(kind: str, spec: DataSpec) -> Marks:
     """The ids around texts, for a task of this kind.
 
     Raises:
         HeddleError: as in `Marks.of`, or there is no tokenizer.
     """
-    if reading.tokenizer is None:
+    if spec.tokenizer is None:
         raise HeddleError(f"the task {kind!r} needs the tokenizer of the texts, for its special tokens")
-    return Marks.of(reading.model, reading.tokenizer)
+    return Marks.of(spec.model, spec.tokenizer)
 
 
 @dataclass(frozen=True)

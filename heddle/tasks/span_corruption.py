@@ -44,16 +44,16 @@ class SpanCorruptionTask(Task):
         HeddleError: the tokenizer lacks an end of text or has too few sentinels, or the training text is too short.
     """
 
-    def __init__(self, config: SpanCorruptionConfig, reading: DataSpec) -> None:
-        super().__init__(config, reading)
-        self.marks = marks_of(config.kind, reading)
-        assert reading.tokenizer is not None
+    def __init__(self, config: SpanCorruptionConfig, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        self.marks = marks_of(config.kind, spec)
+        assert spec.tokenizer is not None
         self.window = self._longest()
-        self.sentinels = self._sentinels(reading.tokenizer, self.spans(self.window)[1])
-        tokens = None if reading.corpus.train is None else len(reading.part(held_out=False).tokens)
+        self.sentinels = self._sentinels(spec.tokenizer, self.spans(self.window)[1])
+        tokens = None if spec.corpus.train is None else len(spec.part(held_out=False).tokens)
         if tokens is not None and tokens <= self.window:
             raise HeddleError(
-                f"context = {reading.length} reads windows of {self.window} tokens, but training has "
+                f"context = {spec.length} reads windows of {self.window} tokens, but training has "
                 f"{pluralize(tokens, 'token')}: set a smaller context, or give more text"
             )
 
@@ -70,8 +70,8 @@ class SpanCorruptionTask(Task):
 
     def examples(self, step: int) -> ExampleIndices:
         """The windows of one step: every window once per epoch, in an order keyed by (seed, epoch), each time with other spans."""
-        rows = self.reading.rows
-        starts = windows(len(self.reading.part(held_out=False).tokens), self.window, self.reading.seed, step, rows)
+        rows = self.spec.rows
+        starts = windows(len(self.spec.part(held_out=False).tokens), self.window, self.spec.seed, step, rows)
         return ExampleIndices(starts, length=self.window, keys=np.arange(step * rows, (step + 1) * rows))
 
     def batch(self, examples: ExampleIndices) -> Batch:
@@ -89,8 +89,8 @@ class SpanCorruptionTask(Task):
 
     def corrupted(self, start: int, length: int, held_out: bool, key: int) -> tuple[Ids, Ids]:
         """The encoder's ids and the decoder's, the latter with the end that it predicts last, of one window."""
-        text = self.reading.part(held_out).tokens[start : start + length].astype(np.int64)
-        draw = np.random.default_rng([self.reading.seed, held_out, key])
+        text = self.spec.part(held_out).tokens[start : start + length].astype(np.int64)
+        draw = np.random.default_rng([self.spec.seed, held_out, key])
         missing, count = self.spans(length)
         kept, gone = _cut(length - missing, count, draw), _cut(missing, count, draw)
         ends = np.cumsum(np.stack([kept, gone], axis=1).ravel())
@@ -105,7 +105,7 @@ class SpanCorruptionTask(Task):
 
     def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Windows that do not overlap; their spans are the same every time. A last window of one token is left out."""
-        tokens = len(self.reading.part(held_out=True).tokens)
+        tokens = len(self.spec.part(held_out=True).tokens)
         per_window = self.widths(self.window)[1]
         number = None if most is None else max(LEAST, round(most / per_window))
         # A window of next-token prediction reads one token more than it scores; here every token may be missing.
@@ -129,7 +129,7 @@ class SpanCorruptionTask(Task):
 
     def extent(self) -> Extent:
         """How many of the held-out tokens are in windows."""
-        part = self.reading.part(held_out=True)
+        part = self.spec.part(held_out=True)
         return Extent(len(part.tokens), unscored=len(part.tokens) - self.size(held_out=True), examples=part.documents)
 
     def places(self, examples: ExampleIndices) -> Ids:
@@ -138,17 +138,17 @@ class SpanCorruptionTask(Task):
 
     def size(self, held_out: bool) -> int:
         """All tokens are read, except one that would be alone in the last held-out window."""
-        tokens = len(self.reading.part(held_out).tokens)
+        tokens = len(self.spec.part(held_out).tokens)
         return tokens - 1 if held_out and tokens % self.window == 1 else tokens
 
     def epoch(self, number: int) -> Iterator[ExampleIndices]:
         """As many windows as fit, with room to shift them."""
-        count = windows_per_epoch(len(self.reading.part(held_out=False).tokens), self.window)
+        count = windows_per_epoch(len(self.spec.part(held_out=False).tokens), self.window)
         return stream(self, number * count, count)
 
     def steps_per_epoch(self) -> float:
         """Steps that read the text once, in windows longer than the context."""
-        return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.window)
+        return len(self.spec.part(held_out=False).tokens) / (self.spec.rows * self.window)
 
     def describe(self, examples: ExampleIndices) -> str:
         """Where the windows start."""
@@ -156,7 +156,7 @@ class SpanCorruptionTask(Task):
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """The beginning of the validation text with its spans filled in: [the model's], or [the model's / the text's]."""
-        length = min(tokens, self.window, len(self.reading.part(held_out=True).tokens))
+        length = min(tokens, self.window, len(self.spec.part(held_out=True).tokens))
         if length < 2:
             return None
         source, target = self.corrupted(0, length, True, seed)
@@ -189,11 +189,11 @@ class SpanCorruptionTask(Task):
     def _longest(self) -> int:
         """The longest window whose source and target fit into the context."""
         length = 2
-        if max(self.widths(length)) > self.reading.length:
+        if max(self.widths(length)) > self.spec.length:
             raise HeddleError(
-                f"context = {self.reading.length} holds no window: it must be at least {max(self.widths(length))}"
+                f"context = {self.spec.length} holds no window: it must be at least {max(self.widths(length))}"
             )
-        while max(self.widths(length + 1)) <= self.reading.length:
+        while max(self.widths(length + 1)) <= self.spec.length:
             length += 1
         return length
 
@@ -203,7 +203,7 @@ class SpanCorruptionTask(Task):
         missing = [name for name in names if name not in tokenizer.special]
         if missing:
             raise HeddleError(
-                f"context = {self.reading.length} needs {pluralize(count, 'sentinel')}, but the tokenizer has no "
+                f"context = {self.spec.length} needs {pluralize(count, 'sentinel')}, but the tokenizer has no "
                 f"{missing[0]}: add it and those after it to special_tokens, train a tokenizer, or set a smaller context"
             )
         return np.array([tokenizer.special[name] for name in names], dtype=np.int64)

@@ -45,12 +45,12 @@ TASKS: dict[type[Config], type[Task]] = {
 
 
 @checked()
-def make_task(config: Config, reading: DataSpec) -> Task:
+def make_task(config: Config, spec: DataSpec) -> Task:
     """Make the task that a config describes.
 
     Args:
         config: the task's config, such as `NextTokenConfig()`.
-        reading: the texts, the model's sizes, and the examples per step.
+        spec: the texts, the model's sizes, and the examples per step.
 
     Raises:
         HeddleError: no task has such a config, or the texts are too short for it.
@@ -60,4 +60,4 @@ def make_task(config: Config, reading: DataSpec) -> Task:
         raise HeddleError(
             f"make_task: config = {article(type(config).__name__)}: must be a task's config, such as {known}"
         )
-    return TASKS[type(config)](config, reading)
+    return TASKS[type(config)](config, spec)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from heddle.config.data import TextLayout
+from heddle.config.data import DataConfig, TextLayout
 from heddle.config.model import TransformerConfig
 from heddle.config.tasks import TaskSettings
 from heddle.config.train import TrainConfig
@@ -63,6 +63,30 @@ class DataSpec:
     batch_tokens: int | None = None
     multiple: int = MULTIPLE
     layout: TextLayout = "concatenate"
+
+    @classmethod
+    def of(
+        cls,
+        data: DataConfig | None,
+        train: TrainConfig | None,
+        corpus: Corpus,
+        model: TransformerConfig,
+        tokenizer: Tokenizer | None,
+        **sizes: Any,
+    ) -> "DataSpec":
+        """What a run with these settings reads; without settings, as an imported model does.
+
+        Args:
+            data: the settings of the data.
+            train: the settings of the training.
+            corpus: the texts.
+            model: the model.
+            tokenizer: the texts' tokenizer.
+            sizes: `rows`, `batch_tokens`, `context`.
+        """
+        data, train = data or DataConfig(), train or TrainConfig()
+        sizes |= {"seed": train.seed, "multiple": MULTIPLE * train.accumulate, "layout": data.layout}
+        return cls(corpus, model, tokenizer=tokenizer, **sizes)
 
     @property
     def length(self) -> int:
@@ -147,10 +171,10 @@ class Task(ABC):
     partial_targets: ClassVar[bool] = False
     counts_unread: ClassVar[bool] = False
 
-    def __init__(self, config: Any, reading: DataSpec) -> None:
-        self.config, self.reading = config, reading
+    def __init__(self, config: Any, spec: DataSpec) -> None:
+        self.config, self.spec = config, spec
         if isinstance(config, TaskSettings):
-            wrong = config.refuses_layout(reading.layout, tuple(reading.model.stacks()))
+            wrong = config.refuses_layout(spec.layout, tuple(spec.model.stacks()))
             if wrong is not None:
                 raise HeddleError(wrong)
 
@@ -237,7 +261,7 @@ class Task(ABC):
         The target's own token is the first of them. A decoder's are all tokens to the right; an encoder has none, since it
         reads both sides.
         """
-        if self.reading.model.decoder is None:
+        if self.spec.model.decoder is None:
             return torch.zeros(batch.tokens.shape, dtype=torch.bool)
         return torch.arange(batch.tokens.shape[1]) > targets[:, None]
 
@@ -247,11 +271,11 @@ class Task(ABC):
 
     def steps_per_epoch(self) -> float:
         """Steps that read everything there is to train on once; by default, of a text in windows of the context."""
-        return len(self.reading.part(held_out=False).tokens) / (self.reading.rows * self.reading.length)
+        return len(self.spec.part(held_out=False).tokens) / (self.spec.rows * self.spec.length)
 
     def shapes(self) -> list[tuple[int, int]]:
         """Rows and tokens of a row, of the largest batches that a step reads."""
-        return [(self.reading.rows, self.reading.length)]
+        return [(self.spec.rows, self.spec.length)]
 
     def epochs(self, steps: int) -> float | None:
         """How many times so many steps read everything; None: this task does not know."""
@@ -302,8 +326,8 @@ def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> 
 
 
 def stream(task: Task, first: int, count: int, rows: int | None = None) -> Iterator[ExampleIndices]:
-    """`count` examples from example `first` on, step by step, for a task that reads `rows` in each; None: as its reading says."""
-    rows = task.reading.rows if rows is None else rows
+    """`count` examples from example `first` on, step by step, for a task that reads `rows` in each; None: as its spec says."""
+    rows = task.spec.rows if rows is None else rows
     for step in range(first // rows, -(-(first + count) // rows)):
         there = np.arange(step * rows, (step + 1) * rows)
         yield task.examples(step).take(np.flatnonzero((there >= first) & (there < first + count)))

@@ -49,7 +49,7 @@ class TextRows(ABC):
     """The rows that a task reads of a text, in an order that is a function of (seed, step).
 
     Args:
-        reading: the text and the sizes.
+        spec: the text and the sizes.
         ahead: 1 if the task predicts the token after each one, so that a row needs to know it, and the last token of a text
             need not be read; 0 if it predicts tokens of the row.
 
@@ -61,9 +61,9 @@ class TextRows(ABC):
         HeddleError: there is too little text for a single row.
     """
 
-    def __init__(self, reading: DataSpec, ahead: int) -> None:
-        self.reading, self.ahead, self.length = reading, ahead, reading.length
-        self.start = start_ids(reading.model, reading.tokenizer) if ahead else ()
+    def __init__(self, spec: DataSpec, ahead: int) -> None:
+        self.spec, self.ahead, self.length = spec, ahead, spec.length
+        self.start = start_ids(spec.model, spec.tokenizer) if ahead else ()
 
     @abstractmethod
     def examples(self, step: int) -> ExampleIndices:
@@ -96,7 +96,7 @@ class TextRows(ABC):
 
     def shapes(self) -> list[tuple[int, int]]:
         """Rows and tokens of a row, of the largest batches that a step reads."""
-        return [(self.reading.rows, self.length)]
+        return [(self.spec.rows, self.length)]
 
     def epoch(self) -> int | None:
         """Rows of an epoch; None: steps have different numbers of rows."""
@@ -116,7 +116,7 @@ class TextRows(ABC):
 
     def bits_per_character(self, loss: float) -> dict[str, float]:
         """The same per character (Unicode's code points), by the bytes per character of the held-out text; empty if unknown."""
-        part = self.reading.part(held_out=True)
+        part = self.spec.part(held_out=True)
         return (
             {"bits_per_character": self.bits_per_byte(loss) * part.bytes / part.characters} if part.characters else {}
         )
@@ -128,7 +128,7 @@ class TextRows(ABC):
 
     def extent(self) -> Extent:
         """How much of the held-out text the layout reads: by default, everything."""
-        return Extent(self.held_out_text[0], examples=self.reading.part(held_out=True).documents)
+        return Extent(self.held_out_text[0], examples=self.spec.part(held_out=True).documents)
 
     @abstractmethod
     def remarks(self) -> list[str]:
@@ -144,7 +144,7 @@ class TextRows(ABC):
 
     def _keys(self, step: int) -> Ids:
         """A number for each row of a step that no other row has."""
-        return np.arange(step * self.reading.rows, (step + 1) * self.reading.rows)
+        return np.arange(step * self.spec.rows, (step + 1) * self.spec.rows)
 
 
 class Concatenated(TextRows):
@@ -154,21 +154,21 @@ class Concatenated(TextRows):
     what starts a text, as all others are. The place of an example is its first token.
     """
 
-    def __init__(self, reading: DataSpec, ahead: int) -> None:
-        super().__init__(reading, ahead)
+    def __init__(self, spec: DataSpec, ahead: int) -> None:
+        super().__init__(spec, ahead)
         self._streams: dict[bool, Stream] = {}
-        if reading.corpus.train is not None:
-            held_out = None if reading.corpus.validation is None else reading.part(held_out=True)
-            check_length(reading.part(held_out=False), held_out, self.length)
+        if spec.corpus.train is not None:
+            held_out = None if spec.corpus.validation is None else spec.part(held_out=True)
+            check_length(spec.part(held_out=False), held_out, self.length)
 
     def examples(self, step: int) -> ExampleIndices:
         text = self.stream(held_out=False)
-        starts = windows(text.length, self.length, self.reading.seed, step, self.reading.rows, text.ring)
+        starts = windows(text.length, self.length, self.spec.seed, step, self.spec.rows, text.ring)
         return ExampleIndices(starts, length=self.length, keys=self._keys(step))
 
     def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """Windows that do not overlap, every target once: window k reads tokens k·length … (k+1)·length (L1-24)."""
-        part = self.reading.part(held_out=True)
+        part = self.spec.part(held_out=True)
         targets = self.held_out_text[0]
         if targets < 1:
             raise HeddleError(
@@ -194,7 +194,7 @@ class Concatenated(TextRows):
     def stream(self, held_out: bool) -> Stream:
         """The text to score, or the one to train on, as a stream."""
         if held_out not in self._streams:
-            self._streams[held_out] = Stream(self.reading.part(held_out), self.start)
+            self._streams[held_out] = Stream(self.spec.part(held_out), self.start)
         return self._streams[held_out]
 
     def beginning(self, most: int) -> ExampleIndices:
@@ -217,11 +217,11 @@ class Concatenated(TextRows):
 
     @property
     def steps_per_epoch(self) -> float:
-        return self.epoch() / self.reading.rows
+        return self.epoch() / self.spec.rows
 
     @property
     def held_out_text(self) -> tuple[int, float]:
-        targets, part = self.size(held_out=True), self.reading.part(held_out=True)
+        targets, part = self.size(held_out=True), self.spec.part(held_out=True)
         return targets, self._bytes(part) / max(targets if self.ahead else part.targets, 1)
 
     def remarks(self) -> list[str]:

@@ -26,9 +26,9 @@ class TextTask(Task):
 
     ahead: ClassVar[int]
 
-    def __init__(self, config: Any, reading: DataSpec) -> None:
-        super().__init__(config, reading)
-        self.rows = LAYOUTS[reading.layout](reading, self.ahead)
+    def __init__(self, config: Any, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        self.rows = LAYOUTS[spec.layout](spec, self.ahead)
 
     def examples(self, step: int) -> ExampleIndices:
         """The rows of one step: every row once per epoch, in an order keyed by (seed, epoch)."""
@@ -79,5 +79,5 @@ class TextTask(Task):
         Raises:
             HeddleError: a document changes with its neighbours.
         """
-        if self.reading.layout != "concatenate":
-            check_isolation(model, self.reading.layout, self.reading.length)
+        if self.spec.layout != "concatenate":
+            check_isolation(model, self.spec.layout, self.spec.length)

@@ -77,7 +77,7 @@ class TokenClassificationTask(ClassTask):
         if len(wrong):
             ids, labels = text.lengths[wrong[0]], label.lengths[wrong[0]]
             raise HeddleError(f"record {wrong[0]} has {labels} labels for {ids} ids; each id needs one, or {IGNORED}")
-        kept = np.minimum(text.lengths, self.reading.length - self.frame.marks(1))
+        kept = np.minimum(text.lengths, self.spec.length - self.frame.marks(1))
         before = np.concatenate([[0], np.cumsum(label.values != IGNORED)])
         found: Lengths = before[label.offsets[:-1] + kept] - before[label.offsets[:-1]]
         return found
@@ -113,8 +113,8 @@ class TokenClassificationTask(ClassTask):
 
     def _tags(self, examples: ExampleIndices) -> list[tuple[list[str], list[str]]]:
         """The names of the classes of each row's words, within the context and beyond it."""
-        most = self.reading.length - self.frame.marks(1)
-        labels = self.reading.records(examples.held_out).columns["label"]
+        most = self.spec.length - self.frame.marks(1)
+        labels = self.spec.records(examples.held_out).columns["label"]
         found = []
         for place in examples.places.tolist():
             row = labels[place].tolist() if place != EMPTY else []
@@ -126,7 +126,7 @@ class TokenClassificationTask(ClassTask):
 
     def labels(self, records: Records, examples: ExampleIndices, width: int) -> tuple[Tensor, Tensor]:
         """Int[B T], the class at the first id of each word."""
-        most = self.reading.length - self.frame.marks(1)
+        most = self.spec.length - self.frame.marks(1)
         labels = records.columns["label"]
         rows = [
             [] if place == EMPTY else [*[IGNORED] * self.frame.start, *labels[int(place)][:most]]
@@ -141,7 +141,7 @@ class TokenClassificationTask(ClassTask):
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
         """Accuracy, and F1 of spans if the classes are those of spans, or else averaged over classes, of all words, read or not."""
-        records = self.reading.records(held_out=True)
+        records = self.spec.records(held_out=True)
         scored = self.targets(records)
         nothing = np.flatnonzero((scored == 0) & (self.asked(records) > 0))
         for name, counts in self.unread(ExampleIndices(nothing, held_out=True)).items():
@@ -154,7 +154,7 @@ class TokenClassificationTask(ClassTask):
 
     def format_prediction(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
         """The text, with the class behind each word, except where it is O and rightly so."""
-        kept = min(most, self.reading.length - self.frame.marks(1))
+        kept = min(most, self.spec.length - self.frame.marks(1))
         ids, labels = (records.columns[name][record][:kept].tolist() for name in ("text", "label"))
         found = scores.argmax(-1).tolist()[self.frame.start :]
         starts = [place for place, label in enumerate(labels) if label != IGNORED]

@@ -55,24 +55,24 @@ class TranslationTask(RecordTask):
         HeddleError: the tokenizer lacks a special token, an option does not apply, or the context holds no pair.
     """
 
-    def __init__(self, config: TranslationConfig, reading: DataSpec) -> None:
-        self.paired = reading.model.encoder is not None
+    def __init__(self, config: TranslationConfig, spec: DataSpec) -> None:
+        self.paired = spec.model.encoder is not None
         self.scores_all = self.paired or config.source_loss
-        self.marks = marks_of(config.kind, reading)
+        self.marks = marks_of(config.kind, spec)
         if self.paired and config.source_loss:
             raise HeddleError(
                 "source_loss applies to a decoder alone, since an encoder predicts nothing: leave it out, or set family=decoder"
             )
-        self.prefix = not self.paired and reading.model.last()[1].prefix
+        self.prefix = not self.paired and spec.model.last()[1].prefix
         if self.prefix and config.source_loss:
             raise HeddleError(
                 "source_loss predicts each token of the source from those before it, but with decoder.prefix = true it sees "
                 "those after it too: leave one of them out"
             )
         least = len(self.marks.begin) + len(self.marks.start) + 2
-        if reading.length < least:
-            raise HeddleError(f"context = {reading.length} holds no pair of texts: it must be at least {least}")
-        super().__init__(config, reading)
+        if spec.length < least:
+            raise HeddleError(f"context = {spec.length} holds no pair of texts: it must be at least {least}")
+        super().__init__(config, spec)
 
     def lengths(self, records: Records) -> Lengths:
         """Int[R], tokens of each record's row; of its longer row, if source and target have one each."""
@@ -99,14 +99,14 @@ class TranslationTask(RecordTask):
 
     def batch(self, examples: ExampleIndices) -> Batch:
         """The rows of the pairs, padded at their ends."""
-        records = self.reading.records(examples.held_out)
+        records = self.spec.records(examples.held_out)
         found = self.rows(examples.held_out).records(examples.places)
         numbers, counts = np.concatenate(found), np.array([len(each) for each in found])
         texts, known = self._decoded(records, numbers)
         inside, read = within(texts.lengths), texts.lengths - 1
         sizes = np.split(read, np.cumsum(counts)[:-1])  # of the pairs in each row
-        filled, packed = [int(each.sum()) for each in sizes], self.reading.layout == "pack"
-        width = self.reading.length if packed else max(1, *filled)
+        filled, packed = [int(each.sum()) for each in sizes], self.spec.layout == "pack"
+        width = self.spec.length if packed else max(1, *filled)
         counted = inside >= np.repeat(np.ones_like(known) if self.scores_all else known, texts.lengths)
         tokens = in_rows(texts.ids[inside < np.repeat(read, texts.lengths)], filled, width, self.marks.end)
         targets = in_rows(np.where(counted, texts.ids, IGNORED)[inside > 0], filled, width, IGNORED)
@@ -137,8 +137,8 @@ class TranslationTask(RecordTask):
         if model.decoder is None or (model.encoder is not None, model.decoder.prefix) != (self.paired, self.prefix):
             raise HeddleError("the task 'translation' needs an encoder-decoder or a decoder, the one it was made for")
         model.language_head()
-        if self.reading.layout == "pack":
-            check_isolation(model, "pack", self.reading.length)
+        if self.spec.layout == "pack":
+            check_isolation(model, "pack", self.spec.length)
         return CountingCrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
@@ -147,7 +147,7 @@ class TranslationTask(RecordTask):
 
     def remarks(self) -> list[str]:
         """How many texts are cropped and, of packed ones, how much is padding."""
-        records, said = self.reading.records(held_out=False), self.rows(held_out=False).remarks()
+        records, said = self.spec.records(held_out=False), self.rows(held_out=False).remarks()
         for name, kept in zip(("source", "target"), self._fitting(records), strict=True):
             cropped = int((kept < records.columns[name].lengths).sum())
             if cropped:
@@ -155,13 +155,13 @@ class TranslationTask(RecordTask):
                 lost = 1 - kept.sum() / records.columns[name].lengths.sum()
                 said.append(
                     f"{cropped:,} of {len(records):,} {name}s ({cropped / len(records):.1%}) do not fit into "
-                    f"context = {self.reading.length}: they are cropped{end}; {lost:.2%} of all tokens of {name}s are lost"
+                    f"context = {self.spec.length}: they are cropped{end}; {lost:.2%} of all tokens of {name}s are lost"
                 )
         return said
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
         """Held-out sources, each with the most probable target, token by token, and [the right one]."""
-        records = self.reading.records(held_out=True)
+        records = self.spec.records(held_out=True)
         chosen = np.random.default_rng(seed).choice(len(records), min(SHOWN, len(records)), replace=False)
         lines = []
         for number in sorted(chosen.tolist()):
@@ -184,7 +184,7 @@ class TranslationTask(RecordTask):
         before = [] if self.paired else [Slices.same(self.marks.begin, len(numbers)), source]
         known = sum((part.sizes for part in before), start.sizes)
         # A cropped target has no end.
-        has_end = (known + target.sizes <= self.reading.length).astype(np.int64)
+        has_end = (known + target.sizes <= self.spec.length).astype(np.int64)
         return PaddedTexts.of(*before, start, target, replace(end, sizes=has_end)), known
 
     def _sources(self, records: Records, numbers: Ids) -> PaddedTexts:
@@ -214,7 +214,7 @@ class TranslationTask(RecordTask):
         """Int[R], how many ids of each record the decoder reads."""
         kept, _ = self._fitting(records)
         before = 0 if self.paired else len(self.marks.begin) + kept
-        return np.minimum(before + len(self.marks.start) + records.columns["target"].lengths, self.reading.length)
+        return np.minimum(before + len(self.marks.start) + records.columns["target"].lengths, self.spec.length)
 
     def _fitting(self, records: Records) -> tuple[Lengths, Lengths]:
         """Int[R] twice, how many ids of each source and of each target fit."""
@@ -223,8 +223,8 @@ class TranslationTask(RecordTask):
 
     def _cropped(self, source: Any, target: Any) -> tuple[Any, Any]:
         """How many ids of a source and of a target fit, from their lengths: numbers or arrays."""
-        room = self.reading.length - len(self.marks.begin) - 1  # the boundary, or the source's end
+        room = self.spec.length - len(self.marks.begin) - 1  # the boundary, or the source's end
         if self.paired:
-            return np.minimum(source, room), np.minimum(target, self.reading.length + 1 - len(self.marks.start))
+            return np.minimum(source, room), np.minimum(target, self.spec.length + 1 - len(self.marks.start))
         kept = np.minimum(source, np.maximum(room - target, room // 2))
         return kept, np.minimum(target, room + 1 - kept)

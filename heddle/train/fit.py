@@ -218,14 +218,14 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
     for each in (items, held_out):
         for line in each.left_out() if isinstance(each, InMemoryData) else ():
             warnings.warn(line, stacklevel=4)
-    batch, multiple = batch_size(run, model.config.context, model.device.type)
+    batch = batch_size(run, model.config.context, model.device.type)
     tokens = padded_tokens(run, batch * model.config.context)
-    reading = DataSpec(corpus, model.config, batch, train.seed, None, tokenizer, tokens, multiple, run.data.layout)
-    task = make_task(run.task, reading)
+    spec = DataSpec.of(run.data, train, corpus, model.config, tokenizer, rows=batch, batch_tokens=tokens)
+    task = make_task(run.task, spec)
     check_tokens(train, task)
     if isinstance(head, ClassifierHeadConfig) and corpus.classes and not known:
         model.config = model.config.override({"head.names": list(corpus.classes)})
-        task.reading = replace(reading, model=model.config)
+        task.spec = replace(spec, model=model.config)
     steps = requested_steps(train, task) or 1
     if held_out is None:
         return Learned(task, steps, None)
@@ -290,7 +290,7 @@ def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | 
         train = train.override({"lora.head": isinstance(model.config.head, ClassifierHeadConfig)})
     trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
     model.zero_grad(set_to_none=True)
-    small = replace(task.reading, rows=max(1, task.reading.rows // train.accumulate))
+    small = replace(task.spec, rows=max(1, task.spec.rows // train.accumulate))
     precision = faster_precision(small, device, run) if train.precision == "auto" else train.precision
     by_onednn = pick_products(train.products, model.config, small.rows * model.config.context, device, precision)
     rate = train.learning_rate or usual(train).rate(train, model.config.dim)

@@ -40,8 +40,8 @@ class StepSize:
 
 def step_size(task: Task) -> StepSize:
     """What a step reads: steps of equal rows are equal, so one is looked at; of others, the first few."""
-    layout = task.reading.layout
-    equal = layout == "pack" or (layout == "concatenate" and isinstance(task.reading.corpus.train, Part))
+    layout = task.spec.layout
+    equal = layout == "pack" or (layout == "concatenate" and isinstance(task.spec.corpus.train, Part))
     batches = [task.batch(task.examples(step)) for step in range(1 if equal else LOOKED_AT)]
     targets = float(mean(int(batch.weights.count_nonzero()) for batch in batches))
     return StepSize(max(1, round(mean(map(tokens_read, batches)))), max(1.0, targets))
@@ -138,7 +138,7 @@ class Evaluations:
 
     @cached_property
     def _ending(self) -> tuple[int, float]:
-        always = ALWAYS * min(1.0, SMALL / parameters(self.task.reading.model).total)
+        always = ALWAYS * min(1.0, SMALL / parameters(self.task.spec.model).total)
         return self._read(max(ENDING * self.steps * self.size.tokens / SCORING, always))
 
     def _read(self, tokens: float) -> tuple[int, float]:
@@ -148,7 +148,7 @@ class Evaluations:
         """
         most = max(1, round(tokens))
         for _ in range(4):
-            batches = self.task.held_out(batch_rows(self.task.reading.model.context), most).batches
+            batches = self.task.held_out(batch_rows(self.task.spec.model.context), most).batches
             looked_at = [batches[place] for place in evenly_spaced(len(batches), min(len(batches), LOOKED_AT))]
             read = len(batches) * mean(tokens_read(self.task.batch(each)) for each in looked_at)
             if read <= 1.1 * tokens or most == 1:

@@ -61,7 +61,7 @@ def pick_threads(threads: int | None) -> int:
 
 
 def measure(
-    reading: DataSpec,
+    spec: DataSpec,
     device: str,
     precision: str,
     config: RunConfig,
@@ -72,7 +72,7 @@ def measure(
     """Training rate in tokens read per second, those of sources included: the median of real steps after a warmup step.
 
     Args:
-        reading: the texts, the model, and the rows of a micro-batch.
+        spec: the texts, the model, and the rows of a micro-batch.
         device: device type.
         precision: `fp32` or `bf16`.
         config: the task and the optimizer.
@@ -83,14 +83,14 @@ def measure(
     Ten steps are timed, or fewer if they take over `PATIENCE` seconds together. It is kept for this machine.
     """
     if not has_rows(config):
-        reading = replace(reading, batch_tokens=reading.rows * reading.length)
-    train = measurable(config.train, reading.model)
-    task = make_task(config.task, reading)
+        spec = replace(spec, batch_tokens=spec.rows * spec.length)
+    train = measurable(config.train, spec.model)
+    task = make_task(config.task, spec)
     batch = task.batch(task.examples(0))
     steady = steady and device == "cpu"
     settings = train.to_dict()
     about = {
-        "model": reading.model.to_dict(),
+        "model": spec.model.to_dict(),
         "task": config.task.to_dict(),
         "train": {name: settings.get(name) for name in OF_A_STEP},
         "shapes": [list(each.shape) for each in (batch.tokens, batch.source) if each is not None],
@@ -122,7 +122,7 @@ def _seconds(
     steady: bool = False,
 ) -> float:
     """Seconds of a training step, or, if `steady`, of this thread's processor time."""
-    built = adapt(build(task.reading.model, device), train.lora)
+    built = adapt(build(task.spec.model, device), train.lora)
     use_products(built, by_onednn)
     if train.checkpoint_activations:
         checkpoint_activations(built)
@@ -152,7 +152,7 @@ def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
     return train
 
 
-def faster_precision(reading: DataSpec, device: str, config: RunConfig) -> str:
+def faster_precision(spec: DataSpec, device: str, config: RunConfig) -> str:
     """The precision in which one block of the model, with its head, trains faster on this machine.
 
     A processor without units for bf16 multiplies more slowly in it, so there nothing is measured; nor is a precision tried whose
@@ -160,9 +160,9 @@ def faster_precision(reading: DataSpec, device: str, config: RunConfig) -> str:
     """
     if (device == "cpu" and has_bf16() is False) or slowdown(DTYPES["bf16"], device) >= 1:
         return "fp32"
-    one = reading.model.shallow()
-    rows = max(1, min(reading.rows, 1024 // one.context))
-    shallow = replace(reading, model=one, rows=rows)
+    one = spec.model.shallow()
+    rows = max(1, min(spec.rows, 1024 // one.context))
+    shallow = replace(spec, model=one, rows=rows)
     by_onednn = pick_products(config.train.products, one, rows * one.context, device, "fp32")
     fp32 = measure(shallow, device, "fp32", config, by_onednn, steady=True)
     bf16 = measure(shallow, device, "bf16", config, steady=True)

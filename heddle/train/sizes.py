@@ -9,8 +9,8 @@ from heddle.tasks.task import MULTIPLE, Task
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 
 
-def batch_size(config: RunConfig, context: int, device: str) -> tuple[int, int]:
-    """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more.
+def batch_size(config: RunConfig, context: int, device: str) -> int:
+    """Rows of a step whose rows are as long as the context.
 
     Raises:
         HeddleError: the tokens that were asked for are less than a row.
@@ -24,7 +24,7 @@ def batch_size(config: RunConfig, context: int, device: str) -> tuple[int, int]:
         )
     least = train.accumulate * (MULTIPLE if by_tokens(config) else 1)
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
-    return train.batch or _multiple(max(1, round(tokens / context)), least), least
+    return train.batch or _multiple(max(1, round(tokens / context)), least)
 
 
 def padded_tokens(config: RunConfig, default: int) -> int | None:
@@ -38,12 +38,12 @@ def check_tokens(train: TrainConfig, task: Task) -> None:
     Raises:
         HeddleError: the largest step has more than were asked for.
     """
-    if train.batch_tokens is None or task.reading.batch_tokens is None:
+    if train.batch_tokens is None or task.spec.batch_tokens is None:
         return
     rows, length = max(task.shapes(), key=lambda shape: shape[0] * shape[1])
     if rows * length > 1.1 * train.batch_tokens:
         raise HeddleError(
-            f"batch_tokens = {train.batch_tokens}: a step has at least {pluralize(task.reading.multiple, 'row')}, and {rows} of up "
+            f"batch_tokens = {train.batch_tokens}: a step has at least {pluralize(task.spec.multiple, 'row')}, and {rows} of up "
             f"to {length} tokens have {rows * length:,}; give as many, or a shorter context, or batch"
         )
 

@@ -78,7 +78,7 @@ def test_a_part_scored_whole_is_said_to_be(heddle: Heddle, corpus: str) -> None:
 
 def test_what_was_held_out_is_said(heddle: Heddle, many: str, corpus: str, tmp_path: Path) -> None:
     said = heddle("train", many, *TINY, "--dry-run").out
-    assert "of 6,000 documents, drawn by their content\n" in said
+    assert "of 6,000 documents, sampled by content hash\n" in said
     assert (
         "held out for validation: 10.0% of the text, the end of the text\n"
         in heddle("train", corpus, *TINY, "--dry-run").out
@@ -107,7 +107,7 @@ def test_overwritten_tokens_are_found(refused: Callable[..., str], heddle: Heddl
     file = run_a / "data" / f"{part}.tokens"
     data = file.read_bytes()
     file.write_bytes(b"\xff" * 50 + data[50:])
-    assert refused("train", "--resume", "a").startswith(f"runs/a/data/{part}.tokens: damaged, not what was written")
+    assert refused("train", "--resume", "a").startswith(f"runs/a/data/{part}.tokens: damaged, checksum mismatch")
     if part == "validation":
         assert "damaged" in refused("eval", "a")
     file.write_bytes(data)

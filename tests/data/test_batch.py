@@ -62,13 +62,13 @@ def test_a_start_token_shifts_as_in_the_lecture() -> None:
 def test_an_ignored_target_has_no_weight() -> None:
     """It would be learned as id 0."""
     targets = torch.tensor([[1, IGNORED]])
-    with pytest.raises(HeddleError, match="its weight must be 0"):
+    with pytest.raises(HeddleError, match="need weight 0"):
         Batch(torch.zeros_like(targets), Layout.whole(1, 2), targets, torch.ones(1, 2))
     Batch(torch.zeros_like(targets), Layout.whole(1, 2), targets, torch.tensor([[2.0, 0.0]]))
 
 
 def test_rows_without_a_target_are_refused() -> None:
-    with pytest.raises(HeddleError, match="hold no target"):
+    with pytest.raises(HeddleError, match="have no target"):
         next_token_batch(np.array([[1], [2]]))
 
 

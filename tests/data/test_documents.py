@@ -46,7 +46,7 @@ def test_a_folder_is_read_sorted_and_by_known_extensions(corpus: Path) -> None:
 def test_a_link_to_a_file_that_is_gone_is_not_silently_left_out(tmp_path: Path, corpus: Path, source: str) -> None:
     (corpus / "gone.txt").symlink_to("elsewhere.txt")
     said = refusal(tmp_path / source)
-    assert said == f"{corpus}/gone.txt: a link to a file that is not there; remove it, or restore the file"
+    assert said == f"{corpus}/gone.txt: a link to a missing file; remove the link, or restore the file"
     (corpus / "elsewhere.txt").write_text("there")
     assert "there" in texts(tmp_path / source)
 

@@ -178,7 +178,7 @@ class TestParallel:
         assert f"{folder}/val.de is missing: there is only {folder}/val.en" in refusal(folder, columns=both)
         assert "extensions of both sides" in refusal(folder, columns={"source": "en"})
         (folder / "a.csv").write_text("source,target\na,b\n")
-        assert "is no table" in refusal(folder / "a.csv", folder / "val.en")
+        assert "is not a table" in refusal(folder / "a.csv", folder / "val.en")
 
 
 class TestLabels:
@@ -196,8 +196,8 @@ class TestLabels:
         assert [each.label for each in read(tmp_path / "all/pos", f"{tmp_path}/all/n*", fields=CLASSES)] == [
             "pos"
         ] * 2 + ["neg"]
-        assert "is no table" in refusal(tmp_path / "all", fields=CLASSES, columns={"label": "stars"})
-        assert "are read from tables only" in refusal(tmp_path / "all", fields=("text", "pair", "label"))
+        assert "is not a table" in refusal(tmp_path / "all", fields=CLASSES, columns={"label": "stars"})
+        assert "can only be read from tables" in refusal(tmp_path / "all", fields=("text", "pair", "label"))
 
     def test_a_text_beside_the_folders_of_others_has_no_label(self, tmp_path: Path) -> None:
         """Such as a readme: it would be the only text of a class that is called like the folder of all."""
@@ -205,8 +205,8 @@ class TestLabels:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text("words")
         line = refusal(tmp_path / "all", fields=CLASSES)
-        assert line.startswith(f"{tmp_path}/all/readme.md: it lies beside folders")
-        assert "'all' is no label; move it" in line
+        assert line.startswith(f"{tmp_path}/all/readme.md: it lies next to folders")
+        assert "'all' is not a label; move it" in line
         skipped = read(tmp_path / "all", fields=CLASSES, reader=Reader(skips="items"))
         assert [each.label for each in skipped] == ["neg", "pos"]
         assert [each.label for each in read(tmp_path / "all" / "pos", tmp_path / "all" / "neg", fields=CLASSES)] == [
@@ -257,7 +257,7 @@ class TestTagged:
             ({"label": float("nan")}, {}, "must have a list of labels"),
             ({"label": [""]}, {}, "the label is empty"),
             ({"label": [["a"]]}, {}, "column 'label' has a list, not a string"),
-            ({"label": "a;b"}, {}, "the label 'a;b' may be several: name what stands between them"),
+            ({"label": "a;b"}, {}, "the label 'a;b' may be several: set their separator"),
             ({"label": "a|b,c"}, {}, "the label 'a|b' may be several"),
             ({"a": 1, "b": -1}, {"label": "a,b"}, "column 'b' has -1; the column of a label must have 1 or 0"),
             ({"a": 1, "b": ""}, {"label": "a,b"}, "column 'b' has ''"),
@@ -277,7 +277,7 @@ class TestTagged:
         assert found.label == ("x;y", "3")
         (tmp_path / "x").mkdir()
         (tmp_path / "x" / "t.txt").write_text("text")
-        assert "are read from tables only" in refusal(tmp_path / "x", fields=CLASSES, labels="several")
+        assert "can only be read from tables" in refusal(tmp_path / "x", fields=CLASSES, labels="several")
 
     def test_columns_of_conll(self, tmp_path: Path) -> None:
         file = tmp_path / "a.conll"
@@ -370,7 +370,7 @@ class TestParts:
         [
             ([("a", "x")], [("b", "x")], "every training record has the label 'x'"),
             ([("a", "x"), ("b", "y")], [(" ", "z")], "the validation part would have none of the 2 records"),
-            ([(" ", "x")], [("\n", "y")], "every one has an empty text, the first at line 0"),
+            ([(" ", "x")], [("\n", "y")], "all have an empty text, the first at line 0"),
         ],
     )  # fmt: skip
     def test_labels_that_cannot_be_learned(self, train: Any, validation: Any, said: str) -> None:
@@ -380,7 +380,11 @@ class TestParts:
     def test_a_label_of_the_validation_part_alone_is_a_class_that_nothing_teaches(self) -> None:
         train, validation = examples(("a", "x"), ("b", "y")), examples(("c", "z"), ("d", "x"), ("e", "w"), ("f", "z"))
         found = describe_examples(for_parts(train, validation), RecordStats(None))
-        assert (found.classes, found.untaught, found.first_untaught) == (("w", "x", "y", "z"), ("w", "z"), "line 0")
+        assert (found.classes, found.validation_only, found.first_validation_only) == (
+            ("w", "x", "y", "z"),
+            ("w", "z"),
+            "line 0",
+        )
 
     @pytest.mark.parametrize("label", ["high", "nan", "inf", ""])
     def test_labels_that_are_no_numbers(self, label: str) -> None:
@@ -450,7 +454,7 @@ class TestConversations:
         found = list(read_examples([tmp_path / "a.jsonl"], ("messages",), labels="roles", reader=reader))
         assert [example.label for example in found] == [("user", "assistant")] * read
         wanted = [] if read else ["message 2 has 'weight', which heddle does not read: remove it"]
-        assert [note.said for note in reader.notes] == wanted
+        assert [note.message for note in reader.notes] == wanted
 
     def test_what_is_no_message_is_named(self, tmp_path: Path) -> None:
         for message, line in (

@@ -64,7 +64,7 @@ def test_a_label_may_be_a_tensor() -> None:
 @pytest.mark.parametrize(
     ("data", "line"),
     [
-        ({"text": TEXTS, "label": LABELS[:2]}, "columns must be equally long, and have text 3, label 2 values"),
+        ({"text": TEXTS, "label": LABELS[:2]}, "columns must have equal lengths, not text 3, label 2"),
         (pandas.DataFrame({"text": [*TEXTS, None], "label": [*LABELS, "a"]}), "item 3"),
         (pandas.DataFrame({"text": TEXTS, "label": [0.5, np.nan, 1]}), "item 1"),
         ({"text": "abc", "label": "def"}, "a text, a list or a dataset is needed"),
@@ -120,7 +120,7 @@ def test_ids_that_are_none_are_refused_and_the_last_one_is_not() -> None:
     count = TOKENIZER.vocab_size
     assert part_of_ids([np.array([97, count - 1])], TOKENIZER).tokens.tolist() == [97, count - 1]
     for wrong in (count, -1):
-        with pytest.raises(HeddleError, match=f"the id {wrong} is none of the tokenizer's {count} ids"):
+        with pytest.raises(HeddleError, match=rf"id {wrong} is out of range \(vocab size {count}\)"):
             part_of_ids([np.array([97, wrong])], TOKENIZER)
 
 

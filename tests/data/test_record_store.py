@@ -60,7 +60,7 @@ def test_classes_are_those_of_the_training_part(tmp_path: Path) -> None:
     other = records_of(labelled(["10", "9"]), BYTES, classes=store.train.classes)
     assert other.columns["label"].values.tolist() == [10, 9]
     said = refusal(lambda: records_of(labelled(["eleven"]), BYTES, classes=store.train.classes))
-    assert said == "a:0: the label 'eleven' is none of the training part's: 0, 1, 2, 3, 4, 5, 6, 7, …"
+    assert said == "a:0: the label 'eleven' is not in the training part, which has: 0, 1, 2, 3, 4, 5, 6, 7, …"
 
 
 def test_numbers_are_kept_as_they_are(tmp_path: Path) -> None:
@@ -140,4 +140,4 @@ def test_a_tokenizer_with_ids_that_it_does_not_have(tmp_path: Path) -> None:
         fingerprint = staticmethod(BYTES.fingerprint)
 
     said = refusal(lambda: build_records(tmp_path / "s", pairs(60), Wrong(), 0.2))
-    assert "which its vocabulary of 9 does not have" in said
+    assert "which is out of range (vocab size 9)" in said

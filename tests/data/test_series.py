@@ -54,7 +54,7 @@ def test_a_constant_series_goes_on() -> None:
         ([1, 2, 3], 0, "order must be at least 1"),
         ([[1, 2], [3, 4]], 1, "not 2-dimensional"),
         ([1, float("nan"), 3], 1, "must be finite"),
-        (["one", "two"], 1, "numbers only"),
+        (["one", "two"], 1, "only numbers"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(series: Any, order: int, message: str) -> None:

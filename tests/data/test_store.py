@@ -350,7 +350,7 @@ def test_batches_are_bounded_and_progress_counts_bytes(tmp_path: Path, monkeypat
         (["long enough text"], Bytes(), 0.0, "between 0 and 1"),
         (["long enough text"], Bytes(), 1.0, "between 0 and 1"),
         (["one text", "two texts"], Bytes(end_of_text=None), 0.1, "no end-of-text token"),
-        (["long enough text"], Bytes(vocab_size=100), 0.2, "vocabulary of 100"),
+        (["long enough text"], Bytes(vocab_size=100), 0.2, "out of range (vocab size 100)"),
     ],
 )
 def test_what_cannot_be_built_is_refused(

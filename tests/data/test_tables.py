@@ -51,7 +51,7 @@ def test_json_is_read_as_lines_and_as_an_array(tmp_path: Path, name: str, mark: 
             '{\n "text": {"0": "a"}\n}',
             "settings or columns; write a line for each record (pandas: orient='records', lines=True)",
         ),
-        ('[{"text": "a"},\n {"text": "b",}]', ":2: not a line of JSON, nor of an array of objects: "),
+        ('[{"text": "a"},\n {"text": "b",}]', ":2: neither JSON lines nor a JSON array of objects: "),
         ('[{"text": "a"}, 3]', " item 2: not an object"),
         ('[{"text": "a", "text": "b"}]', "the key 'text' occurs twice"),
     ],

@@ -8,7 +8,7 @@ import pytest
 import heddle
 from heddle.config.tasks import ClassificationConfig
 from heddle.data.sources.examples import Example
-from heddle.data.unseen import describe_unseen, known_labels
+from heddle.data.unseen import describe_unseen, scorable_records
 from heddle.errors import HeddleError
 from tests.train.test_fit import LABELLED, LETTERS, QUIET, suited
 
@@ -18,19 +18,19 @@ def example(label: Any, origin: str = "a") -> Example:
 
 
 def test_what_is_known_of_labels() -> None:
-    found = known_labels([example("new"), example("a"), example("new")], ("a", "b"), "it", False)
+    found = scorable_records([example("new"), example("a"), example("new")], ("a", "b"), "it", False)
     assert ([each.label for each in found.examples], found.missed, found.unseen) == (["a"], [0], {"new": 2})
     tags = [example(("a", "new", "")), example(("new", "")), example(("", "b"))]
-    found = known_labels(tags, ("a", "b"), "it", False)
+    found = scorable_records(tags, ("a", "b"), "it", False)
     assert ([each.label for each in found.examples], found.unseen) == ([("a", "", ""), ("", "b")], {"new": 2})
     several = [example(("a", "new")), example(("new", "odd")), example(())]
-    found = known_labels(several, ("a", "b"), "it", True)
+    found = scorable_records(several, ("a", "b"), "it", True)
     assert ([each.label for each in found.examples], found.missed) == ([("a",), (), ()], [1, 2, 0])
     assert describe_unseen(found.unseen, True, "it") == (
         "counted as missed: 3 labels that it has not learned: 'new' (2), 'odd' (1)"
     )
     with pytest.raises(HeddleError, match=r"^b: it does not know the labels new, odd; it has learned a, b$"):
-        known_labels([example("new", "b"), example("odd", "c")], ("a", "b"), "it", False)
+        scorable_records([example("new", "b"), example("odd", "c")], ("a", "b"), "it", False)
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_fit_scores_what_a_model_has_learned_and_names_the_rest(
 
 
 def test_labels_to_learn_must_be_known() -> None:
-    with pytest.raises(HeddleError, match="the label 'new' is none of the training part's: a, b"):
+    with pytest.raises(HeddleError, match="the label 'new' is not in the training part, which has: a, b"):
         heddle.fit(suited(ClassificationConfig(), ("a", "b")), LETTERS, [*LABELLED, ("x", "new")], 2, "classification")

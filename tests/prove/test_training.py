@@ -88,7 +88,7 @@ def test_rows_that_ranks_cannot_divide_are_found(
 ) -> None:
     """Of a step with as many rows as a number of tokens has."""
     tried = training(name := "classes, encoder", stores("classes, encoder"))
-    reading = replace(tried.task.reading, batch_tokens=128)
+    reading = replace(tried.task.spec, batch_tokens=128)
     made = TrainingSubject(lambda: make_task(RUNS[name].task, reading), tried.model, 1e-7)
     assert check_law("batches", made).word == "EXACT"
     monkeypatch.setattr(Buckets, "capacity", lambda self, width: 3)

@@ -33,7 +33,7 @@ def test_micro_batches_are_rounded_up_and_a_source_has_no_targets(
 ) -> None:
     monkeypatch.setattr(need, "step_size", lambda task: StepSize(100, targets))
     model = SimpleNamespace(stacks=lambda: dict.fromkeys(range(stacks)))
-    task = acting(Task, shapes=lambda self: [(8, 16), (3, 64)], reading=SimpleNamespace(model=model))
+    task = acting(Task, shapes=lambda self: [(8, 16), (3, 64)], spec=SimpleNamespace(model=model))
     found = need.Need.of(task, TrainConfig(accumulate=3))
     assert found.shapes == ((3, 16), (1, 64))
     assert found.targets == pytest.approx(share)
@@ -57,7 +57,7 @@ def test_rows_that_cannot_fit_are_refused_before_a_step_is_read(
 ) -> None:
     """A task whose steps cannot be read; precisions are tried until one fits, and fewer rows are left to the whole account."""
     model = sized(1, vocab_size=16, dim=16)
-    task = acting(Task, shapes=lambda self: [(4 * rows, 64)], reading=SimpleNamespace(model=model))
+    task = acting(Task, shapes=lambda self: [(4 * rows, 64)], spec=SimpleNamespace(model=model))
     needs = {"fp32": 4 * GIB, "bf16": 3 * GIB}
     monkeypatch.setattr(need, "training_bytes", lambda model, rows, precision, *more: needs[precision])
     if not refused:

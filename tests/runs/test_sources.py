@@ -157,11 +157,11 @@ def test_files_of_a_folder_that_are_not_read_are_told(tmp_path: Path) -> None:
         (folder / name).write_text(text)
     told, _ = read({"sources": str(folder)}, "next_token", tmp_path / "store")
     assert told == [
-        "5 of 8 files of folders are of kinds that are not read from them: 2 .py, 1 no extension, 1 .pdf, 1 .json; name them by a "
-        f"pattern to read them, such as '{folder}/**/*.py'",
+        "5 of 8 files in folders have extensions that are not read: 2 .py, 1 no extension, 1 .pdf, 1 .json; to read them, name "
+        f"them by a pattern, such as '{folder}/**/*.py'",
         "3 documents, 0.0 MB",
     ]
-    with pytest.warns(UserWarning, match="5 of 8 files of folders"):
+    with pytest.warns(UserWarning, match="5 of 8 files in folders"):
         assert len(list(read_documents([folder]))) == 3
 
 

@@ -140,7 +140,7 @@ def test_a_flipped_bit_is_found(shared: Callable[..., list[str]], tmp_path: Path
     data = bytearray(file.read_bytes())
     data[5] ^= 4
     file.write_bytes(data)
-    assert f"{file}: damaged, not what was written" in refusal(lambda: shared("c"))
+    assert f"{file}: damaged, checksum mismatch" in refusal(lambda: shared("c"))
     for run in ("a", "b"):
         said = refusal(lambda run=run: Trainer(tmp_path / run))  # type: ignore[misc]
         assert f"{tmp_path / run / 'data' / 'validation.tokens'}: damaged" in said
@@ -250,7 +250,7 @@ class TestSeries:
         assert said.count(CUTTING) == 1
         assert [line.partition(" are not used: ")[2] for line in said if " are not used: " in line] == [
             f"{found[0].run / 'data'}: not a token store (meta.json: No such file or directory)",
-            f"{file}: damaged, not what was written; restore the file or train a new run",
+            f"{file}: damaged, checksum mismatch; restore the file or train a new run",
         ]
 
     def test_standard_input_is_read_once(

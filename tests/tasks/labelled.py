@@ -50,7 +50,7 @@ def model_for(config: Any, corpus: Corpus, stack: str = "encoder", **more: Any) 
     return ModelChoice.of(said).resolve(TOKENIZER.vocab_size, 1, 16, config, classes=corpus.classes)
 
 
-def reading(
+def spec_for(
     config: Any, kind: str, rows: int = 8, stack: str = "encoder", pairs: bool = False, **more: Any
 ) -> DataSpec:
     corpus = Corpus(records(kind, pairs=pairs), records(kind, 20, 7, pairs=pairs))

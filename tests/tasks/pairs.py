@@ -41,5 +41,5 @@ def task(
     """A task on some pairs, whose first twenty are held out too."""
     corpus = Corpus(pairs(300) if records is None else records, pairs(20, seed=1) if records is None else records)
     tokens, layout = said.pop("batch_tokens", None), said.pop("layout", "concatenate")
-    reading = DataSpec(corpus, MODELS[family], rows, 3, context, TOKENIZER, tokens, layout=layout)
-    return TranslationTask(TranslationConfig(**said), reading)
+    spec = DataSpec(corpus, MODELS[family], rows, 3, context, TOKENIZER, tokens, layout=layout)
+    return TranslationTask(TranslationConfig(**said), spec)

@@ -74,7 +74,7 @@ def test_only_answers_and_their_ends_are_predicted(tmp_path: Path) -> None:
     assert shown(batch.targets) == ["...bc|.....e|"[:12].replace("...bc|.....e", "...bc|....e|"), ".......i|..."]
     assert batch.layout.real.sum(1).tolist() == [12, 9]
     assert torch.equal(batch.weights, (batch.targets != IGNORED).float())
-    assert made.targets(made.reading.records(held_out=False)).tolist() == [5, 2]
+    assert made.targets(made.spec.records(held_out=False)).tolist() == [5, 2]
 
 
 def test_the_loss_is_the_plain_cross_entropy_of_answers(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_long_conversations_end_with_the_last_answer_that_fits(tmp_path: Path) -
     """The first is cut, the second has no answer that fits, the third has none at all, the fourth just fits."""
     talks = [talk("a", "b", "c", "d" * 20), talk("a" * 30, "b"), talk("a"), talk("a" * 5, "b" * 11)]
     made = task(tmp_path, talks, context=19)
-    records = made.reading.records(held_out=False)
+    records = made.spec.records(held_out=False)
     batch = made.batch(ExampleIndices(np.arange(4)))
     assert shown(batch.tokens)[0].rstrip("|") == "Ua|Ab"
     assert shown(batch.targets)[3].strip(".") == "b" * 11 + "|"

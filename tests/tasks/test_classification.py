@@ -21,18 +21,18 @@ from heddle.tasks.confusion import class_counts, class_metrics
 from heddle.tasks.framing import Frame
 from heddle.text import train_tokenizer
 from heddle.train import evaluate
-from tests.tasks.labelled import CLS, NAMES, SEP, TOKENIZER, model_for, reading, records
+from tests.tasks.labelled import CLS, NAMES, SEP, TOKENIZER, model_for, records, spec_for
 
 CONFIG = ClassificationConfig()
 
 
 def task(config: ClassificationConfig = CONFIG, **more: Any) -> ClassificationTask:
-    return ClassificationTask(config, reading(config, "class", **more))
+    return ClassificationTask(config, spec_for(config, "class", **more))
 
 
 def test_a_row_is_a_text_between_its_marks() -> None:
     made = task()
-    there = made.reading.records(held_out=False)
+    there = made.spec.records(held_out=False)
     batch = made.batch(ExampleIndices(np.array([3, EMPTY, 5])))
     for row, record in ((0, 3), (2, 5)):
         ids = [CLS, *there.columns["text"][record].tolist(), SEP]
@@ -46,7 +46,7 @@ def test_a_row_is_a_text_between_its_marks() -> None:
 
 def test_a_pair_has_types_where_the_model_has() -> None:
     made = task(pairs=True, encoder={"entry": {"types": 2}}, context=32)
-    there = made.reading.records(held_out=False)
+    there = made.spec.records(held_out=False)
     batch = made.batch(ExampleIndices(np.array([4, 9])))
     assert batch.types is not None
     for row, record in enumerate((4, 9)):
@@ -71,7 +71,7 @@ def test_the_longer_text_of_a_pair_loses_its_end(lengths: tuple[int, int], kept:
 
 def test_long_texts_are_cropped_and_told() -> None:
     made = task(context=6)
-    there = made.reading.records(held_out=False)
+    there = made.spec.records(held_out=False)
     long = there.columns["text"].lengths > 4
     assert made.remarks() == [
         f"{long.mean():.1%} of the training texts are longer than context = 6: they lose their ends"
@@ -112,11 +112,11 @@ def test_other_tokenizers_have_other_marks() -> None:
 def test_class_weights_are_torchs(weights: Any) -> None:
     """The mean over the batch is torch's weighted mean; evaluation weighs nothing."""
     made = task(ClassificationConfig(class_weights=weights))
-    labels = made.reading.records(held_out=False).columns["label"].values
+    labels = made.spec.records(held_out=False).columns["label"].values
     counts = np.bincount(labels, minlength=3)
     wanted = {"balanced": 48 / (3 * counts)}.get(str(weights)) if weights == "balanced" else None
     wanted = np.array([1, 1, 3]) if isinstance(weights, dict) else np.array(weights) if wanted is None else wanted
-    model = build(made.reading.model)
+    model = build(made.spec.model)
     batch = made.batch(ExampleIndices(np.arange(12)))
     loss = made.objective(model)(batch)
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)
@@ -150,8 +150,8 @@ def test_what_is_counted_gives_the_measures_of_scikit_learn() -> None:
 
 def test_evaluation_counts_what_the_model_predicts() -> None:
     made = task()
-    model = build(made.reading.model)
-    there = made.reading.records(held_out=True)
+    model = build(made.spec.model)
+    there = made.spec.records(held_out=True)
     batch = made.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)
     scored = evaluate(model, made, rows=6)
@@ -176,7 +176,7 @@ def test_the_head_follows_the_data_and_the_stack(stack: str) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    given = reading(CONFIG, "class")
+    given = spec_for(CONFIG, "class")
     model = given.model
     with pytest.raises(HeddleError, match=r"the records have the classes cold, warm, hot, but the model has 2 of them"):
         ClassificationTask(CONFIG, replace(given, model=model.override({"head.classes": 2, "head.names": ()})))

@@ -48,14 +48,14 @@ def task(negatives: bool = False, count: int = 7, rows: int = 2, **said: Any) ->
         {"text": one, "pair": other, **({"negative": one[:2]} if negatives else {})} for one, other in WORDS[:count]
     ]
     records = records_of([Example(each, None, "") for each in texts], TOKENIZER)
-    reading = DataSpec(Corpus(records, records), CONFIG, rows, 3, tokenizer=TOKENIZER)
-    return ContrastiveTask(ContrastiveConfig(**{"group": 3, "temperature": 0.2, **said}), reading)
+    spec = DataSpec(Corpus(records, records), CONFIG, rows, 3, tokenizer=TOKENIZER)
+    return ContrastiveTask(ContrastiveConfig(**{"group": 3, "temperature": 0.2, **said}), spec)
 
 
 def vectors(made: ContrastiveTask, group: int) -> list[np.ndarray]:
     """The vectors of the texts of a held-out group, each computed alone, in fp64: [K N E]."""
     (records,) = made.rows(held_out=True).records(np.array([group]))
-    columns = made.reading.records(held_out=True).columns
+    columns = made.spec.records(held_out=True).columns
     found = []
     for name in made.names:
         rows = [torch.tensor([made.frame.alone(columns[name][record])]) for record in records.tolist()]
@@ -130,8 +130,8 @@ def test_equal_texts_are_no_negatives_of_each_other(negatives: bool) -> None:
     if negatives:
         rows = [(*row, near) for row, near in zip(rows, ["rot", "warm", "red", "cold", "warm", "rot"], strict=True)]
     records = records_of([Example(dict(zip(("text", "pair", "negative"), row)), None, "") for row in rows], TOKENIZER)  # noqa: B905
-    reading = DataSpec(Corpus(records, records), CONFIG, 1, 3, tokenizer=TOKENIZER)
-    made = ContrastiveTask(ContrastiveConfig(group=6, temperature=0.2), reading)
+    spec = DataSpec(Corpus(records, records), CONFIG, 1, 3, tokenizer=TOKENIZER)
+    made = ContrastiveTask(ContrastiveConfig(group=6, temperature=0.2), spec)
     batch = made.batch(ExampleIndices(np.arange(1), held_out=True))
     (order,) = made.rows(held_out=True).records(np.arange(1))
     nats = without_equals([rows[record] for record in order], vectors(made, 0), 0.2)
@@ -183,7 +183,7 @@ def test_micro_batches_change_nothing(accumulate: int) -> None:
 @pytest.mark.parametrize(("count", "size", "sizes"), [(7, 3, {3, 4}), (12, 3, {3}), (5, 8, {5}), (31, 16, {31})])
 def test_each_pair_is_in_one_group_of_an_epoch(count: int, size: int, sizes: set[int]) -> None:
     ones = np.ones(count, dtype=np.int64)
-    rows = GroupedRecords(task().reading, ones, ones, held_out=False, size=size)
+    rows = GroupedRecords(task().spec, ones, ones, held_out=False, size=size)
     epochs = [rows.records(np.arange(rows.groups) + epoch * rows.groups) for epoch in range(2)]
     for groups in epochs:
         assert sorted(np.concatenate(groups).tolist()) == list(range(count))
@@ -247,8 +247,8 @@ def test_a_run_is_resumed_shown_and_says_how_it_embeds(begun: Callable[..., Path
 def test_batch_counts_groups_and_batch_tokens_bound_them(begun: Callable[..., Path]) -> None:
     assert len(show_step(begun(batch=2), rows=9).rows) == 2
     ones = np.full(100, 10)
-    reading = DataSpec(task().reading.corpus, CONFIG, 1, batch_tokens=900, multiple=4)
-    rows = GroupedRecords(reading, ones, np.ones_like(ones), held_out=False, size=5)
+    spec = DataSpec(task().spec.corpus, CONFIG, 1, batch_tokens=900, multiple=4)
+    rows = GroupedRecords(spec, ones, np.ones_like(ones), held_out=False, size=5)
     assert (rows.groups, rows.rows, rows.steps_per_epoch) == (20, 16, 1.25)
     assert rows.remarks() == ["100 pairs in 20 groups of 5 or a little more; a step has 16 groups, about 800 tokens"]
 

@@ -73,8 +73,8 @@ def test_a_sentence_of_which_nothing_is_read_counts() -> None:
 ])  # fmt: skip
 def test_what_a_short_context_leaves_out_is_what_a_long_one_scores(name: str, tmp_path: Path) -> None:
     tried = training(name, store(name, tmp_path))
-    reading = tried.task.reading
-    short, long = (made(name, reading, context) for context in (9, LONG))
+    spec = tried.task.spec
+    short, long = (made(name, spec, context) for context in (9, LONG))
     scored = {
         task: sum(int((task.batch(each).weights > 0).sum()) for each in task.held_out(4).batches)
         for task in (short, long)
@@ -91,12 +91,12 @@ def test_what_a_short_context_leaves_out_is_what_a_long_one_scores(name: str, tm
     assert (found.shortened > 0) == (not name.startswith(("next token, r", "next token, p")))
 
 
-def made(name: str, reading: DataSpec, context: int) -> Any:
+def made(name: str, spec: DataSpec, context: int) -> Any:
     layout: TextLayout = RUNS[name].layout
-    model = reading.model.override({"context": context})
+    model = spec.model.override({"context": context})
     return make_task(
         RUNS[name].task,
-        replace(reading, model=model, layout=layout, corpus=Corpus(validation=reading.corpus.validation)),
+        replace(spec, model=model, layout=layout, corpus=Corpus(validation=spec.corpus.validation)),
     )
 
 

@@ -25,7 +25,7 @@ from heddle.nn import Layout
 from heddle.tasks import CrossEntropy, DataSpec, ExampleIndices, make_task
 from heddle.train import Optimizer, evaluate, train_step
 from heddle.weights import load
-from tests.tasks.labelled import TOKENIZER, reading, records
+from tests.tasks.labelled import TOKENIZER, records, spec_for
 
 TASKS: dict[str, Any] = {
     "class": ClassificationConfig(class_weights="balanced"),
@@ -64,8 +64,8 @@ def widened(batch: Batch, by: int) -> Batch:
 def test_only_the_records_decide_the_gradient(kind: str, stack: str) -> None:
     """Not how they are cut into micro-batches, their padding, their order, or rows without a record."""
     config = TASKS[kind]
-    task = make_task(config, reading(config, kind, stack=stack))
-    objective = task.objective(build(task.reading.model))
+    task = make_task(config, spec_for(config, kind, stack=stack))
+    objective = task.objective(build(task.spec.model))
     places = np.arange(8)
     whole = task.batch(ExampleIndices(places))
     wanted = gradients(objective, whole)
@@ -84,8 +84,8 @@ def test_only_the_records_decide_the_gradient(kind: str, stack: str) -> None:
 @kinds
 @pytest.mark.parametrize("count", [2, 4])
 def test_ranks_read_what_one_process_reads(kind: str, count: int) -> None:
-    task = make_task(TASKS[kind], reading(TASKS[kind], kind))
-    model = task.reading.model
+    task = make_task(TASKS[kind], spec_for(TASKS[kind], kind))
+    model = task.spec.model
     for step in (0, 5):
         examples = task.examples(step)
         whole = task.batch(examples)
@@ -99,17 +99,17 @@ def test_ranks_read_what_one_process_reads(kind: str, count: int) -> None:
 def test_what_is_reported_does_not_depend_on_what_is_minimised(terms: dict[str, float]) -> None:
     """A step and an evaluation report plain nats; the gradient is another."""
     config = ClassificationConfig()
-    task = make_task(config, reading(config, "class"))
+    task = make_task(config, spec_for(config, "class"))
     batch = task.batch(task.examples(0))
     found = []
     for said in ({}, terms):
-        model = build(task.reading.model)
+        model = build(task.spec.model)
         optimizer = Optimizer(model, TrainConfig(), 1e-3, "fp32")
         found.append(train_step(task.objective(model, **said), optimizer, batch, 2, 1.0, 0.0))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
     assert abs(found[0][1] - found[1][1]) > 1e-4 * found[0][1]
-    scores = evaluate(build(task.reading.model), task)
-    assert scores.loss == pytest.approx(evaluate(build(task.reading.model), task).loss)
+    scores = evaluate(build(task.spec.model), task)
+    assert scores.loss == pytest.approx(evaluate(build(task.spec.model), task).loss)
 
 
 BERT = transformers.BertConfig(

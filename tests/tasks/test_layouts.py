@@ -62,8 +62,8 @@ def documents(part: Part, started: bool = False) -> list[list[int]]:
 
 def task(layout: str, train: Part, held_out: Part | None = None, started: bool = False, **said: Any) -> Any:
     model = STARTED if started else MODEL
-    reading = DataSpec(Corpus(train, held_out), model, layout=layout, **{"rows": 4, "seed": 3, **said})  # type: ignore[arg-type]
-    return make_task(NextTokenConfig(), reading)
+    spec = DataSpec(Corpus(train, held_out), model, layout=layout, **{"rows": 4, "seed": 3, **said})  # type: ignore[arg-type]
+    return make_task(NextTokenConfig(), spec)
 
 
 def pairs(batch: Batch) -> list[tuple[int, int]]:
@@ -201,8 +201,8 @@ def test_masked_tokens_of_packed_documents() -> None:
     part = part_of([Document("warp and weft " * n, str(n)) for n in (1, 2, 3)], TOKENIZER)
     model = sized(1, vocab_size=TOKENIZER.vocab_size, context=32, dim=16, stacks=("encoder",))
     for layout in ("pack", "documents"):
-        reading = DataSpec(Corpus(part), model, rows=3, tokenizer=TOKENIZER, layout=layout)  # type: ignore[arg-type]
-        made = make_task(MaskedConfig(share=0.5), reading)
+        spec = DataSpec(Corpus(part), model, rows=3, tokenizer=TOKENIZER, layout=layout)  # type: ignore[arg-type]
+        made = make_task(MaskedConfig(share=0.5), spec)
         batch = made.batch(made.examples(0))
         there = torch.where(batch.targets == IGNORED, batch.tokens, batch.targets)
         read = sorted(there[batch.layout.real].tolist())
@@ -218,8 +218,8 @@ def test_masked_tokens_of_packed_documents() -> None:
 def test_the_global_batch_is_the_same_for_any_number_of_ranks(layout: str, kind: Any, count: int) -> None:
     part = part_of([Document("warp and weft, " * n, str(n)) for n in range(1, 30)], TOKENIZER)
     model = sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=16)
-    reading = DataSpec(Corpus(part), model, rows=16, seed=3, tokenizer=TOKENIZER, layout=layout)  # type: ignore[arg-type]
-    made = make_task(kind, reading)
+    spec = DataSpec(Corpus(part), model, rows=16, seed=3, tokenizer=TOKENIZER, layout=layout)  # type: ignore[arg-type]
+    made = make_task(kind, spec)
     for step in (0, 7):
         examples = made.examples(step)
         whole = made.batch(examples)
@@ -323,8 +323,8 @@ def test_bits_are_of_the_bytes_that_are_scored() -> None:
     held_out = part_of([Document(words[:n] + words, str(n)) for n in (5, 9, 20, 44)], tokenizer)
     model = sized(1, vocab_size=tokenizer.vocab_size, context=16, dim=16)
     for layout, kind in (("documents", Separate), ("pack", Packed)):
-        reading = DataSpec(Corpus(validation=held_out), model, tokenizer=tokenizer, layout=layout)  # type: ignore[arg-type]
-        made = make_task(NextTokenConfig(), reading)
+        spec = DataSpec(Corpus(validation=held_out), model, tokenizer=tokenizer, layout=layout)  # type: ignore[arg-type]
+        made = make_task(NextTokenConfig(), spec)
         assert isinstance(made, NextTokenTask)
         assert isinstance(made.rows, kind)
         result = evaluate(build(model), made, rows=3)

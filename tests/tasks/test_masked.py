@@ -44,7 +44,7 @@ def test_targets_are_the_hidden_tokens_and_nothing_else_changes() -> None:
     made = task(rows=200)
     examples = made.examples(0)
     batch = made.batch(examples)
-    text = made.reading.corpus.train.tokens.astype(np.int64)  # type: ignore[union-attr]
+    text = made.spec.corpus.train.tokens.astype(np.int64)  # type: ignore[union-attr]
     there = torch.tensor(np.stack([text[start : start + 32] for start in examples.places]))
     chosen = batch.targets != IGNORED
     assert torch.equal(batch.targets[chosen], there[chosen])
@@ -98,8 +98,8 @@ def test_whole_words(kind: str) -> None:
     sizes = {"bpe": 290, "wordpiece": 60, "unigram": 310}
     tokenizer = train_tokenizer(kind, [TEXT], sizes[kind], ("[MASK]",))
     ids = tokenizer.encode(TEXT)
-    reading = DataSpec(Corpus(part(ids)), MODEL, 50, tokenizer=tokenizer)
-    made = MaskedTask(MaskedConfig(whole_words=True, share=0.3), reading)
+    spec = DataSpec(Corpus(part(ids)), MODEL, 50, tokenizer=tokenizer)
+    made = MaskedTask(MaskedConfig(whole_words=True, share=0.3), spec)
     batch = made.batch(made.examples(0))
     continues = torch.from_numpy(continuing(tokenizer))
     there = torch.where(batch.targets == IGNORED, batch.tokens, batch.targets)

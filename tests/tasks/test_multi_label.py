@@ -18,14 +18,14 @@ from heddle.model.transformer import Transformer
 from heddle.tasks import ExampleIndices, MultiLabelTask
 from heddle.tasks.confusion import label_counts, label_metrics
 from heddle.train import evaluate
-from tests.tasks.labelled import TOKENIZER, reading
+from tests.tasks.labelled import TOKENIZER, spec_for
 
 CONFIG = MultiLabelConfig()
 WARM = {"warm": 2.0}
 
 
 def task(config: MultiLabelConfig = CONFIG, **head: float) -> MultiLabelTask:
-    made = reading(config, "labels", head=head) if head else reading(config, "labels")
+    made = spec_for(config, "labels", head=head) if head else spec_for(config, "labels")
     return MultiLabelTask(config, made)
 
 
@@ -38,8 +38,8 @@ def scores_of(model: Transformer, made: MultiLabelTask, batch: heddle.data.Batch
 def test_the_loss_is_the_mean_binary_cross_entropy(weights: Any) -> None:
     """With weights for having a label, which change what is minimised and not what is reported, as torch's `pos_weight`."""
     made = task(MultiLabelConfig(label_weights=weights))
-    model = build(made.reading.model, seed=3).double()
-    records = made.reading.records(held_out=False)
+    model = build(made.spec.model, seed=3).double()
+    records = made.spec.records(held_out=False)
     batch = made.batch(ExampleIndices(np.array([3, EMPTY, 8, 9, 11])))
     real = torch.tensor([True, False, True, True, True])
     assert torch.equal(batch.weights, real.float())
@@ -66,11 +66,11 @@ def test_the_loss_is_the_mean_binary_cross_entropy(weights: Any) -> None:
 @pytest.mark.parametrize("threshold", [0.5, 0.47, 0.9])
 def test_what_is_reported_is_what_scikit_learn_computes(threshold: float) -> None:
     made = task(threshold=threshold)
-    model = build(made.reading.model, seed=1)
+    model = build(made.spec.model, seed=1)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)
-    there = made.reading.records(held_out=True)
+    there = made.spec.records(held_out=True)
     batch = made.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     shares = scores_of(model, made, batch).sigmoid().detach().numpy()
     chosen, right = shares > threshold, batch.targets.numpy() > 0
@@ -140,13 +140,13 @@ def test_fit_learns_labels_that_do_not_exclude_each_other() -> None:
 
 def test_a_classifier_of_one_answer_and_one_of_several_are_not_taken_for_each_other() -> None:
     made = task()
-    one = build(made.reading.model.override({"head.several": False}))
+    one = build(made.spec.model.override({"head.several": False}))
     with pytest.raises(HeddleError, match="'multi_label_classification' needs a classifier with several = true"):
         made.objective(one)
     for terms in ({"label_smoothing": 0.1}, {"z_loss": 1e-4}):
         with pytest.raises(HeddleError, match="have no effect on the task 'multi_label_classification'"):
-            made.objective(build(made.reading.model), **terms)
-    before = {**made.reading.model.to_dict()["head"], "threshold": 0.3, "dense": True}
+            made.objective(build(made.spec.model), **terms)
+    before = {**made.spec.model.to_dict()["head"], "threshold": 0.3, "dense": True}
     back = ClassificationConfig().head_table(before, "encoder", ("a", "b"))
     assert ("several" in back, "threshold" in back, back["dense"]) == (False, False, True)
     assert CONFIG.head_table(before, "encoder", ("a", "b"))["threshold"] == 0.3
@@ -155,7 +155,7 @@ def test_a_classifier_of_one_answer_and_one_of_several_are_not_taken_for_each_ot
         ({"pooling": "none"}, "a token has one"),
     ):
         with pytest.raises(HeddleError, match=said):
-            TransformerConfig.of({**made.reading.model.to_dict(), "head": {**before, **head}})
+            TransformerConfig.of({**made.spec.model.to_dict(), "head": {**before, **head}})
     with pytest.raises(HeddleError, match=r"label_weights: 'hott' is not one of the classes cold, warm"):
         task(MultiLabelConfig(label_weights={"hott": 2.0}))
     with pytest.raises(HeddleError, match=r"separator = '\\|' has no effect with task.kind = 'classification'"):
@@ -174,7 +174,7 @@ def test_a_label_that_every_text_has_is_weighed_as_if_one_had_not() -> None:
 
 def test_shown_labels_are_those_above_the_threshold() -> None:
     made = task(threshold=0.9)
-    records = made.reading.records(held_out=False)
+    records = made.spec.records(held_out=False)
     right = made._listed(records.columns["label"][0].tolist())
     shown = made.format_prediction(records, 0, torch.tensor([2.0, 3.0]), TOKENIZER, 30)
     found = "warm"  # sigmoid(2) = 0.88, sigmoid(3) = 0.95

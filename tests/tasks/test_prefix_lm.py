@@ -185,25 +185,25 @@ def test_it_is_learned() -> None:
 
 def test_a_decoder_that_translates_may_read_its_source_both_ways() -> None:
     prefixed = MODELS["decoder"].override({"decoder.prefix": True})
-    reading = DataSpec(Corpus(of(("abc", "cba"), ("de", "e"))), prefixed, tokenizer=TOKENIZER)
-    made = TranslationTask(TranslationConfig(), reading)
+    spec = DataSpec(Corpus(of(("abc", "cba"), ("de", "e"))), prefixed, tokenizer=TOKENIZER)
+    made = TranslationTask(TranslationConfig(), spec)
     batch = made.batch(ExampleIndices(np.array([0, 1])))
     # abc>cba and de>e: three letters or two, and the boundary, which predicts the first letter of the target.
     assert batch.layout.sees_to.tolist() == [[3, 3, 3, 3, 4, 5, 6], [2, 2, 2, 3, 4, 5, 6]]
     assert (batch.targets != IGNORED).int().argmax(1).tolist() == [3, 2]
-    shared = TranslationTask(TranslationConfig(), replace(reading, layout="pack"))
+    shared = TranslationTask(TranslationConfig(), replace(spec, layout="pack"))
     packed = shared.batch(shared.examples(0)).layout
     alone = {4: [3, 3, 3, 3, 4, 5, 6], 3: [2, 2, 2, 3]}  # by the length of the prefix
     ends = [packed.sees_to[0, packed.segment[0] == number].tolist() for number in range(packed.documents)]
     assert sorted(ends) == sorted(alone.values())
     model = build(prefixed, seed=1, dtype=torch.float64).eval()
-    known = made.row(reading.records(held_out=False), 0).ids[:4].tolist()
-    answer = made.answer(model, made.row(reading.records(held_out=False), 0), 3)
+    known = made.row(spec.records(held_out=False), 0).ids[:4].tolist()
+    answer = made.answer(model, made.row(spec.records(held_out=False), 0), 3)
     for number, token in enumerate(answer):
         ids = torch.tensor([known + answer[:number]])
         whole = model(ids, Layout.whole(*ids.shape).prefixed(torch.tensor([[4]]))).hidden
         assert model.logits(whole)[0, -1].argmax() == token
     with pytest.raises(HeddleError, match=r"^source_loss predicts each token of the source from those before it"):
-        TranslationTask(TranslationConfig(source_loss=True), reading)
+        TranslationTask(TranslationConfig(source_loss=True), spec)
     with pytest.raises(HeddleError, match="the one it was made for"):
         made.objective(build(MODELS["decoder"], "meta"))

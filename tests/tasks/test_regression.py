@@ -15,16 +15,16 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.tasks import ExampleIndices, RegressionTask
 from heddle.train import evaluate
-from tests.tasks.labelled import TOKENIZER, reading
+from tests.tasks.labelled import TOKENIZER, spec_for
 
 CONFIG = RegressionConfig()
 
 
 def test_the_loss_is_the_mean_squared_error() -> None:
-    made = RegressionTask(CONFIG, reading(CONFIG, "number"))
-    assert (made.reading.model.head.classes, made.reading.model.head.names) == (1, ())
-    model = build(made.reading.model).double()
-    there = made.reading.records(held_out=False)
+    made = RegressionTask(CONFIG, spec_for(CONFIG, "number"))
+    assert (made.spec.model.head.classes, made.spec.model.head.names) == (1, ())
+    model = build(made.spec.model).double()
+    there = made.spec.records(held_out=False)
     batch = made.batch(ExampleIndices(np.array([3, EMPTY, 8, 9])))
     real = torch.tensor([True, False, True, True])
     assert batch.weights.tolist() == real.float().tolist()
@@ -42,9 +42,9 @@ def test_the_loss_is_the_mean_squared_error() -> None:
 
 
 def test_what_is_reported() -> None:
-    made = RegressionTask(CONFIG, reading(CONFIG, "number"))
-    model = build(made.reading.model, seed=1)
-    there = made.reading.records(held_out=True)
+    made = RegressionTask(CONFIG, spec_for(CONFIG, "number"))
+    model = build(made.spec.model, seed=1)
+    there = made.spec.records(held_out=True)
     batch = made.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)[:, 0]
     found, labels = scores.detach().numpy().astype(float), there.columns["label"].values
@@ -62,13 +62,13 @@ def test_the_correlation_of_numbers_far_from_zero_is_numpys() -> None:
     draw = np.random.default_rng(0)
     targets = (10_000 + draw.standard_normal(64)).astype(np.float32)
     found = (targets + 0.5 * draw.standard_normal(64)).astype(np.float32)
-    made = RegressionTask(CONFIG, reading(CONFIG, "number"))
+    made = RegressionTask(CONFIG, spec_for(CONFIG, "number"))
     batch = replace(
         made.batch(ExampleIndices(np.zeros(64, dtype=np.int64))),
         targets=torch.from_numpy(targets),
         weights=torch.ones(64),
     )
-    objective = made.objective(build(made.reading.model))
+    objective = made.objective(build(made.spec.model))
     objective._scores = lambda features: torch.from_numpy(found)  # type: ignore[method-assign]
     means = {name: float(each.sum()) / 64 for name, each in objective.counts(torch.empty(64, 8), batch).items()}
     wanted = np.corrcoef(found.astype(np.float64), targets.astype(np.float64))[0, 1]
@@ -76,7 +76,7 @@ def test_the_correlation_of_numbers_far_from_zero_is_numpys() -> None:
 
 
 def test_labels_far_from_a_new_model_are_told_and_wrong_ones_refused() -> None:
-    given = reading(CONFIG, "number")
+    given = spec_for(CONFIG, "number")
     columns = given.records(held_out=False).columns
 
     def labelled(values: list[float]) -> RegressionTask:

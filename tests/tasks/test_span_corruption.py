@@ -96,8 +96,8 @@ def test_an_example_is_corrupted_alike_in_any_batch_and_anew_in_each_epoch() -> 
 
 @pytest.mark.parametrize("length", [2, 31, 36, 37, 100, 300])
 def test_what_is_held_out_is_read_once_and_corrupted_the_same_every_time(length: int) -> None:
-    reading = DataSpec(Corpus(validation=part(range(length))), MODEL, seed=3, tokenizer=TOKENIZER)
-    made = SpanCorruptionTask(SpanCorruptionConfig(), reading)
+    spec = DataSpec(Corpus(validation=part(range(length))), MODEL, seed=3, tokenizer=TOKENIZER)
+    made = SpanCorruptionTask(SpanCorruptionConfig(), spec)
     chosen = made.held_out(4)
     places = [place for each in chosen.batches for start in each.places for place in range(start, start + each.length)]
     left = length % made.window == 1
@@ -133,9 +133,9 @@ def test_losses_are_those_of_transformers(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
     few = train_tokenizer("bytes", [], special=("<|endoftext|>", "<extra_id_0>"))
-    reading = DataSpec(Corpus(part([1] * 99)), MODEL, tokenizer=few)
+    spec = DataSpec(Corpus(part([1] * 99)), MODEL, tokenizer=few)
     with pytest.raises(HeddleError, match="context = 32 needs 2 sentinels, but the tokenizer has no <extra_id_1>"):
-        SpanCorruptionTask(SpanCorruptionConfig(), reading)
+        SpanCorruptionTask(SpanCorruptionConfig(), spec)
     with pytest.raises(HeddleError, match="context = 32 reads windows of 34 tokens, but training has 30 tokens"):
         task(ids=range(30))
     with pytest.raises(HeddleError, match="context = 2 holds no window: it must be at least 3"):

@@ -17,7 +17,7 @@ from heddle.model import build
 from heddle.tasks import DataSpec, ExampleIndices, TokenClassificationTask
 from heddle.tasks.spans import are_spans, span_f1, spans
 from heddle.train import evaluate
-from tests.tasks.labelled import CLS, SEP, TOKENIZER, model_for, reading
+from tests.tasks.labelled import CLS, SEP, TOKENIZER, model_for, spec_for
 
 CONFIG = TokenClassificationConfig()
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -115,9 +115,9 @@ def test_only_names_of_spans_are_spans() -> None:
 
 def test_evaluation_counts_words_and_spans() -> None:
     """Against all rows at once: torch's loss, the share of right words, and F1 = 2 · precision · recall / their sum."""
-    made = TokenClassificationTask(CONFIG, reading(CONFIG, "tags"))
-    model = build(made.reading.model, seed=3)
-    there = made.reading.records(held_out=True)
+    made = TokenClassificationTask(CONFIG, spec_for(CONFIG, "tags"))
+    model = build(made.spec.model, seed=3)
+    there = made.spec.records(held_out=True)
     batch = made.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)
     scored = evaluate(model, made, rows=6)
@@ -143,8 +143,8 @@ def test_evaluation_counts_words_and_spans() -> None:
 
 
 def test_a_head_with_one_score_per_text_is_refused() -> None:
-    made = TokenClassificationTask(CONFIG, reading(CONFIG, "tags"))
-    assert made.reading.model.head.pooling == "none"
-    pooled: Any = made.reading.model.override({"head.pooling": "first"})
+    made = TokenClassificationTask(CONFIG, spec_for(CONFIG, "tags"))
+    assert made.spec.model.head.pooling == "none"
+    pooled: Any = made.spec.model.override({"head.pooling": "first"})
     with pytest.raises(HeddleError, match=r"needs head.pooling = 'none', not head.pooling = 'first'"):
         made.objective(build(pooled))

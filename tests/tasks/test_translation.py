@@ -64,8 +64,8 @@ def test_a_decoder_reads_both_with_a_boundary_between(source_loss: bool, targets
 def test_published_ids_come_around_the_texts() -> None:
     """The id that an imported model's decoder starts with, the one that it must generate first, and its end."""
     ids = SpecialIds(end=(3, 4), decoder_start=5, forced_begin=6)
-    reading = DataSpec(Corpus(of(("abc", "c"))), MODELS["both"].model_copy(update={"ids": ids}), tokenizer=TOKENIZER)
-    batch = read(TranslationTask(TranslationConfig(), reading), 0)
+    spec = DataSpec(Corpus(of(("abc", "c"))), MODELS["both"].model_copy(update={"ids": ids}), tokenizer=TOKENIZER)
+    batch = read(TranslationTask(TranslationConfig(), spec), 0)
     assert batch.source is not None
     assert batch.source[0, -1] == 3
     assert batch.tokens.tolist() == [[5, 6, *TOKENIZER.encode("c")]]
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_cropped(
 ) -> None:
     """The source keeps at least half of a row that both share; and every row has the length that buckets were told."""
     made = task(family, of(pair), context=6)
-    batch, records = read(made, 0), made.reading.records(held_out=False)
+    batch, records = read(made, 0), made.spec.records(held_out=False)
     assert batch.source is None or text(batch.source) == [source]
     assert (text(batch.tokens), text(batch.targets)) == ([tokens], [targets])
     assert made.lengths(records).tolist() == [max(len(tokens), len(source))]
@@ -102,7 +102,7 @@ def test_lengths_and_targets_are_those_of_the_batches(family: str, said: dict[st
     if family == "both" and said:
         return
     made = task(family, pairs(200, longest=30), context=20, **said)
-    records = made.reading.records(held_out=False)
+    records = made.spec.records(held_out=False)
     batches = [read(made, place) for place in range(len(records))]
     widths = [max(batch.tokens.shape[1], 0 if batch.source is None else batch.source.shape[1]) for batch in batches]
     assert made.lengths(records).tolist() == widths
@@ -243,7 +243,7 @@ def test_a_toy_is_learned_and_shown(family: str) -> None:
 def test_an_answer_is_the_best_continuation(family: str) -> None:
     """The same ids as one pass after another over all that is there, without a cache."""
     made, model = task(family), build(MODELS[family], seed=5)
-    records = made.reading.records(held_out=True)
+    records = made.spec.records(held_out=True)
     for number in range(3):
         row = made.row(records, number)
         found = made.answer(model, row, 6)

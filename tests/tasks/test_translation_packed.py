@@ -49,8 +49,8 @@ def segments(batch: Batch) -> list[tuple[str, str]]:
 
 def alone(made: TranslationTask, number: int) -> Batch:
     """A record in a row of its own."""
-    reading = made.reading
-    other = task("decoder", reading.corpus.train, context=reading.context, source_loss=made.config.source_loss)
+    spec = made.spec
+    other = task("decoder", spec.corpus.train, context=spec.context, source_loss=made.config.source_loss)
     batch = other.batch(ExampleIndices(np.array([number])))
     assert batch.layout.documents == 1
     return batch
@@ -128,8 +128,8 @@ def test_packed_pairs_are_separate_pairs(name: str) -> None:
     """In fp32: loss and gradients are those of rows of their own, and another neighbour changes no bit of a pair's loss."""
     records = pairs(12)
     config = models()[name]
-    reading = DataSpec(Corpus(records, records), config, 4, 3, None, TOKENIZER, layout="pack")
-    made, model = TranslationTask(task("decoder").config, reading), build(config, seed=1).train()
+    spec = DataSpec(Corpus(records, records), config, 4, 3, None, TOKENIZER, layout="pack")
+    made, model = TranslationTask(task("decoder").config, spec), build(config, seed=1).train()
     examples = next(made.epoch(0))
     batch, numbers = made.batch(examples), made.places(examples)
     assert len(numbers) > 2 * len(batch.tokens)
@@ -231,8 +231,8 @@ def test_fit_packs_pairs() -> None:
     model = heddle.model_for("translation", TOKENIZER, depth=1, context=24, dim=16, family="decoder")
     history = heddle.fit(model, TOKENIZER, data, validation=data[:8], batch=2, **said)
     first = build(model.config, seed=0)
-    reading = DataSpec(Corpus(of(*data)), model.config, 2, 0, None, TOKENIZER, layout="pack")
-    made = TranslationTask(task("decoder").config, reading)
+    spec = DataSpec(Corpus(of(*data)), model.config, 2, 0, None, TOKENIZER, layout="pack")
+    made = TranslationTask(task("decoder").config, spec)
     loss = made.objective(first)(made.batch(made.examples(0)))
     assert history.losses[0] == pytest.approx((loss.total / loss.count).item(), rel=1e-5)
     assert history.evaluation is not None

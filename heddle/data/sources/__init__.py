@@ -1,9 +1,9 @@
-"""The user's files: which a source names, and the documents or records in them.
+"""Reading the user's files as documents or records.
 
-- `notes`: how files are read (`Reader`), and what one reading leaves out and reports (`Notes`); `formats`: files that are not text.
-- `files`: the files that a source names; `tables`: their rows if they have columns; `arrow`: parquet, arrow and datasets.
+- `notes`: how files are read (`Reader`), and what one pass leaves out and reports (`Notes`); `formats`: files that are not text.
+- `files`: the files of a source; `tables`: rows of files with columns; `arrow`: parquet, arrow and datasets.
 - `documents`: files, folders and globs to documents; `examples`: to records, `values`: their fields.
-- `lint`: what goes wrong in practice, by file and line.
+- `lint`: common problems in data, by file and line.
 """
 
 __all__: list[str] = []

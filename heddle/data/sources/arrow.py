@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, and the datasets of Hugging Face that consist of them; needs the packages pyarrow and datasets."""
+"""Parquet and Arrow files, and Hugging Face datasets made of them; needs the packages pyarrow and datasets."""
 
 import json
 import os
@@ -24,7 +24,7 @@ _ROWS = 1024  # rows in memory at once
 
 
 def arrow_rows(file: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet or Arrow file, by column. The numbers of classes are given their names, if the file has them.
+    """The rows of a Parquet or Arrow file, by column. Class numbers become names if the file has the names.
 
     Raises:
         HeddleError: pyarrow is missing.
@@ -54,17 +54,17 @@ def arrow_rows(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
-    """The names of the classes of each column that has them, from what the library datasets writes into a file."""
+    """The class names by column, from the metadata that the library datasets writes into a file."""
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
     except (TypeError, KeyError, ValueError):
         return {}
-    found = {}
+    names_by_column = {}
     for column, feature in features.items():
-        inner = feature.get("feature", feature) if isinstance(feature, Mapping) else {}
-        if isinstance(inner, Mapping) and inner.get("_type") == "ClassLabel":
-            found[column] = list(inner["names"])
-    return found
+        item_feature = feature.get("feature", feature) if isinstance(feature, Mapping) else {}
+        if isinstance(item_feature, Mapping) and item_feature.get("_type") == "ClassLabel":
+            names_by_column[column] = list(item_feature["names"])
+    return names_by_column
 
 
 def _named(batch: Any, names: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
@@ -75,21 +75,21 @@ def _named(batch: Any, names: Mapping[str, list[str]]) -> Iterator[dict[str, Any
 
 
 def named_class(value: Any, classes: Sequence[str]) -> Any:
-    """The name of a class that is a number, or of each in a list; None for -1 and None, which mean that there is none."""
+    """The name of a numbered class, or of each in a list; None for -1 and None, which mean that there is no label."""
     if isinstance(value, list):
         return [named_class(each, classes) for each in value]
     return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else None
 
 
 def is_dataset(source: str | Path) -> bool:
-    """Whether a source is a dataset by name, or a folder that `save_to_disk` wrote."""
+    """Whether a source is the name of a dataset, or a folder written by `save_to_disk`."""
     return str(source).startswith(HUB) or any(
         (Path(source).expanduser() / name).is_file() for name in (_SPLITS, _STATE)
     )
 
 
 def splits_of(source: str | Path) -> dict[str, list[Path]]:
-    """The Arrow files of each split of a dataset; one without splits has `train`.
+    """The Arrow files of each split of a dataset; a dataset without splits has `train`.
 
     Raises:
         HeddleError: the library datasets is missing, or there is no such dataset, or no network.
@@ -108,12 +108,12 @@ def dataset_files(source: str | Path) -> list[Path]:
     Raises:
         HeddleError: there is no such split.
     """
-    name, _, split = str(source).partition("#")
-    splits, wanted = splits_of(name), split or "train"
-    if wanted not in splits:
-        there = ", ".join(splits)
-        raise HeddleError(f"{name} has no split {wanted!r}; there are: {there}.{did_you_mean(wanted, splits)}")
-    return splits[wanted]
+    name, _, chosen = str(source).partition("#")
+    splits, split = splits_of(name), chosen or "train"
+    if split not in splits:
+        available = ", ".join(splits)
+        raise HeddleError(f"{name} has no split {split!r}; there are: {available}.{did_you_mean(split, splits)}")
+    return splits[split]
 
 
 def _saved(folder: Path) -> list[Path]:
@@ -128,11 +128,11 @@ def _read(file: Path, key: str) -> Any:
 
 
 def _from_hub(name: str) -> dict[str, list[Path]]:
-    """Download a dataset by its name, or find it where it was downloaded before."""
+    """Download a dataset by name, or find it in the cache."""
     path, _, config = name.partition(":")
     if "datasets" not in sys.modules and find_spec("datasets") is None:
         raise _missing("datasets", HUB + name)
-    # The library retries for half a minute before it says that there is no network.
+    # Without a network, the library retries for half a minute before it fails.
     online = _online()
     if not online and "datasets" not in sys.modules:
         os.environ["HF_HUB_OFFLINE"] = "1"
@@ -141,16 +141,16 @@ def _from_hub(name: str) -> dict[str, list[Path]]:
     try:
         if not online and not library.config.HF_HUB_OFFLINE:
             raise ConnectionError("no network")
-        found = library.load_dataset(path, config or None)
+        splits = library.load_dataset(path, config or None)
     except Exception as error:  # the library raises many kinds
-        said = " ".join(str(error).split()) or type(error).__name__
-        reason = said if online else "the hub cannot be reached, and it was not downloaded before"
+        message = " ".join(str(error).split()) or type(error).__name__
+        reason = message if online else "the hub cannot be reached, and it was not downloaded before"
         raise HeddleError(f"{HUB}{name}: {reason}") from error
-    return {split: [Path(each["filename"]) for each in part.cache_files] for split, part in found.items()}
+    return {split: [Path(each["filename"]) for each in part.cache_files] for split, part in splits.items()}
 
 
 def _online() -> bool:
-    """Whether the hub answers. Behind a proxy, nobody knows before trying."""
+    """Whether the hub can be reached. Behind a proxy, only a real request can tell, so the answer is True."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return False
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
@@ -164,10 +164,10 @@ def _online() -> bool:
 
 
 def package(name: str, what: str | Path) -> Any:
-    """A package that is not always installed.
+    """Import an optional package.
 
     Raises:
-        HeddleError: it is not.
+        HeddleError: it is not installed.
     """
     try:
         return import_module(name)

@@ -1,4 +1,4 @@
-"""Text in: files, folders and globs become documents, in an order that is the same on every machine."""
+"""Reading files, folders and globs as documents, in the same order on every machine."""
 
 import hashlib
 import sysconfig
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heddle.checks import SOME, checked
-from heddle.data.sources.files import LOOK, TABLES, TEXTS, find_files, kind_of, looks_like_json, read_text, walk
+from heddle.data.sources.files import PEEK_BYTES, TABLES, TEXTS, find_files, kind_of, looks_like_json, read_text, walk
 from heddle.data.sources.notes import Reader
 from heddle.data.sources.tables import read_rows
 from heddle.display import displayed
 from heddle.errors import HeddleError
 
 KNOWN = (*TEXTS, *TABLES)
-"""The extensions that are read from a folder, each also compressed. A file named directly or by a glob may have any."""
+"""The extensions that are read from a folder, each also compressed. A file named directly or by a glob may have any extension."""
 
-TEXT = "text"  # the column of tables that holds the text by default
+TEXT = "text"  # the default column of a table's text
 
 # Tests, vendored packages and editors are half of the library, and some are deliberately not UTF-8.
 NOT_LIBRARY = frozenset(
@@ -31,7 +31,7 @@ class Document:
     """One text and its origin: a path, or ``path:line`` for a row of a table.
 
     Attributes:
-        part: `train` or `validation`, if the user said which part it is for.
+        part: `train` or `validation`, if the user assigned it to a part.
     """
 
     text: str
@@ -42,10 +42,10 @@ class Document:
 @displayed()
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a list of sources holds.
+    """Counts and fingerprint of a list of sources.
 
     Attributes:
-        documents: how many.
+        documents: number of documents.
         bytes: UTF-8 bytes of their text.
         sha256: SHA-256 of the documents' digests, in order.
         squares: sum of each document's squared bytes: bytes² / squares documents of equal size would vary as much.
@@ -60,7 +60,7 @@ class Description:
 
 
 def held_out(digest: bytes, validation: float) -> bool:
-    """Whether a document's SHA-256, and so its content alone, puts it into the validation part."""
+    """Whether a document's SHA-256, and so only its content, assigns it to the validation part."""
     return int.from_bytes(digest[:8], "big") < int(validation * 2**64)
 
 
@@ -75,13 +75,13 @@ class TextStats:
 
     def add(self, data: bytes) -> bytes:
         """Count one document's UTF-8 bytes and return its SHA-256 digest."""
-        own = hashlib.sha256(data).digest()
+        digest = hashlib.sha256(data).digest()
         self._documents += 1
         self.bytes += len(data)
         self._squares += len(data) ** 2
-        self._hashed += len(data) if held_out(own, self._validation) else 0
-        self._digest.update(own)
-        return own
+        self._hashed += len(data) if held_out(digest, self._validation) else 0
+        self._digest.update(digest)
+        return digest
 
     def description(self) -> Description:
         return Description(self._documents, self.bytes, self._digest.hexdigest(), self._squares, self._hashed)
@@ -97,62 +97,63 @@ def read_documents(sources: Sequence[str | Path], text: str = TEXT, reader: Read
     Empty texts are skipped, but a file named directly must not be empty.
 
     Args:
-        text: the column of tables that holds the text.
-        reader: how files are read, what to do with what is malformed, and where the files that are not read are counted; without,
-            a warning says what a folder has that is not read.
+        text: the column of a table's text.
+        reader: how files are read, whether malformed items are skipped, and where skipped files are counted; without it, a warning
+            lists the files of a folder that are not read.
 
     Raises:
-        HeddleError: a source is missing or empty, or there is no table although a column is named.
-        MalformedError: something is binary, in another encoding or damaged, or a table has no such column.
+        HeddleError: a source is missing or empty, or `text` names a column but no source is a table.
+        MalformedError: a file is binary, in another encoding or damaged, or a table has no such column.
     """
-    warns, tables, reader = reader is None, text == TEXT, reader or Reader()
+    emit_warnings, tables, reader = reader is None, text == TEXT, reader or Reader()
     for source in sources:
-        files, named = find_files(source, KNOWN, reader.notes)
-        found, start = False, reader.notes.malformed
+        files, is_file = find_files(source, KNOWN, reader.notes)
+        any_document, malformed_at_start = False, reader.notes.malformed
         for file in files:
             tables = tables or kind_of(file) in TABLES
-            some, before = False, reader.notes.malformed
+            any_in_file, malformed_before = False, reader.notes.malformed
             for document in _read_file(file, text, reader):
-                found = some = True
+                any_document = any_in_file = True
                 yield document
-            if not some and reader.notes.malformed == before:
+            if not any_in_file and reader.notes.malformed == malformed_before:
                 reader.notes.add("empty file", str(file), "files have no text", "they are left out", left_out=False)
-        if not found and reader.notes.malformed == start:
-            raise HeddleError(f"{source}: {'the file is empty' if named else 'every file there is empty'}")
+        if not any_document and reader.notes.malformed == malformed_at_start:
+            raise HeddleError(f"{source}: {'the file is empty' if is_file else 'every file there is empty'}")
     if not tables:
         raise HeddleError(
             f"text = {text!r} names a column, but no source is a table ({', '.join(TABLES)}); leave it out"
         )
-    for line in reader.notes.lines() if warns else ():
+    for line in reader.notes.lines() if emit_warnings else ():
         warnings.warn(line, stacklevel=2)
 
 
 @checked(sources=SOME)
 def describe(
-    sources: Sequence[str | Path], tally: TextStats | None = None, text: str = TEXT, reader: Reader | None = None
+    sources: Sequence[str | Path], stats: TextStats | None = None, text: str = TEXT, reader: Reader | None = None
 ) -> Description:
-    """Count the documents and bytes of ``sources`` and fingerprint them in one pass; pass a ``tally`` to watch progress.
+    """Count the documents and bytes of ``sources`` and fingerprint them in one pass.
 
     Args:
-        text: the column of tables that holds the text.
+        stats: updated with each document, to watch progress.
+        text: the column of a table's text.
         reader: as in `read_documents`.
     """
-    return describe_documents(read_documents(sources, text, reader), tally or TextStats())
+    return describe_documents(read_documents(sources, text, reader), stats or TextStats())
 
 
-def describe_documents(documents: Iterable[Document], tally: TextStats) -> Description:
+def describe_documents(documents: Iterable[Document], stats: TextStats) -> Description:
     """Count and fingerprint documents in one pass."""
     for document in documents:
         if document.text:
-            tally.add(document.text.encode())
-    return tally.description()
+            stats.add(document.text.encode())
+    return stats.description()
 
 
 def python_library() -> list[Path]:
-    """The Python standard library's sources on this machine: ``.py`` files, sorted by their path inside it.
+    """The sources of this machine's Python standard library: ``.py`` files, sorted by their path inside it.
 
-    Excluded are installed packages, test suites, IDLE, lib2to3, turtledemo, files that the build generated for this machine,
-    and empty files. The same Python release gives the same list.
+    Installed packages, test suites, IDLE, lib2to3, turtledemo, files that the build generated for this machine, and empty files
+    are excluded. The same Python release gives the same list.
     """
     root = Path(sysconfig.get_path("stdlib"))
     files = [
@@ -172,13 +173,13 @@ def python_library() -> list[Path]:
 
 def _read_file(file: Path, text: str, reader: Reader) -> Iterator[Document]:
     if kind_of(file) in TABLES:
-        rows = reader.each(read_rows(file, reader), lambda row: Document(row.text(text), row.origin))
+        rows = reader.parse_each(read_rows(file, reader), lambda row: Document(row.text(text), row.origin))
         yield from (document for document in rows if document.text)
         return
-    with reader.file():
-        if whole := read_text(file, reader.encoding):
+    with reader.skip_malformed():
+        if content := read_text(file, reader.encoding):
             reader.notes.read += 1
-            if looks_like_json(whole[:LOOK]):
-                reader.notes.add("JSON as text", str(file), "files look like records in JSON, but are read as text",
-                                 "end their names in .jsonl to read their columns", left_out=False)  # fmt: skip
-            yield Document(whole, str(file))
+            if looks_like_json(content[:PEEK_BYTES]):
+                reader.notes.add("JSON as text", str(file), "files look like JSON records, but are read as text",
+                                 "rename them to .jsonl to read their columns", left_out=False)  # fmt: skip
+            yield Document(content, str(file))

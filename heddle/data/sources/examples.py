@@ -1,4 +1,4 @@
-"""The user's records before they are tokenised: rows of tables, lines of parallel files, labelled folders, tagged words."""
+"""Reading records of text: rows of tables, lines of parallel files, labelled folders, tagged words."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from heddle.errors import HeddleError, pluralize
 from heddle.text.chat_template import checked_messages
 
 TAGGED = (".conll", ".conllu", ".bio", ".iob", ".iob2")
-"""The extensions of files with a word and its tag per line that are read from folders."""
+"""The extensions, in folders, of files with a word and its tag per line."""
 LABEL, MESSAGES = "label", "messages"
-NO_LABEL = "unlabelled"  # what is left out because the user said that its label means none
+NO_LABEL = "unlabelled"  # kind of records left out because the settings list their label as meaning no label
 NO_TAG = "unlabelled words"
 
 
@@ -32,10 +32,10 @@ class Example:
 
     Attributes:
         texts: by field: a text, or its words if each has a label, or the contents of a conversation's messages.
-        label: a class or a number as written, or several classes, or a class per word, which is empty if the word has none, or a
-            role per message; None: there are no labels.
+        label: a class or a number as written, or several classes, or a class per word ("" for a word without one), or a role per
+            message; None: there are no labels.
         origin: where it was read: a path, or `path:line`.
-        part: `train` or `validation`, if the user said which part it is for.
+        part: `train` or `validation`, if the user assigned it to a part.
     """
 
     texts: Mapping[str, str | tuple[str, ...]]
@@ -45,12 +45,12 @@ class Example:
 
     @property
     def empty(self) -> bool:
-        """Whether one of its texts has nothing but blanks."""
+        """Whether one of its texts is empty or only whitespace."""
         parts = [text if isinstance(text, tuple) else (text,) for text in self.texts.values()]
         return not all(any(part.strip() for part in text) for text in parts)
 
     def written(self) -> list[str]:
-        """Each text as a reader would see it: words with blanks between them."""
+        """Each text as a string, with words joined by spaces."""
         return [" ".join(text) if isinstance(text, tuple) else text for text in self.texts.values()]
 
 
@@ -65,33 +65,34 @@ def read_examples(
 ) -> Iterator[Example]:
     """Read every record of `sources`, in the order of `heddle.data.read_documents`.
 
-    Tables (see `heddle.data.sources.tables`) have a record per row. Other files are read by what the fields are:
+    Tables (see `heddle.data.sources.tables`) have a record per row. How other files are read depends on the fields:
 
-    - `source` and `target`: pairs of parallel files, line i of one with line i of the other. `columns` names their extensions,
-      such as `en` and `de` for `train.en` and `train.de`; without, there are two files, and the first is the source.
+    - `source` and `target`: pairs of parallel files, line i of one with line i of the other. `columns` has their extensions, such
+      as `en` and `de` for `train.en` and `train.de`; without it, there are two files, and the first is the source.
     - `text` and `label`: a text per file; its label is the name of the folder that it is in, which has no such folder below it.
     - with `labels="tokens"`: CoNLL's columns, a word and its tag per line, a blank line after each sentence. The first column
-      is the word and the last the tag, unless `columns` has their numbers, from 1. Tabs or blanks separate columns; a no-break
-      space and other blanks of Unicode belong to words. A line that begins with # and has not the columns of the file is a comment.
+      is the word and the last the tag, unless `columns` has their numbers, from 1. Tabs or spaces separate columns; a no-break
+      space and other Unicode whitespace belong to words. A line that begins with # is a comment unless it has as many columns as
+      the file.
 
     Args:
-        fields: what a record has, such as `("source", "target")` or `("text", "label")`.
-        columns: the name of the column of a field, if it is not the field's own.
-        labels: what the label is.
-        separator: what stands between several labels in one cell.
-        reader: how files are read, what to do with what is malformed, and where what is left out is counted; without, a warning
-            says what a folder has that is not read.
+        fields: fields of a record, such as `("source", "target")` or `("text", "label")`.
+        columns: by field, the name of its column, where it differs from the field's name.
+        labels: kind of the labels.
+        separator: separates several labels in a cell.
+        reader: how files are read, whether malformed items are skipped, and where they are counted; without it, a warning lists the
+            files of a folder that are not read.
 
     Raises:
         HeddleError: a source cannot be read, or has no records.
-        MalformedError: a row has no such column or something else in it, or parallel files have different numbers of lines.
+        MalformedError: a row lacks a column or has a wrong value in it, or parallel files have different numbers of lines.
     """
-    warns, columns, reader = reader is None, dict(columns or {}), reader or Reader()
+    emit_warnings, columns, reader = reader is None, dict(columns or {}), reader or Reader()
     files = example_files(sources, fields, columns, labels, reader)
     examples: Iterator[Example]
     if kind_of(files[0]) in TABLES:
         rows = (row for file in files for row in read_rows(file, reader))
-        examples = reader.each(rows, lambda row: of_row(row, fields, columns, labels, separator))
+        examples = reader.parse_each(rows, lambda row: of_row(row, fields, columns, labels, separator))
     elif {"source", "target"} <= set(fields):
         examples = _parallel(files, columns, reader)
     elif labels == "tokens":
@@ -99,30 +100,32 @@ def read_examples(
     elif set(fields) == {"text", LABEL} and labels != "several":
         examples = _labelled(files, columns, reader)
     else:
-        raise HeddleError(f"{files[0]}: records of {', '.join(fields)} are read from tables only: {', '.join(TABLES)}")
-    some = False
+        raise HeddleError(
+            f"{files[0]}: records of {', '.join(fields)} can only be read from tables: {', '.join(TABLES)}"
+        )
+    any_example = False
     for example in examples:
-        some = True
+        any_example = True
         if (labelled := _labelled_part(example, labels, reader)) is not None:
             yield labelled
-    if not some and not reader.notes.left_out:
-        raise HeddleError(f"{', '.join(map(str, sources))}: no records; every file there is empty")
-    for line in reader.notes.lines() if warns else ():
+    if not any_example and not reader.notes.left_out:
+        raise HeddleError(f"{', '.join(map(str, sources))}: no records; all files are empty")
+    for line in reader.notes.lines() if emit_warnings else ():
         warnings.warn(line, stacklevel=2)
 
 
 def _labelled_part(example: Example, labels: Labels, reader: Reader) -> Example | None:
-    """A record without the tags of words that mean that there is none; None if its label means that, or all of its tags."""
+    """Remove the tags that mean "no label" from a record; None if its label, or all of its tags, mean that."""
     all_labels = example.label if isinstance(example.label, tuple) and labels != "roles" else (example.label,)
-    none = next((each for each in all_labels if each and each in reader.unlabelled), None)
-    if none is None:
+    no_label = next((each for each in all_labels if each and each in reader.unlabelled), None)
+    if no_label is None:
         return example
     tags = tuple("" if tag in reader.unlabelled else str(tag) for tag in all_labels)
     if labels == "tokens" and any(tags):
-        message = f"sentences have words with the tag {none}, which says that they have none"
-        reader.notes.add(NO_TAG, example.origin, message, "these words are no targets", left_out=False)
+        message = f"sentences have words with the tag {no_label}, which means no label"
+        reader.notes.add(NO_TAG, example.origin, message, "these words are not targets", left_out=False)
         return replace(example, label=tags)
-    message = f"records have the label {none}, which says that they have none"
+    message = f"records have the label {no_label}, which means no label"
     reader.notes.add(NO_LABEL, example.origin, message, "they are left out")
     return None
 
@@ -137,32 +140,32 @@ def example_files(
     """The files that `read_examples` reads, in order.
 
     Raises:
-        HeddleError: there is none, or some are tables and some are not.
+        HeddleError: there are no files, or only some are tables.
     """
     pairs = {"source", "target"} <= set(fields)
-    known = (*TABLES, *(() if pairs else TAGGED if labels == "tokens" else TEXTS))
+    extensions = (*TABLES, *(() if pairs else TAGGED if labels == "tokens" else TEXTS))
     if pairs:
-        known += tuple(f".{columns[side]}".lower() for side in ("source", "target") if side in columns)
+        extensions += tuple(f".{columns[side]}".lower() for side in ("source", "target") if side in columns)
     files: list[Path] = []
     notes = (reader or Reader()).notes
     for source in sources:
-        found, named = find_files(source, known, notes)
-        tables = [file for file in found if kind_of(file) in TABLES]
-        if tables and not named:
-            notes.other_files(Path(source), [file for file in found if kind_of(file) not in TABLES])
-        files += found if named else tables or found
+        source_files, is_file = find_files(source, extensions, notes)
+        tables = [file for file in source_files if kind_of(file) in TABLES]
+        if tables and not is_file:
+            notes.other_files(Path(source), [file for file in source_files if kind_of(file) not in TABLES])
+        files += source_files if is_file else tables or source_files
     tables = [file for file in files if kind_of(file) in TABLES]
     if tables and len(tables) < len(files):
         other = next(file for file in files if kind_of(file) not in TABLES)
-        raise HeddleError(f"{other} is no table, but {tables[0]} is: give tables only, or none")
+        raise HeddleError(f"{other} is not a table, but {tables[0]} is: give only tables, or no tables")
     return files
 
 
 def check_folders(files: Sequence[Path], fields: Sequence[str], labels: Labels) -> None:
-    """Refuse texts to train on whose label is the name of the folder that all of them are in.
+    """Refuse training texts that all lie in one folder, and so have a single class.
 
     Raises:
-        HeddleError: they have a single class.
+        HeddleError: they do.
     """
     folders = {file.absolute().parent for file in files}
     if set(fields) == {"text", LABEL} and labels == "classes" and kind_of(files[0]) not in TABLES and len(folders) == 1:
@@ -175,7 +178,7 @@ def check_folders(files: Sequence[Path], fields: Sequence[str], labels: Labels) 
 def of_row(
     row: TableRow, fields: Sequence[str], columns: Mapping[str, str], labels: Labels, separator: str = SEPARATOR
 ) -> Example:
-    """A table's row as a record."""
+    """Convert a table's row to a record."""
     if labels == "roles":
         return _conversation(row, columns.get(MESSAGES, MESSAGES))
     values = {field: row.get(columns.get(field, field)) for field in fields if field != LABEL}
@@ -201,7 +204,6 @@ def of_row(
 
 
 def _conversation(row: TableRow, column: str) -> Example:
-    """The messages of a row."""
     if column == MESSAGES not in row.values and "conversations" in row.values:
         column = "conversations"  # ShareGPT's name
     value = row.get(column)
@@ -218,43 +220,45 @@ def _conversation(row: TableRow, column: str) -> Example:
 
 def _parallel(files: Sequence[Path], columns: Mapping[str, str], reader: Reader) -> Iterator[Example]:
     for pair in _pairs(files, columns):
-        with reader.file():
-            yield from reader.each(_line_pairs(*pair, reader), partial(_parallel_example, *pair, reader))
+        with reader.skip_malformed():
+            yield from reader.parse_each(_line_pairs(*pair, reader), partial(_parallel_example, *pair, reader))
 
 
 def _line_pairs(source: Path, target: Path, reader: Reader) -> Iterator[tuple[int, str, str]]:
     """The number of each line, from 1, and both lines."""
     missing = "\0missing"
     lines = zip_longest(*(raw_lines(file, reader.encoding) for file in (source, target)), fillvalue=missing)
-    for number, (one, other) in enumerate(lines, start=1):
-        if missing in (one, other):
+    for number, (source_line, target_line) in enumerate(lines, start=1):
+        if missing in (source_line, target_line):
             more = number + sum(1 for _ in lines)
-            long, short = (target, source) if one == missing else (source, target)
+            long, short = (target, source) if source_line == missing else (source, target)
             fault = (
                 f"has {pluralize(number - 1, 'line')}, but {long} has {more:,}: parallel files need equally many lines"
             )
             error = MalformedError("unequal lines", short, fault, doubtful=True)
             error.args = (f"{short} {fault}",)
             raise error
-        yield number, one, other
+        yield number, source_line, target_line
 
 
 def _parallel_example(source: Path, target: Path, reader: Reader, lines: tuple[int, str, str]) -> Example:
-    number, one, other = lines
-    check_line(one, f"{source}:{number}", reader.encoding)
-    check_line(other, f"{target}:{number}", reader.encoding)
-    return Example({"source": one.rstrip("\r\n"), "target": other.rstrip("\r\n")}, None, f"{source}:{number}")
+    number, source_line, target_line = lines
+    check_line(source_line, f"{source}:{number}", reader.encoding)
+    check_line(target_line, f"{target}:{number}", reader.encoding)
+    return Example(
+        {"source": source_line.rstrip("\r\n"), "target": target_line.rstrip("\r\n")}, None, f"{source}:{number}"
+    )
 
 
 def _pairs(files: Sequence[Path], columns: Mapping[str, str]) -> list[tuple[Path, Path]]:
-    """Which files are parallel."""
+    """Match parallel files."""
     sides = [columns[side] for side in ("source", "target") if side in columns]
     if not sides:
         if len(files) != 2:
-            there = ", ".join(map(str, files[:4])) + (", …" if len(files) > 4 else "")
+            names = ", ".join(map(str, files[:4])) + (", …" if len(files) > 4 else "")
             raise HeddleError(
-                f"two parallel files are needed, the source first, not {len(files)} ({there}); of more, name the extensions, "
-                "such as source=en target=de for train.en and train.de"
+                f"two parallel files are needed, the source first, not {len(files)} ({names}); for more files, set their "
+                "extensions, such as source=en target=de for train.en and train.de"
             )
         return [(files[0], files[1])]
     if len(sides) == 1:
@@ -262,18 +266,18 @@ def _pairs(files: Sequence[Path], columns: Mapping[str, str]) -> list[tuple[Path
     by_stem: dict[Path, dict[str, Path]] = {}
     for file in files:
         by_stem.setdefault(name_of(file).with_suffix(""), {})[name_of(file).suffix.removeprefix(".")] = file
-    for stem, found in by_stem.items():
+    for stem, by_side in by_stem.items():
         for side in sides:
-            if side not in found:
-                raise HeddleError(f"{stem}.{side} is missing: there is only {', '.join(map(str, found.values()))}")
-    return [(found[sides[0]], found[sides[1]]) for found in by_stem.values()]
+            if side not in by_side:
+                raise HeddleError(f"{stem}.{side} is missing: there is only {', '.join(map(str, by_side.values()))}")
+    return [(by_side[sides[0]], by_side[sides[1]]) for by_side in by_stem.values()]
 
 
 def _labelled(files: Sequence[Path], columns: Mapping[str, str], reader: Reader) -> Iterator[Example]:
     if columns:
         name, column = next(iter(columns.items()))
         raise HeddleError(
-            f"{name} = {column!r} names a column, but {files[0]} is no table: the label of a text is the name of its folder"
+            f"{name} = {column!r} names a column, but {files[0]} is not a table: the label of a text is the name of its folder"
         )
 
     above = {folder for file in files for folder in file.absolute().parent.parents}
@@ -281,21 +285,23 @@ def _labelled(files: Sequence[Path], columns: Mapping[str, str], reader: Reader)
     def example(file: Path) -> Example:
         folder = file.absolute().parent
         if folder in above:
-            fault = f"it lies beside folders, whose names are the labels of other texts, so {folder.name!r} is no label"
+            fault = (
+                f"it lies next to folders whose names are the labels of other texts, so {folder.name!r} is not a label"
+            )
             raise MalformedError("no label", file, fault, "move it into one of them, or leave it out")
         return Example({"text": read_text(file, reader.encoding)}, folder.name, str(file))
 
-    yield from reader.each(files, example)
+    yield from reader.parse_each(files, example)
 
 
 def _tagged(file: Path, columns: Mapping[str, str], reader: Reader) -> Iterator[Example]:
     """The sentences of a file of CoNLL's columns."""
     word_at, tag_at = (_number(columns.get(field), field) for field in ("text", LABEL))
     universal = kind_of(file) == ".conllu"
-    if universal:  # whose columns begin ID, FORM, LEMMA, UPOS
+    if universal:  # its columns begin with ID, FORM, LEMMA, UPOS
         word_at, tag_at = word_at or 2, tag_at or 4
     needed = max(word_at or 1, tag_at or 2)
-    with reader.file():
+    with reader.skip_malformed():
         width = _width(file, reader)
 
         def sentence(lines: Sequence[tuple[int, str]]) -> Example:
@@ -309,12 +315,12 @@ def _tagged(file: Path, columns: Mapping[str, str], reader: Reader) -> Iterator[
                         f"at least {needed} are needed" if len(cells) < needed else f"the first line has {width}"
                     )
                     raise MalformedError("wrong number of columns", f"{file}:{number}", fault)
-                # No tag ends in a no-break space, and a class of its own would not show.
+                # A no-break space at the end of a tag would make an invisible extra class.
                 words.append((cells[(word_at or 1) - 1], cells[-1 if tag_at is None else tag_at - 1].strip()))
             texts = {"text": tuple(word for word, _ in words)}
             return Example(texts, tuple(tag for _, tag in words), f"{file}:{lines[0][0]}")
 
-        yield from reader.each(_sentences(file, width, reader), sentence)
+        yield from reader.parse_each(_sentences(file, width, reader), sentence)
 
 
 def _sentences(file: Path, width: int, reader: Reader) -> Iterator[list[tuple[int, str]]]:
@@ -332,13 +338,13 @@ def _sentences(file: Path, width: int, reader: Reader) -> Iterator[list[tuple[in
 
 
 def _width(file: Path, reader: Reader) -> int:
-    """How many columns the first line has that is not a comment; a line that begins with # is one here."""
+    """How many columns the first line has, not counting lines that begin with #."""
     lines = (line for line in raw_lines(file, reader.encoding) if line.strip(BLANKS))
     return next((len(cells_of(line)) for line in lines if line[0] != "#" and not line.startswith("-DOCSTART-")), 0)
 
 
 def cells_of(line: str) -> Sequence[str]:
-    """The columns of a line: tabs separate them, or else blanks."""
+    """The columns of a line, separated by tabs, or by spaces if there are no tabs."""
     text = line.strip(BLANKS)
     return text.split("\t") if "\t" in text else split_words(text)
 
@@ -351,10 +357,10 @@ def _number(column: str | None, field: str) -> int | None:
 
 
 def as_number(example: Example) -> float:
-    """A label that is a number.
+    """A record's label as a number.
 
     Raises:
-        MalformedError: it is none, or not finite.
+        MalformedError: it is not a finite number.
     """
     try:
         number = float(str(example.label))

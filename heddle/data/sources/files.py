@@ -1,4 +1,4 @@
-"""Which files a source names, in an order that is the same on every machine, and what is in them: compressed or not, as text."""
+"""Finding the files of a source, in the same order on every machine, and reading them as text, compressed or not."""
 
 import bz2
 import codecs
@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from heddle.data.sources.arrow import ARROW, dataset_files, is_dataset
-from heddle.data.sources.formats import LOOK as LOOK
+from heddle.data.sources.formats import PEEK_BYTES as PEEK_BYTES
 from heddle.data.sources.formats import UTF16, not_text, utf16
 from heddle.data.sources.notes import MalformedError, Notes
 from heddle.errors import HeddleError
 
 TEXTS = (".txt", ".md")
-"""The extensions of texts that are read from a folder."""
+"""The extensions of text files that are read from a folder."""
 JSON = (".jsonl", ".ndjson", ".json")
 TABLES = (*JSON, ".csv", ".tsv", *ARROW)
 """The extensions of files with named columns."""
 STDIN = ("-", "/dev/stdin")
-UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that could not be decoded, as Python's surrogateescape has them
+UNDECODED = re.compile("[\udc80-\udcff]")  # undecodable bytes, as Python's surrogateescape represents them
 
 
 def _zstd(file: Path) -> Any:
@@ -42,7 +42,7 @@ def _zstd(file: Path) -> Any:
     return zstandard.open(file, "rb")
 
 
-# Formats of compression: how to open a file, and its name in words.
+# By extension of a compressed file: how to open it, and the name of its format.
 COMPRESSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ".gz": (gzip.open, "gzip"),
     ".bz2": (bz2.open, "bzip2"),
@@ -57,7 +57,7 @@ def name_of(file: Path) -> Path:
 
 
 def kind_of(file: Path) -> str:
-    """The extension that says how to read a file: `.jsonl` for `a.jsonl.gz`."""
+    """The extension that decides how a file is read: `.jsonl` for `a.jsonl.gz`."""
     return name_of(file).suffix.lower()
 
 
@@ -67,9 +67,9 @@ def find_files(source: str | Path, known: Collection[str], notes: Notes | None =
     Args:
         source: a file, a folder (searched recursively, hidden names left out), a glob, or a dataset of Hugging Face: `hf:NAME`,
             or a folder that `save_to_disk` wrote.
-        known: extensions, in lower case, to read from folders. A file named directly or by a glob may have any. A `.json` of a
-            folder is read if it has records, and not if it is one object, as settings are.
-        notes: where the other files of folders are counted.
+        known: extensions, in lower case, to read from folders. A file named directly or by a glob may have any. A `.json` file of a
+            folder is read if it has records, but not if it is a single object, as settings are.
+        notes: where skipped files are counted.
 
     Raises:
         HeddleError: there is no such file.
@@ -86,7 +86,7 @@ def find_files(source: str | Path, known: Collection[str], notes: Notes | None =
         raise HeddleError(f"{source}: no such file or folder")
     matches = [Path(match) for match in glob.glob(str(path), recursive=True)]
     files = {match for match in matches if match.is_file() or leads_nowhere(match)}
-    # "**" matches a folder and its content; for any other pattern, a matched folder means its files.
+    # "**" matches a folder and its content; with any other pattern, a matched folder stands for its files.
     if not files or "**" not in path.parts:
         files |= {file for match in matches if match.is_dir() for file in _known(match, known, notes)}
     if not files:
@@ -97,33 +97,33 @@ def find_files(source: str | Path, known: Collection[str], notes: Notes | None =
 def _folder(folder: Path, known: Collection[str], notes: Notes) -> list[Path]:
     files = _known(folder, known, notes)
     if not files:
-        there = f", but there are {notes.kinds()}" if notes.extensions else ""
+        others = f", but there are {notes.kinds()}" if notes.extensions else ""
         raise HeddleError(
-            f"{folder}: no text in this folder; looked for {', '.join(known)}, each also compressed{there}. "
+            f"{folder}: no text in this folder; looked for {', '.join(known)}, each also compressed{others}. "
             f"Name other files by a pattern, such as '{folder}/**/*{notes.pattern()}'"
         )
     return files
 
 
 def _known(folder: Path, known: Collection[str], notes: Notes) -> list[Path]:
-    """The files of a folder that are read; the others are counted."""
-    read: list[Path] = []
+    """The files of a folder that are read; skipped ones are counted."""
+    files: list[Path] = []
     others: list[Path] = []
     for file in walk(folder, frozenset({"__pycache__"})):
-        reads = kind_of(file) in known and (kind_of(file) != ".json" or has_records(file))
-        (read if reads else others).append(file)
-    notes.files += len(read) + len(others)
+        is_read = kind_of(file) in known and (kind_of(file) != ".json" or has_records(file))
+        (files if is_read else others).append(file)
+    notes.files += len(files) + len(others)
     notes.other_files(folder, others)
-    return read
+    return files
 
 
 def has_records(file: Path) -> bool:
     """Whether a file begins as an array of JSON objects, or as lines of them."""
     try:
         with open_file(file) as stream:
-            beginning = stream.read(LOOK).removeprefix(codecs.BOM_UTF8)
+            beginning = stream.read(PEEK_BYTES).removeprefix(codecs.BOM_UTF8)
     except HeddleError:
-        return True  # whoever reads it says what is wrong
+        return True  # reading it will raise the error
     return looks_like_json(beginning.decode(errors="replace"))
 
 
@@ -133,15 +133,15 @@ def looks_like_json(beginning: str) -> bool:
         return True
     first, _, rest = beginning.lstrip().partition("\n")
     try:
-        one = isinstance(json.loads(first), dict)
+        is_object = isinstance(json.loads(first), dict)
     except (ValueError, RecursionError):
-        # A line that is longer than what was read cannot be parsed.
-        return not rest and len(first) > LOOK // 2 and re.match(r"\{\s*\"", first) is not None
-    return one and rest.lstrip().startswith("{")
+        # A line longer than the beginning cannot be parsed.
+        return not rest and len(first) > PEEK_BYTES // 2 and re.match(r"\{\s*\"", first) is not None
+    return is_object and rest.lstrip().startswith("{")
 
 
 def walk(root: Path, leave_out: frozenset[str]) -> list[Path]:
-    """Regular files below `root`, and links to ones that are gone, sorted by path; without hidden names and linked folders."""
+    """Regular files and broken links below `root`, sorted by path; without hidden names and linked folders."""
     files = []
     for folder, folders, names in os.walk(root, onerror=_unreadable):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in leave_out]
@@ -150,7 +150,7 @@ def walk(root: Path, leave_out: frozenset[str]) -> list[Path]:
 
 
 def leads_nowhere(file: Path) -> bool:
-    """Whether a file is a link to one that is gone, which is not silently left out."""
+    """Whether a file is a broken link, which must not be skipped silently."""
     return file.is_symlink() and not file.exists()
 
 
@@ -160,23 +160,21 @@ def _unreadable(error: OSError) -> None:
 
 @contextmanager
 def open_file(file: Path) -> Iterator[io.BufferedReader]:
-    """A file's bytes, decompressed.
+    """Open a file for reading its bytes, decompressed.
 
     Raises:
         HeddleError: it cannot be read.
-        MalformedError: it is no text but something known, or its compressed data are damaged, here or in the block.
+        MalformedError: it has a known format that is not text, or its compressed data are damaged, which may show in the block.
     """
     if leads_nowhere(file):
-        raise MalformedError(
-            "broken link", file, "a link to a file that is not there", "remove it, or restore the file"
-        )
+        raise MalformedError("broken link", file, "a link to a missing file", "remove the link, or restore the file")
     if not file.is_file():
         raise HeddleError(f"{file}: not a regular file")
-    open_it, name = COMPRESSED.get(file.suffix.lower(), (lambda path: path.open("rb"), ""))
+    opener, name = COMPRESSED.get(file.suffix.lower(), (lambda path: path.open("rb"), ""))
     try:
-        with open_it(file) as opened, io.BufferedReader(opened, LOOK) as stream:
-            if (found := not_text(stream.peek(LOOK)[:LOOK], file)) is not None:
-                raise MalformedError("no text", file, f"this is {found[0]}", found[1])
+        with opener(file) as raw, io.BufferedReader(raw, PEEK_BYTES) as stream:
+            if (description := not_text(stream.peek(PEEK_BYTES)[:PEEK_BYTES], file)) is not None:
+                raise MalformedError("no text", file, f"this is {description[0]}", description[1])
             yield stream
     except EOFError as error:
         raise MalformedError(
@@ -195,14 +193,14 @@ def open_file(file: Path) -> Iterator[io.BufferedReader]:
 
 
 def decode(data: bytes, file: Path, offset: int, encoding: str = "utf-8") -> str:
-    """Text from bytes.
+    """Decode bytes of a file.
 
     Args:
         file: for the message.
         offset: where `data` starts in the decompressed file, for the message.
 
     Raises:
-        MalformedError: it is not in this encoding, or has a zero byte.
+        MalformedError: the bytes are not in this encoding, or have a zero byte.
     """
     if offset == 0:
         check_mark(data, file, encoding)
@@ -211,15 +209,15 @@ def decode(data: bytes, file: Path, offset: int, encoding: str = "utf-8") -> str
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        where = offset + error.start
+        position = offset + error.start
         raise MalformedError(
-            named(encoding), file, f"{named(encoding)} at byte {where} (0x{data[error.start]:02x})",
+            named(encoding), file, f"{named(encoding)} at byte {position} (0x{data[error.start]:02x})",
             "convert it with iconv, or name its encoding, such as encoding=cp1252",
         ) from error  # fmt: skip
 
 
 def named(encoding: str) -> str:
-    """What is wrong with bytes that are not in an encoding."""
+    """The fault of bytes that are not in an encoding."""
     return f"not {'UTF-8' if codecs.lookup(encoding).name == 'utf-8' else encoding}"
 
 
@@ -229,26 +227,29 @@ def wide(encoding: str) -> bool:
 
 
 def check_mark(beginning: bytes, file: Path, encoding: str) -> None:
-    """Refuse a file whose first bytes say that it has another encoding.
+    """Refuse a file whose first bytes show that it has another encoding.
 
     Raises:
         MalformedError: they do.
     """
-    if not wide(encoding) and utf16(beginning[:LOOK]):
+    if not wide(encoding) and utf16(beginning[:PEEK_BYTES]):
         raise MalformedError(UTF16[0], file, "this looks like UTF-16", UTF16[1])
     utf8 = codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
     if beginning.startswith(codecs.BOM_UTF8) and not utf8:
         raise MalformedError(
-            "other encoding", file, f"it begins with the mark of UTF-8, but encoding = {encoding!r}", "leave it out"
+            "other encoding",
+            file,
+            f"it begins with the mark of UTF-8, but encoding = {encoding!r}",
+            "leave encoding out",
         )
 
 
 def read_text(file: Path, encoding: str = "utf-8") -> str:
-    """The whole text of a file, byte for byte, without a byte order mark.
+    """The text of a file, byte for byte, without a byte order mark.
 
     Raises:
         HeddleError: it cannot be read.
-        MalformedError: it is no text in this encoding.
+        MalformedError: it is not text in this encoding.
     """
     with open_file(file) as stream:
         return decode(stream.read(), file, 0, encoding).removeprefix("\ufeff")
@@ -267,7 +268,7 @@ def read_lines(file: Path, encoding: str = "utf-8") -> Iterator[str]:
         return
     offset = 0
     with open_file(file) as stream:
-        check_mark(stream.peek(LOOK)[:LOOK], file, encoding)
+        check_mark(stream.peek(PEEK_BYTES)[:PEEK_BYTES], file, encoding)
         for data in stream:
             text = decode(data, file, offset, encoding)
             yield text.removeprefix("\ufeff") if offset == 0 else text
@@ -275,14 +276,14 @@ def read_lines(file: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 def raw_lines(file: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines as `read_lines` gives them, but what cannot be decoded is in them as lone surrogates, which `check_line` refuses.
+    """The lines as in `read_lines`, but with undecodable bytes as lone surrogates, which `check_line` refuses.
 
     Raises:
         HeddleError: the file cannot be read.
-        MalformedError: it has another encoding as a whole.
+        MalformedError: its first bytes show another encoding.
     """
     with open_file(file) as stream:
-        check_mark(stream.peek(LOOK)[:LOOK], file, encoding)
+        check_mark(stream.peek(PEEK_BYTES)[:PEEK_BYTES], file, encoding)
         first = True
         with io.TextIOWrapper(stream, encoding, "surrogateescape", "\n") as text:
             for line in text:
@@ -291,14 +292,14 @@ def raw_lines(file: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 def check_line(text: str, where: str, encoding: str = "utf-8") -> str:
-    """A line, or a part of one, that has been decoded.
+    """Check that a line, or a part of one, was decoded without errors, and return it.
 
     Raises:
-        MalformedError: it has not, or it has a zero byte.
+        MalformedError: it has undecodable bytes or a zero byte.
     """
-    if (bad := UNDECODED.search(text)) is not None:
+    if (undecoded := UNDECODED.search(text)) is not None:
         raise MalformedError(
-            named(encoding), where, f"{named(encoding)} (0x{ord(bad.group()) - 0xDC00:02x})",
+            named(encoding), where, f"{named(encoding)} (0x{ord(undecoded.group()) - 0xDC00:02x})",
             "convert it with iconv, or name its encoding, such as encoding=cp1252",
         )  # fmt: skip
     if "\0" in text:
@@ -308,7 +309,7 @@ def check_line(text: str, where: str, encoding: str = "utf-8") -> str:
 
 @contextmanager
 def standard_input(sources: Sequence[str | Path], extension: str) -> Iterator[list[str | Path]]:
-    """The sources with a temporary file in place of `-`, since standard input can be read only once.
+    """Replace `-` among the sources by a temporary copy of standard input, which can be read only once.
 
     Args:
         sources: files, folders, globs, or `-`.

@@ -1,9 +1,9 @@
-"""What a file is by its first bytes, if it is not text: its name in words, and what to do with it."""
+"""Recognising files that are not text by their first bytes, with advice for each format."""
 
 import zipfile
 from pathlib import Path
 
-LOOK = 4096  # bytes that tell
+PEEK_BYTES = 4096  # enough to recognise a format
 
 MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"%PDF-", "a PDF", "export its text first, for example with pdftotext"),
@@ -39,11 +39,11 @@ UTF16 = ("UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8; or name its enco
 
 
 def not_text(beginning: bytes, file: Path) -> tuple[str, str] | None:
-    """What a file is and what to do with it, if its first bytes say that it is no text.
+    """The format of a file that is not text, and what to do with the file; None if it may be text.
 
     Args:
         beginning: its first bytes, decompressed.
-        file: the file, whose content is looked at if it is a zip archive.
+        file: the file, whose table of contents is read if it is a zip archive.
     """
     if beginning.startswith(b"PK\x03\x04"):
         return _zipped(file)
@@ -53,7 +53,7 @@ def not_text(beginning: bytes, file: Path) -> tuple[str, str] | None:
 
 
 def utf16(beginning: bytes) -> bool:
-    """Whether a file is UTF-16: by its mark, or by a zero in every second byte."""
+    """Whether a file looks like UTF-16: it has a byte order mark, or a zero in every second byte."""
     if beginning[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return True
     zeros = (beginning[0::2].count(0), beginning[1::2].count(0))
@@ -66,5 +66,5 @@ def _zipped(file: Path) -> tuple[str, str]:
             names = set(archive.namelist())
     except (OSError, zipfile.BadZipFile):
         names = set()
-    found = next((words for name, words in ZIPPED.items() if name in names), None)
-    return found or ("a zip archive", "unpack it")
+    description = next((words for name, words in ZIPPED.items() if name in names), None)
+    return description or ("a zip archive", "unpack it")

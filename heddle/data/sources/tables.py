@@ -1,4 +1,4 @@
-"""Files with named columns, as rows: JSON in lines or as an array, CSV, TSV, Parquet, Arrow."""
+"""Reading the rows of files with named columns: JSON lines, JSON arrays, CSV, TSV, Parquet, Arrow."""
 
 import csv
 import json
@@ -26,7 +26,7 @@ _KINDS = {
 }
 _DELIMITERS = ",;\t|"
 _RETURNS, _FEEDS = "its lines end in carriage returns alone", "end them with line feeds, as tr '\\r' '\\n' does"
-_QUOTED = re.compile(r'("[^"\t]*"\t?)+')  # a line whose fields are all quoted
+_QUOTED = re.compile(r'("[^"\t]*"\t?)+')  # a line with all fields quoted
 _DOUBLED = re.compile(r'(?:^|\t)"(?:[^"\t]|"")*""(?:[^"\t]|"")*"(?=[\t\r\n]|$)')  # a quoted field with quotes inside
 _RECORDS = 'every line must be an object, like {"text": "..."}'
 
@@ -35,7 +35,7 @@ FIELDS = ("text", "source", "target", "pair", "negative", "label", "messages")
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One row of a table and its origin, as `path:line`."""
+    """A row of a table and its origin, as `path:line`."""
 
     values: Mapping[str, Any]
     origin: str
@@ -48,34 +48,39 @@ class TableRow:
         """
         if column in self.values:
             return self.values[column]
-        found: Any = self.values
+        value: Any = self.values
         for name in column.split("."):
-            if not isinstance(found, Mapping) or name not in found:
-                there = ", ".join(map(str, self.values)) or "none"
-                near = did_you_mean(column, self.values)
-                # A field whose column was never named is looked for under its own name.
-                after = f" in training, --{column}-column afterwards" if column in ("text", "pair", "label") else ""
-                named = f" Name yours: {column}=...{after}" if column in FIELDS and not near else ""
-                raise MalformedError(
-                    "missing column", self.origin, f"no column {column!r}", f"there are: {there}.{near}{named}"
+            if not isinstance(value, Mapping) or name not in value:
+                available = ", ".join(map(str, self.values)) or "none"
+                suggestion = did_you_mean(column, self.values)
+                # A field without a configured column is read from the column with its own name.
+                where_later = (
+                    f" in training, --{column}-column afterwards" if column in ("text", "pair", "label") else ""
                 )
-            found = found[name]
-        return found
+                advice = f" Name yours: {column}=...{where_later}" if column in FIELDS and not suggestion else ""
+                raise MalformedError(
+                    "missing column",
+                    self.origin,
+                    f"no column {column!r}",
+                    f"there are: {available}.{suggestion}{advice}",
+                )
+            value = value[name]
+        return value
 
     def text(self, column: str) -> str:
         """The text in a column.
 
         Raises:
-            MalformedError: there is no such column, or it holds something else.
+            MalformedError: there is no such column, or its value is not a text.
         """
         return as_text(self.get(column), column, self.origin)
 
 
 def as_text(value: Any, column: str, origin: str) -> str:
-    """A value that must be a text that UTF-8 can encode.
+    """Check that a value is a text that UTF-8 can encode, and return it.
 
     Raises:
-        MalformedError: it is something else.
+        MalformedError: it is not.
     """
     if not isinstance(value, str):
         kind = "null" if value is None else "wrong type"
@@ -95,20 +100,20 @@ def read_rows(file: Path, reader: Reader | None = None) -> Iterator[TableRow]:
     """The rows of a table.
 
     `.jsonl`, `.ndjson`, `.json`: an object per line, or an array of objects. `.csv`: fields separated by commas, a header first;
-    quoted fields may hold line breaks (RFC 4180). If the header has more semicolons, tabs or bars than commas, they separate the
-    fields. `.tsv`: fields separated by tabs, a header first; quotes are ordinary characters, as IANA's
-    text/tab-separated-values has it, unless they are those of CSV throughout, as pandas writes them (`quotes_fields`). Blank lines
-    of `.csv` and `.tsv` are skipped. `.parquet` and `.arrow`: rows are numbered from 1.
+    quoted fields may contain line breaks (RFC 4180). If the header has more semicolons, tabs or bars than commas, they separate the
+    fields. `.tsv`: fields separated by tabs, a header first; quotes are ordinary characters, as in IANA's
+    text/tab-separated-values, unless the file quotes fields as CSV does, as pandas writes it (`quotes_fields`). Blank lines of
+    `.csv` and `.tsv` are skipped. `.parquet` and `.arrow`: rows are numbered from 1.
 
     Args:
-        reader: how to read it, and what to do with what is malformed.
+        reader: how to read the file, and whether malformed rows are skipped.
 
     Raises:
         HeddleError: the file cannot be read.
-        MalformedError: a row is not as it should be.
+        MalformedError: a row is malformed.
     """
     reader = reader or Reader()
-    with reader.file():
+    with reader.skip_malformed():
         if kind_of(file) in ARROW:
             for number, values in enumerate(arrow_rows(file), start=1):
                 yield TableRow(values, f"{file}:{number}")
@@ -130,7 +135,7 @@ def _with_header(file: Path, lines: Iterator[tuple[int, list[str]]], reader: Rea
                 raise MalformedError("repeated column", origin, f"the header names the column {repeated!r} twice")
             check_line("\t".join(row), origin, reader.encoding)
             continue
-        with reader.file():
+        with reader.skip_malformed():
             if len(row) != len(header):
                 fault = f"{pluralize(len(row), 'field')}, but the header names {len(header)}: {', '.join(header)}"
                 raise MalformedError("wrong number of fields", origin, fault)
@@ -150,7 +155,7 @@ def _json_rows(file: Path, reader: Reader) -> Iterator[TableRow]:
         _refuse_object(file, reader)
     for number, line in enumerate(raw_lines(file, reader.encoding), start=1):
         origin = f"{file}:{number}"
-        with reader.file():
+        with reader.skip_malformed():
             check_line(line, origin, reader.encoding)
             if not line.strip():
                 raise MalformedError("blank line", origin, "a blank line, not a line of JSON", _RECORDS)
@@ -166,7 +171,7 @@ def _json_rows(file: Path, reader: Reader) -> Iterator[TableRow]:
 
 
 def _json_array(file: Path, reader: Reader) -> Iterator[TableRow]:
-    """The objects of an array. If it is none, its first line may be a list that JSON lines must not have."""
+    """The objects of a JSON array. A file that is not an array may be JSON lines whose first line is a list, which is refused."""
     try:
         items = json.loads(read_text(file, reader.encoding), object_pairs_hook=once)
     except RepeatedKeyError as error:
@@ -175,11 +180,11 @@ def _json_array(file: Path, reader: Reader) -> Iterator[TableRow]:
         raise MalformedError("not JSON", f"{file}:1", "not a line of JSON", _RECORDS) from error
     except ValueError as error:
         line, reason = (error.lineno, error.msg) if isinstance(error, json.JSONDecodeError) else (1, str(error))
-        fault = f"not a line of JSON, nor of an array of objects: {reason}"
+        fault = f"neither JSON lines nor a JSON array of objects: {reason}"
         raise MalformedError("not JSON", f"{file}:{line}", fault, _RECORDS) from error
     for number, values in enumerate(items, start=1):
         origin = f"{file} item {number}"
-        with reader.file():
+        with reader.skip_malformed():
             if not isinstance(values, dict):
                 raise MalformedError(
                     "no object", origin, "not an object", 'every item must be one, like {"text": "..."}'
@@ -195,7 +200,7 @@ def _is_object(line: str) -> bool:
 
 
 def _refuse_object(file: Path, reader: Reader) -> None:
-    """Refuse a file that is one object over several lines.
+    """Refuse a file that is a single JSON value over several lines.
 
     Raises:
         MalformedError: it is.
@@ -204,13 +209,13 @@ def _refuse_object(file: Path, reader: Reader) -> None:
         value = json.loads(read_text(file, reader.encoding))
     except (ValueError, RecursionError):
         return
-    inside = (
+    list_name = (
         next((name for name, each in value.items() if isinstance(each, list)), None)
         if isinstance(value, dict)
         else None
     )
-    there = f"its {inside!r} alone may be" if inside else "it has settings or columns"
-    advice = f"{there}; write a line for each record (pandas: orient='records', lines=True)"
+    reason = f"its {list_name!r} alone may be" if list_name else "it has settings or columns"
+    advice = f"{reason}; write a line for each record (pandas: orient='records', lines=True)"
     raise MalformedError("one object", file, "one JSON value, not an array of records and not lines of them", advice)
 
 
@@ -225,8 +230,8 @@ def _tsv(file: Path, reader: Reader) -> Iterator[tuple[int, list[str]]]:
 def _csv(file: Path, reader: Reader) -> Iterator[tuple[int, list[str]]]:
     lines, delimiter = raw_lines(file, reader.encoding), ""
     for before, line in enumerate(lines):
-        if (asked := re.fullmatch(r"sep=(.)\r?\n?", line)) is not None:  # Excel's own first line
-            delimiter = asked[1]
+        if (separator := re.fullmatch(r"sep=(.)\r?\n?", line)) is not None:  # Excel's own first line
+            delimiter = separator[1]
         elif line.strip():
             yield from _fields(file, _with_first(line, lines), delimiter or delimiter_of(line), before, reader)
             return
@@ -244,7 +249,7 @@ def _fields(
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         number = before + rows.line_num + 1
-        with reader.file():
+        with reader.skip_malformed():
             try:
                 row = next(rows)
             except StopIteration:
@@ -261,16 +266,16 @@ def _fields(
 
 
 def delimiter_of(header: str) -> str:
-    """What separates the fields of a table: the one of , ; tab and | that its header has most often outside of quotes."""
+    """The delimiter of a table: the most frequent of , ; tab and | in its header, outside of quotes."""
     outside = re.sub(r'"[^"]*"', "", header)
-    return max(_DELIMITERS, key=outside.count)  # the first of several with equal counts
+    return max(_DELIMITERS, key=outside.count)  # the first one if counts are equal
 
 
 def quotes_fields(file: Path, encoding: str = "utf-8") -> bool:
-    """Whether the quotes of a `.tsv` are those of CSV, as pandas writes them, rather than ordinary characters.
+    """Whether a `.tsv` file quotes its fields as CSV does, as pandas writes it, rather than using quotes as ordinary characters.
 
-    They are if the file as a whole reads as CSV, and a field in quotes has doubled ones inside, or all of the header are in quotes,
-    or only so all rows have equally many fields.
+    It does if the entire file is valid CSV, and a quoted field has doubled quotes inside, or all fields of the header are quoted,
+    or rows have equally many fields only when quotes are parsed.
     """
     if not any(line.startswith('"') or '\t"' in line for line in raw_lines(file, encoding)):
         return False
