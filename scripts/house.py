@@ -103,11 +103,15 @@ def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def module_imports(paths: Iterable[Path]) -> dict[str, set[str]]:
-    """Which of these modules each of them imports, late imports included. Packages that only list names do not count."""
+    """Which of these modules each of them imports, late imports included; imports for type checkers alone do not run."""
     modules = {name_of(path): path for path in paths if path.name != "__init__.py"}
     result = {}
     for name, path in modules.items():
-        goals = {goal for _, goal in imported(ast.parse(path.read_text()), name.rpartition(".")[0])}
+        tree = ast.parse(path.read_text())
+        tree.body = [
+            node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+        ]
+        goals = {goal for _, goal in imported(tree, name.rpartition(".")[0])}
         result[name] = {known for goal in goals for known in (goal, goal.rpartition(".")[0]) if known in modules} - {
             name
         }
