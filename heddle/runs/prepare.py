@@ -280,7 +280,7 @@ def make_tokenizer(
     special = tuple(dict.fromkeys((*special, *config.task.special_tokens, *data.special_tokens)))
     tokenizer = train_tokenizer(data.tokenizer, found.texts(), data.tokenizer_size, special, tell)
     # The sizes of byte and character vocabularies are fixed by the text.
-    if KINDS[tokenizer.kind].least is not None and tokenizer.vocab_size < data.tokenizer_size:
+    if KINDS[tokenizer.kind].min_vocab_size is not None and tokenizer.vocab_size < data.tokenizer_size:
         tell(f"{tokenizer.vocab_size:,} ids: the text is too short for tokenizer_size = {data.tokenizer_size:,}")
     return tokenizer
 

@@ -116,7 +116,7 @@ def recipe(config: RunConfig) -> dict[str, Any]:
     """How a tokenizer is trained for a run, by setting."""
     data = config.data
     special = dict.fromkeys((*config.task.special_tokens, *data.special_tokens))
-    sized = next(kind.least for name, kind in KINDS.items() if name == data.tokenizer) is not None
+    sized = next(kind.min_vocab_size for name, kind in KINDS.items() if name == data.tokenizer) is not None
     return {
         "tokenizer": data.tokenizer,
         "tokenizer_size": data.tokenizer_size if sized else None,
