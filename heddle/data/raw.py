@@ -159,7 +159,7 @@ def own_validation(data: DataConfig) -> list[str | Path]:
     files: list[str | Path] = [file for splits in found for file in splits.get("validation", [])]
     if files and not all("validation" in splits for splits in found):
         raise HeddleError("only some of the sources have a validation split of their own: name validation_sources")
-    if files and data.asks_for_share:
+    if files and data.sets_share:
         raise HeddleError(
             f"validation = {data.validation} has no effect: the sources have a validation split of their own"
         )
