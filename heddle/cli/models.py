@@ -103,7 +103,7 @@ def check_writes(run: Path, ready: Ready) -> None:
 def strategy(ready: Ready, kind: type[Kind], said: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Kind:
     """How to generate: as the user says, else as an imported model's files say, which a line on stderr repeats."""
     defaults = ready.model.config.decoding
-    used = {} if defaults is None else defaults.beside(kind, said)
+    used = {} if defaults is None else defaults.missing_from(kind, said)
     if used:
         print("as its files say: " + ", ".join(f"{name} = {value}" for name, value in used.items()), file=sys.stderr)
     return completed(kind, said, defaults, "settings", usual)

@@ -66,7 +66,7 @@ def train(
         shown = {"path": str(target), "kind": kind, "vocab_size": made.vocab_size, "bytes": described.bytes}
         print_json({**shown, "special": dict(made.special)})
     else:
-        more = f", as the text does not give {size:,}" if KINDS[kind].least and made.vocab_size < size else ""
+        more = f", as the text does not give {size:,}" if KINDS[kind].min_vocab_size and made.vocab_size < size else ""
         out.print(f"{target}: {pluralize(made.vocab_size, 'id')}{more}", markup=False)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.cli.keys import SECTIONS
 from heddle.cli.output import console, find_run, new_run
-from heddle.config.base import known_as, parse_overrides, read_table, set_path, unknown_key
+from heddle.config.base import parse_overrides, read_table, resolve_alias, set_path, unknown_key
 from heddle.config.run import RunConfig
 from heddle.config.sweep import Variant, variants
 from heddle.errors import HeddleError
@@ -147,6 +147,6 @@ def full_key(key: str) -> str:
         return key
     sections = {name: [key for config in configs for key in config.model_fields] for name, configs in SECTIONS.items()}
     for section, fields in sections.items():
-        if known_as(first, None, fields)[0] in fields:
+        if resolve_alias(first, None, fields)[0] in fields:
             return f"{section}.{key}"
     raise unknown_key(key, [field for fields in sections.values() for field in fields])

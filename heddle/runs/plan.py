@@ -9,7 +9,7 @@ from heddle.account.machine import available_memory, peak_rate
 from heddle.account.parameters import parameters
 from heddle.account.trained import Trained, trained
 from heddle.checks import checked
-from heddle.config.cut import left_of
+from heddle.config.cut import describe_cut
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
@@ -141,7 +141,7 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
         memory=best.memory + held_by_process(device, store, steps * per_step),
         minutes=(steps * per_step + evaluations.tokens()) / rate / 60 / SAVING,
         exported=exported(model, train),
-        cut=() if start is None else tuple(left_of(model, start.base)),
+        cut=() if start is None else tuple(describe_cut(model, start.base)),
         remarks=tuple(task.remarks()),
     )
 

@@ -39,7 +39,7 @@ def with_needed_tokens(tokenizer: Tokenizer | None, config: RunConfig) -> Tokeni
 def recipe(config: RunConfig) -> dict[str, Any]:
     """How a tokenizer is trained for a run, by setting."""
     data = config.data
-    sized = next(kind.least for name, kind in KINDS.items() if name == data.tokenizer) is not None
+    sized = next(kind.min_vocab_size for name, kind in KINDS.items() if name == data.tokenizer) is not None
     return {
         "tokenizer": data.tokenizer,
         "tokenizer_size": data.tokenizer_size if sized else None,
@@ -76,6 +76,6 @@ def train_on(dataset: RawDataset, config: RunConfig, tell: Tell) -> Tokenizer:
     special = tuple(dict.fromkeys((*special, *config.task.special_tokens, *data.special_tokens)))
     tokenizer = train_tokenizer(data.tokenizer, dataset.texts(), data.tokenizer_size, special, tell)
     # The sizes of byte and character vocabularies are fixed by the text.
-    if KINDS[tokenizer.kind].least is not None and tokenizer.vocab_size < data.tokenizer_size:
+    if KINDS[tokenizer.kind].min_vocab_size is not None and tokenizer.vocab_size < data.tokenizer_size:
         tell(f"{tokenizer.vocab_size:,} ids: the text is too short for tokenizer_size = {data.tokenizer_size:,}")
     return tokenizer

@@ -324,7 +324,7 @@ def test_other_encodings_are_read_where_they_are_named(
         assert [each["text"] for each in lines(left.out)] == [rows[0], rows[2]]
         assert f"left out: 1 of 3 items (not UTF-8: 1, first {name}:{line})" in left.err
     for command in (["classify", "class"], ["eval", "class"]):
-        assert "encoding = 'cp12522' is none that Python knows" in refused(*command, name, "--encoding", "cp12522")
+        assert "encoding = 'cp12522' is unknown to Python" in refused(*command, name, "--encoding", "cp12522")
 
 
 def test_columns_of_several_kinds_fit_into_text_and_not_into_parquet(

@@ -69,7 +69,7 @@ def test_sources_are_read_in_the_encoding_that_is_named(
     words = ["translate", "any", *([] if piped else [str(file)]), "--max-tokens", "6", "--json"]
     result = heddle(*words, "--encoding", "cp1252")
     assert [each["source"] for each in result.json["translations"]] == ["caf\u00e9", "ab"]
-    assert "encoding = 'cp12522' is none that Python knows" in heddle(*words, "--encoding", "cp12522").err
+    assert "encoding = 'cp12522' is unknown to Python" in heddle(*words, "--encoding", "cp12522").err
     prompted = heddle("translate", "any", "--prompt", "ab", "--encoding", "cp1252")
     assert (prompted.code, prompted.out) == (2, "")
     assert "--encoding is about files and standard input" in prompted.err

@@ -36,7 +36,7 @@ from tests.tasks.labelled import TOKENIZER, model_for, records
 def test_one_setting_says_how_long(lengths: tuple[str, str]) -> None:
     """Given on the command line beside one in a file too: `none` takes the file's back."""
     said = dict.fromkeys(lengths, 7)
-    with pytest.raises(HeddleError, match="each say how long to train: leave one out, or set it to none"):
+    with pytest.raises(HeddleError, match="all set the length of training: leave one out, or set it to none"):
         RunConfig.of({"train": said})
     RunConfig.of({"train": {**said, lengths[0]: "none"}})
 
@@ -126,8 +126,8 @@ BENT: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("labels", {"warmup": 21}, "warmup = 21: the run has 20 steps"),
     ("labels", {"schedule": "wsd", "decay": 0.9, "warmup": 10}, "decay = 0.9 of all steps"),
-    ("labels", {"epochs": 2}, "steps = 20 and epochs = 2 each say how long to train"),
-    ("labels", {"minutes": 2}, "steps = 20 and minutes = 2 each say how long to train"),
+    ("labels", {"epochs": 2}, "steps = 20 and epochs = 2 all set the length of training"),
+    ("labels", {"minutes": 2}, "steps = 20 and minutes = 2 all set the length of training"),
     ("labels", {"patience": 20}, "patience = 20: the run has"),
     ("labels", {"momentum": 0.5}, "momentum = 0.5 has no effect with optimizer = muon"),
     ("labels", {"final": 0.5, "schedule": "constant"}, "final = 0.5 has no effect with schedule = constant"),
