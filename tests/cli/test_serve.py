@@ -27,8 +27,8 @@ from .conftest import Heddle
         (["a", "--api-key", "sésame"], "printable ASCII without spaces"),
         (["a", "--api-key", "sesame\n"], "printable ASCII without spaces"),
         (["a", "--rows", "0"], "rows = 0"),
-        (["a", "--port", "99999"], "cannot listen at 127.0.0.1:99999"),
-        (["a", "--host", "256.1.1.1", "--api-key", "k"], "cannot listen at 256.1.1.1"),
+        (["a", "--port", "99999"], "cannot listen on 127.0.0.1:99999"),
+        (["a", "--host", "256.1.1.1", "--api-key", "k"], "cannot listen on 256.1.1.1"),
     ],
 )
 def test_what_cannot_be_served(heddle: Heddle, run_a: Path, given: list[str], said: str) -> None:
@@ -79,7 +79,7 @@ def test_a_second_interrupt_ends_it_at_once(run_a: Path) -> None:
             lines = stream.iter_lines()
             next(lines)
             process.send_signal(signal.SIGINT)
-            assert "answers that have begun go on" in process.stderr.readline()
+            assert "finishing in-flight requests" in process.stderr.readline()
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 128 + signal.SIGINT
         assert process.stderr.read() == ""
