@@ -108,8 +108,8 @@ class Inputs:
             if objects is None and line.strip():
                 objects = _object(line) is not None
                 if not objects and "pair" in self.fields:
-                    raise HeddleError(f"{where} has a text per line, but this run reads pairs of texts: give a table")
-            row = TableRow({"text": line}, f"{where}:{number}")
+                    raise HeddleError(f"{source} has one text per line, but this run reads text pairs: give a table")
+            row = TableRow({"text": line}, f"{source}:{number}")
             with self.reader.skip_malformed():
                 check_line(line, row.origin, self.reader.encoding)
                 example = self._line(line, row, bool(objects and line.strip()))

@@ -106,7 +106,11 @@ def decoding_config(
 ) -> Kind:
     """The decoding config: the user's settings, else those of an imported model, which are printed to stderr."""
     defaults = ready.model.config.decoding
-    used = {} if defaults is None else defaults.missing_from(kind, said)
-    if used:
-        print("as its files say: " + ", ".join(f"{name} = {value}" for name, value in used.items()), file=sys.stderr)
-    return completed(kind, said, defaults, "settings", usual)
+    from_files = {} if defaults is None else defaults.missing_from(kind, settings)
+    if from_files:
+        print(
+            "using the model's generation config: "
+            + ", ".join(f"{name} = {value}" for name, value in from_files.items()),
+            file=sys.stderr,
+        )
+    return completed(kind, settings, defaults, "settings", fallback)

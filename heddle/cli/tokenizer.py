@@ -66,8 +66,9 @@ def train(
         data = {"path": str(target), "kind": kind, "vocab_size": tokenizer.vocab_size, "bytes": description.bytes}
         print_json({**data, "special": dict(tokenizer.special)})
     else:
-        more = f", as the text does not give {size:,}" if KINDS[kind].min_vocab_size and made.vocab_size < size else ""
-        out.print(f"{target}: {pluralize(made.vocab_size, 'id')}{more}", markup=False)
+        short = KINDS[kind].min_vocab_size and tokenizer.vocab_size < size
+        note = f", since the text is too small for {size:,}" if short else ""
+        out.print(f"{target}: {pluralize(tokenizer.vocab_size, 'id')}{note}")
 
 
 def _describe_sources(sources: Sequence[str], out: Console) -> Description:

@@ -19,10 +19,10 @@ from .conftest import Heddle
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "name at least one run"),
-        (["nowhere"], "there is no run 'nowhere'"),
-        (["a", "a"], "have one name"),
-        (["a", "--host", "0.0.0.0"], "set a key with --api-key"),
+        ([], "give at least one run"),
+        (["nowhere"], "no run 'nowhere'"),
+        (["a", "a"], "have the same name"),
+        (["a", "--host", "0.0.0.0"], "set an API key with --api-key"),
         (["a", "--api-key", "se same"], "printable ASCII without spaces"),
         (["a", "--api-key", "sésame"], "printable ASCII without spaces"),
         (["a", "--api-key", "sesame\n"], "printable ASCII without spaces"),
