@@ -45,7 +45,7 @@ def count(
     run = RUNS / name
     called, config = changed(str(run) if (run / CONFIG).is_file() else name, changes)
     report = account_for(config, batch, length, called)
-    architecture, reasons = expressible(config, whole=json)
+    architecture, reasons = expressible(config, all_families=json)
     found = None if changes else _trained(run if (run / CONFIG).is_file() else Path(name))
     if json:
         more = {} if found is None else {"trained": found._asdict()}
