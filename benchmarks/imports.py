@@ -859,7 +859,7 @@ def trial(architecture: str, seed: int, folder: Path) -> Outcome:
 def reason(error: Exception, folder: Path) -> str:
     """A refusal without where it was and what is only there for this config."""
     text = str(error).replace(f"{folder / 'published'}: ", "").replace(f"{folder / 'run'}: ", "")
-    return re.sub(r" in config\.json: .*?; ", ": ", text).split(": heddle knows")[0][:160]
+    return re.sub(r" in config\.json: .*?; ", ": ", text).split(": heddle supports")[0][:160]
 
 
 def configs(count: int, seed: int, names: Sequence[str]) -> list[Outcome]:

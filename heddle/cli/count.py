@@ -45,7 +45,7 @@ def count(
     run = RUNS / name
     label, config = changed(str(run) if (run / CONFIG).is_file() else name, changes)
     report = account_for(config, batch, length, label)
-    architecture, reasons = expressible(config, whole=json)
+    architecture, reasons = expressible(config, all_families=json)
     training = None if changes else _trained(run if (run / CONFIG).is_file() else Path(name))
     if json:
         extra = {} if training is None else {"trained": training._asdict()}

@@ -1,18 +1,18 @@
-"""Published formats: Hugging Face families, sentence-transformers, GGUF, peft, files of word vectors.
+"""Published formats: Hugging Face families, sentence-transformers, GGUF, peft and word vectors.
 
 In reading order:
 
 - `mapping`: two-way tables between a published family's tensors and heddle's (`TensorRow`).
-- `families`: one module per published family, with its table and its config.
-- `published`: a published model's directory; `hub`: downloads one; `special_ids`, `generation_config`: what its files say.
-- `token_roles`: what Hugging Face calls special tokens; `tokenizer_classes`: what its tokenizers do otherwise than their files say.
-- `fitting`: which family can express a model (`choose`), and what stands against the others; `heads`: the head that a family puts
-  on a model, and what an export will be (`exported`), before training.
-- `hugging_face`: import into a run, and export for Hugging Face transformers; `agreement` compares the two from text;
-  `sentence_transformers`: directories of that package; `mxfp4`: packed experts.
-- `llama_cpp`: what llama.cpp computes, as a table; `llama_cpp_tokenizer`: tokenizers in its terms; `gguf`: export for it.
+- `families`: one module per published family, with its config and its table.
+- `published`: the directory of a published model; `hub`: downloads; `special_ids`, `generation_config`: its settings.
+- `token_roles`: Hugging Face's names of special tokens; `tokenizer_classes`: where its tokenizers deviate from their files.
+- `fitting`: which family can express a model (`choose`), and why others cannot; `heads`: the head that a family gives a model, and
+  what an export will be (`exported`), before training.
+- `hugging_face`: import into a run, and export for Hugging Face transformers; `agreement`: compares the two, starting from text;
+  `sentence_transformers`: directories of that package; `mxfp4`: quantized experts.
+- `llama_cpp`: the architectures of llama.cpp; `llama_cpp_tokenizer`: tokenizers in GGUF; `gguf`: export to GGUF.
 - `peft`: adapters in peft's format, and merging them.
-- `word_vectors`: word vectors from files, as initial values of a token table.
+- `word_vectors`: files of word vectors, as initial values of a token table.
 
 `import_model` and `export_model` convert published models.
 """

@@ -1,4 +1,4 @@
-"""Whether Hugging Face transformers computes with an export what heddle does: from text on, as its users do, and from ids."""
+"""Compares an export with its model: Hugging Face transformers must compute the same from texts and from ids."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,27 +19,27 @@ from heddle.text.masking import masked_ids, stand_ins
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.special_tokens import around_read, mask_of, typed
 
-TOLERANCE = 1e-5  # of the largest score, or of 1 if all are smaller
-ALLOWED = 8  # times the rounding error that was measured, if that is more; as in `heddle prove`
+TOLERANCE = 1e-5  # relative to the largest score, or to 1 if all are smaller
+ROUNDING_FACTOR = 8  # a difference of so many measured rounding errors is allowed, as in `heddle prove`
 LENGTH, ROWS = 64, 2  # of random ids
-NEVER = -1e3  # a logit below the others by that much has no probability
-# Letters of each case, accents, marks, numbers, other scripts, several blanks and line breaks.
+NEVER = -1e3  # a logit so far below the others has no probability
+# Upper and lower case, accents, punctuation, numbers, other scripts, repeated spaces and line breaks.
 TEXTS = (
     "The heddle lifts each 2nd warp thread, doesn't it?",
     "Größe, naïve café: 織る ½  1234 Leerzeichen\n\tneue Zeile.",
     "warp",
 )
-PIECES, SAMPLES = 12, 3  # ids of texts that are made of a tokenizer's own pieces; and how many such texts
+PIECES, SAMPLES = 12, 3  # pieces in a text made of the tokenizer's own pieces, and the number of such texts
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two implementations of a model are apart.
+    """How much two implementations of a model differ.
 
     Attributes:
-        difference: the largest of two scores, over the largest score, or over 1 if all are smaller. Scores of tokens are compared
-            up to a number per position, which changes no probability.
-        allowed: what rounding explains.
+        difference: the largest difference of two scores, relative to the largest score, or to 1 if all are smaller. Logits are
+            compared up to a constant per position, which changes no probability.
+        allowed: the difference that rounding explains.
         notes: what was not compared.
     """
 
@@ -54,77 +54,83 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Input:
-    """What both sides read, and the places that are compared; None: all.
+    """One input for both models.
 
     Attributes:
-        ours: arguments of heddle's model.
-        theirs: arguments of Hugging Face transformers'.
-        real: Bool[B T].
+        heddle: the arguments of heddle's model.
+        hugging_face: the arguments of the model of Hugging Face transformers.
+        real: Bool[B T], the positions to compare; None: all.
     """
 
-    ours: dict[str, Any]
-    theirs: dict[str, Any]
+    heddle: dict[str, Any]
+    hugging_face: dict[str, Any]
     real: Tensor | None = field(default=None)
 
 
 def compare(model: Transformer, tokenizer: Tokenizer | None, family: Family, folder: Path) -> Agreement | None:
-    """Compare an export with its model, in fp32: ids and types of texts, and scores or vectors of these and of random ids.
+    """Compare an export with its model in fp32: the ids and types of texts, and the scores or vectors of texts and random ids.
 
-    If the scores differ by more than `TOLERANCE`, the rounding error of both sides is measured by computing in fp64. The model is
-    in fp64 then.
+    If the scores differ by more than `TOLERANCE`, both sides also compute in fp64, which measures their rounding errors and leaves
+    the model in fp64.
 
     Returns:
         The agreement; None if Hugging Face transformers is not installed.
 
     Raises:
-        HeddleError: weights have no place there, or a text has other ids.
+        HeddleError: a weight has no place in the Hugging Face class, or a text gets other ids.
     """
     try:
         import transformers
     except ImportError:
         return None
-    theirs = _loaded(transformers, family, folder)
-    inputs, notes = [_random(model, theirs.config.pad_token_id)], list[str]()
+    hf_model = _load_export(transformers, family, folder)
+    inputs, notes = [_random_input(model, hf_model.config.pad_token_id)], list[str]()
     if tokenizer is not None:
-        cut = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        inputs += _of_texts(model, tokenizer, cut)
-        notes += _compare_chat(model, tokenizer, cut)
+        hf_tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        inputs += _text_inputs(model, tokenizer, hf_tokenizer)
+        notes += _compare_chat(model, tokenizer, hf_tokenizer)
     with torch.inference_mode():
-        sides = [(_ours(model, each), _theirs(model, family, theirs, each)) for each in inputs]
-        difference = max(_apart(*side) for side in sides)
+        fp32 = [(_heddle_scores(model, each), _hugging_face_scores(model, family, hf_model, each)) for each in inputs]
+        difference = max(_difference(*scores) for scores in fp32)
         if difference <= TOLERANCE:
             return Agreement(difference, TOLERANCE, tuple(notes))
-        model.double(), theirs.double()
-        exact = [(_ours(model, each), _theirs(model, family, theirs, each)) for each in inputs]
+        model.double(), hf_model.double()
+        fp64 = [(_heddle_scores(model, each), _hugging_face_scores(model, family, hf_model, each)) for each in inputs]
     rounding = max(
-        _apart(*pair) for rough, fine in zip(sides, exact, strict=True) for pair in zip(fine, rough, strict=True)
+        _difference(*pair)
+        for rounded, exact in zip(fp32, fp64, strict=True)
+        for pair in zip(exact, rounded, strict=True)
     )
-    return Agreement(difference, max(TOLERANCE, ALLOWED * rounding), tuple(notes))
+    return Agreement(difference, max(TOLERANCE, ROUNDING_FACTOR * rounding), tuple(notes))
 
 
-def _loaded(transformers: Any, family: Family, folder: Path) -> Any:
+def _load_export(transformers: Any, family: Family, folder: Path) -> Any:
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
-    how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": family.attention, "local_files_only": True}
-    if any("{e}" in row.theirs for row in family.table):
-        how["experts_implementation"] = "eager"  # the others do not support every width
-    read: Any = getattr(transformers, family.architecture).from_pretrained
-    theirs, report = read(folder, output_loading_info=True, **how)
-    absent = () if family.headless else report["missing_keys"]  # a head of the bare class, which nobody reads
-    unset = [str(name) for name in (*absent, *report["unexpected_keys"], *report["mismatched_keys"])]
-    if unset:
+    options: dict[str, Any] = {
+        "dtype": torch.float32,
+        "attn_implementation": family.attention,
+        "local_files_only": True,
+    }
+    if any("{e}" in row.published for row in family.table):
+        options["experts_implementation"] = "eager"  # the others do not support every width
+    load: Any = getattr(transformers, family.architecture).from_pretrained
+    hf_model, report = load(folder, output_loading_info=True, **options)
+    missing = () if family.headless else report["missing_keys"]  # the bare class adds a head that is not used
+    unplaced = [str(name) for name in (*missing, *report["unexpected_keys"], *report["mismatched_keys"])]
+    if unplaced:
         raise HeddleError(
-            f"Hugging Face transformers cannot place {unset[0]} of the exported weights ({len(unset)} in all)"
+            f"Hugging Face transformers cannot place {unplaced[0]} of the exported weights ({len(unplaced)} in all)"
         )
-    return theirs.eval()
+    return hf_model.eval()
 
 
-def _random(model: Transformer, padding: int | None) -> Input:
-    """Random ids, without the one that pads rows: some classes do not count its positions."""
+def _random_input(model: Transformer, padding: int | None) -> Input:
+    """Random ids without the padding id, whose positions some classes do not count."""
     config = model.config
     length = min(config.context, LENGTH)
-    draw = torch.Generator().manual_seed(0)
-    tokens, source = torch.randint(model.vocab_size, (2, ROWS, length), generator=draw)
+    random = torch.Generator().manual_seed(0)
+    tokens, source = torch.randint(model.vocab_size, (2, ROWS, length), generator=random)
     if len(config.stacks()) == 1:
         tokens = tokens if padding is None else tokens.where(tokens != padding, (padding + 1) % model.vocab_size)
         return Input({"tokens": tokens}, {"input_ids": tokens})
@@ -132,38 +138,41 @@ def _random(model: Transformer, padding: int | None) -> Input:
     return Input({"tokens": tokens, "source": source}, {"input_ids": source, "decoder_input_ids": tokens})
 
 
-def _of_texts(model: Transformer, tokenizer: Tokenizer, theirs: Any) -> Iterator[Input]:
-    """Texts as both sides read them: one by one, as pairs if the model reads pairs, and padded where their tokenizer can pad.
+def _text_inputs(model: Transformer, tokenizer: Tokenizer, hf_tokenizer: Any) -> Iterator[Input]:
+    """Texts for both models: single texts, pairs if the model reads pairs, padded if the Hugging Face tokenizer can pad.
 
     Raises:
-        HeddleError: ids or types differ.
+        HeddleError: the tokenizers return different ids or types.
     """
     config = model.config
-    before, between, after = around_read(config, tokenizer)
-    room = config.longest_text() - len(before) - len(after)
-    texts = [(text, ids) for text, ids in _texts(model, tokenizer) if room > 0]
-    rows = [([*before, *ids[:room], *after], 0) for _, ids in texts]
-    given: list[tuple[str, ...]] = [(text,) for text, _ in texts]
-    if config.encoder is not None and len(config.stacks()) == 1 and between:
+    prefix, separator, suffix = around_read(config, tokenizer)
+    max_length = config.longest_text() - len(prefix) - len(suffix)
+    texts = [(text, ids) for text, ids in _texts(model, tokenizer) if max_length > 0]
+    rows = [([*prefix, *ids[:max_length], *suffix], 0) for _, ids in texts]
+    texts_of_rows: list[tuple[str, ...]] = [(text,) for text, _ in texts]
+    if config.encoder is not None and len(config.stacks()) == 1 and separator:
         for (text, ids), (other, more) in zip(texts, reversed(texts), strict=True):
-            if len(ids) + len(more) <= room - len(between):
-                rows.append(([*before, *ids, *between, *more, *after], len(more) + len(after)))
-                given.append((text, other))
-    for texts_of_row, (ids, second) in zip(given, rows, strict=True):
-        read = theirs(*texts_of_row, truncation=True, verbose=False)
+            if len(ids) + len(more) <= max_length - len(separator):
+                rows.append(([*prefix, *ids, *separator, *more, *suffix], len(more) + len(suffix)))
+                texts_of_rows.append((text, other))
+    for texts_of_row, (ids, second) in zip(texts_of_rows, rows, strict=True):
+        encoding = hf_tokenizer(*texts_of_row, truncation=True, verbose=False)
         types = [0] * (len(ids) - second) + [1] * second
-        if read["input_ids"] != ids:
-            raise _unlike(texts_of_row, "ids", read["input_ids"], ids)
-        if typed(config) and read["token_type_ids"] != types:
-            raise _unlike(texts_of_row, "types", read["token_type_ids"], types)
+        if encoding["input_ids"] != ids:
+            raise _mismatch(texts_of_row, "ids", encoding["input_ids"], ids)
+        if typed(config) and encoding["token_type_ids"] != types:
+            raise _mismatch(texts_of_row, "types", encoding["token_type_ids"], types)
     batches = [[number] for number in range(len(rows))]
-    pads = theirs.pad_token_id is not None
-    if pads:
-        singles = [number for number, each in enumerate(given) if len(each) == 1]
-        batches = [singles, [number for number in range(len(rows)) if number not in singles]]
+    can_pad = hf_tokenizer.pad_token_id is not None
+    if can_pad:
+        single_texts = [number for number, each in enumerate(texts_of_rows) if len(each) == 1]
+        batches = [single_texts, [number for number in range(len(rows)) if number not in single_texts]]
     for batch in filter(None, batches):
-        padded = theirs(
-            *map(list, zip(*(given[n] for n in batch), strict=True)), truncation=True, padding=pads, return_tensors="pt"
+        padded = hf_tokenizer(
+            *map(list, zip(*(texts_of_rows[n] for n in batch), strict=True)),
+            truncation=True,
+            padding=can_pad,
+            return_tensors="pt",
         )
         yield _input(model, [rows[number] for number in batch], dict(padded))
 
@@ -178,24 +187,26 @@ def _input(model: Transformer, rows: Sequence[tuple[list[int], int]], padded: di
     layout = Layout.whole(*tokens.shape) if min(lengths) == width else Layout.padded(lengths, width)
     if len(model.config.stacks()) == 2:
         targets = tokens[:, :LENGTH] % model.vocab_size
-        ours = {"tokens": targets, "source": tokens, "source_layout": layout}
-        return Input(ours, {**padded, "decoder_input_ids": targets})
-    more = {"types": types} if typed(model.config) else {}
+        arguments = {"tokens": targets, "source": tokens, "source_layout": layout}
+        return Input(arguments, {**padded, "decoder_input_ids": targets})
+    type_argument = {"types": types} if typed(model.config) else {}
     pooled = getattr(model.config.head, "pooling", "none") != "none"
-    return Input({"tokens": tokens, "layout": layout, **more}, padded, None if pooled else layout.real)
+    return Input({"tokens": tokens, "layout": layout, **type_argument}, padded, None if pooled else layout.real)
 
 
 def _texts(model: Transformer, tokenizer: Tokenizer) -> Iterator[tuple[str, list[int]]]:
-    """Texts that the tokenizer knows, and their ids: some of everyone's, some of its own pieces, and one with masks."""
+    """Texts that the tokenizer can encode, with their ids: `TEXTS`, some of its own pieces, and one with a mask."""
     special = set(tokenizer.special.values())
-    ordinary = [id for id in range(tokenizer.vocab_size) if id not in special]
-    step = max(1, len(ordinary) // (PIECES * SAMPLES))
-    own = [tokenizer.decode(ordinary[start::step][:PIECES]) for start in range(SAMPLES)]
-    for text in dict.fromkeys((*TEXTS, *own)):
-        written_out = any(name in text for name in tokenizer.special)  # which is text here, and special there
+    ordinary_ids = [id for id in range(tokenizer.vocab_size) if id not in special]
+    step = max(1, len(ordinary_ids) // (PIECES * SAMPLES))
+    vocabulary_texts = [tokenizer.decode(ordinary_ids[start::step][:PIECES]) for start in range(SAMPLES)]
+    for text in dict.fromkeys((*TEXTS, *vocabulary_texts)):
+        has_special = any(
+            name in text for name in tokenizer.special
+        )  # Hugging Face transformers reads them as special tokens
         try:
-            ids = tokenizer.encode(text) if text.strip() and not written_out else []
-        except HeddleError:  # a character that its alphabet lacks
+            ids = tokenizer.encode(text) if text.strip() and not has_special else []
+        except HeddleError:  # a character outside of its alphabet
             continue
         if ids:
             yield text, ids
@@ -206,23 +217,19 @@ def _texts(model: Transformer, tokenizer: Tokenizer) -> Iterator[tuple[str, list
         yield text, masked_ids(tokenizer, text, mask, words)
 
 
-def _unlike(texts: Sequence[str], what: str, found: Sequence[int], wanted: Sequence[int]) -> HeddleError:
-    place = next(
-        (n for n, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]),
-        min(len(found), len(wanted)),
+def _mismatch(texts: Sequence[str], what: str, actual: Sequence[int], expected: Sequence[int]) -> HeddleError:
+    start = next(
+        (n for n, pair in enumerate(zip(actual, expected, strict=False)) if pair[0] != pair[1]),
+        min(len(actual), len(expected)),
     )
     return HeddleError(
-        f"Hugging Face transformers reads {' and '.join(map(repr, texts))} with other {what} than heddle: "
-        f"{list(found[place : place + 5])} from place {place} on, not {list(wanted[place : place + 5])}"
+        f"Hugging Face transformers encodes {' and '.join(map(repr, texts))} with other {what} than heddle: "
+        f"{list(actual[start : start + 5])} from position {start} on, not {list(expected[start : start + 5])}"
     )
 
 
-def _compare_chat(model: Transformer, tokenizer: Tokenizer, theirs: Any) -> list[str]:
-    """Compare the ids of a conversation; a note if they depend on the day.
-
-    Raises:
-        HeddleError: they differ.
-    """
+def _compare_chat(model: Transformer, tokenizer: Tokenizer, hf_tokenizer: Any) -> list[str]:
+    """Compare the ids of conversations. Returns a note instead if they depend on the date."""
     settings = model.config.chat
     if settings is None:
         return []
@@ -232,54 +239,56 @@ def _compare_chat(model: Transformer, tokenizer: Tokenizer, theirs: Any) -> list
         ]
     template = ChatTemplate.of(settings, tokenizer, sandboxed=True)
     for messages, prompt in ((PROBE[:1], True), (PROBE, False)):
-        asked = [dict(message) for message in messages]
+        conversation = [dict(message) for message in messages]
         try:
-            wanted = template.render(asked, add_generation_prompt=prompt)
-        except HeddleError:  # it refuses such a conversation, or its tokenizer such a text
+            expected = template.render(conversation, add_generation_prompt=prompt)
+        except HeddleError:  # the template refuses this conversation, or the tokenizer its text
             continue
-        read = theirs.apply_chat_template(asked, add_generation_prompt=prompt, return_dict=False)
-        if list(read) != wanted:
-            raise _unlike([message["content"] for message in asked], "ids in its chat template", read, wanted)
+        actual = hf_tokenizer.apply_chat_template(conversation, add_generation_prompt=prompt, return_dict=False)
+        if list(actual) != expected:
+            raise _mismatch(
+                [message["content"] for message in conversation], "ids in its chat template", actual, expected
+            )
     return []
 
 
-def _ours(model: Transformer, given: Input) -> Tensor:
-    """Scores [… V], or a vector or scores of classes per sequence or per token."""
-    hidden = model(**given.ours).hidden
+def _heddle_scores(model: Transformer, inputs: Input) -> Tensor:
+    """Logits [… V], or a vector or class scores per sequence or per token."""
+    hidden = model(**inputs.heddle).hidden
     if isinstance(model.config.head, EmbeddingHeadConfig | ClassifierHeadConfig):
         assert model.head is not None
-        found: Tensor = model.head(hidden, given.ours.get("layout"), model.embedding.weight)
+        scores: Tensor = model.head(hidden, inputs.heddle.get("layout"), model.embedding.weight)
     else:
-        found = hidden if model.head is None else model.logits(hidden)
-    return _compared(model, found, given)
+        scores = hidden if model.head is None else model.logits(hidden)
+    return _comparable(model, scores, inputs)
 
 
-def _theirs(model: Transformer, family: Family, theirs: Any, given: Input) -> Tensor:
-    """The same of Hugging Face transformers; where its class has no head, heddle's is put on its hidden vectors."""
-    answer = theirs(**given.theirs)
+def _hugging_face_scores(model: Transformer, family: Family, hf_model: Any, inputs: Input) -> Tensor:
+    """The same from Hugging Face transformers. If its class has no head, heddle's head reads its hidden vectors."""
+    output = hf_model(**inputs.hugging_face)
     if family.headless:
         assert model.head is not None
-        found = model.head(answer.last_hidden_state, given.ours.get("layout"), model.embedding.weight)
+        scores = model.head(output.last_hidden_state, inputs.heddle.get("layout"), model.embedding.weight)
     else:
         kinds = {EmbeddingHeadConfig: "pooler_output", NoHeadConfig: "last_hidden_state"}
-        found = answer[kinds.get(type(model.config.head), "logits")]
-    return _compared(model, found, given)
+        scores = output[kinds.get(type(model.config.head), "logits")]
+    return _comparable(model, scores, inputs)
 
 
-def _compared(model: Transformer, scores: Tensor, given: Input) -> Tensor:
-    """The entries that are compared."""
-    found = (scores if given.real is None else scores[given.real]).double()
+def _comparable(model: Transformer, scores: Tensor, inputs: Input) -> Tensor:
+    """The entries to compare, in fp64. Logits are centered at each position."""
+    entries = (scores if inputs.real is None else scores[inputs.real]).double()
     if not isinstance(model.config.head, LanguageHeadConfig):
-        return found
-    scores, others = found[..., : model.vocab_size], found[..., model.vocab_size :]
-    if others.numel() and not bool((others.amax(-1) < scores.amin(-1) + NEVER).all()):
+        return entries
+    scores, padded = entries[..., : model.vocab_size], entries[..., model.vocab_size :]
+    if padded.numel() and not bool((padded.amax(-1) < scores.amin(-1) + NEVER).all()):
         raise HeddleError("Hugging Face transformers gives ids a probability that the model does not have")
     return scores - scores.mean(-1, keepdim=True)
 
 
-def _apart(expected: Tensor, found: Tensor) -> float:
-    if found.shape != expected.shape:
+def _difference(expected: Tensor, actual: Tensor) -> float:
+    if actual.shape != expected.shape:
         raise HeddleError(
-            f"Hugging Face transformers answers with {list(found.shape)} scores, not {list(expected.shape)}"
+            f"Hugging Face transformers returns scores of shape {list(actual.shape)}, not {list(expected.shape)}"
         )
-    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1.0))
+    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=1.0))

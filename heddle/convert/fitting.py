@@ -1,4 +1,4 @@
-"""Which published family can express a model, and what stands against the others."""
+"""Finds the published family that can express a model, and the reasons against the others."""
 
 import re
 from typing import NamedTuple
@@ -90,41 +90,41 @@ ALL = (
     MARIAN,
 )
 FAMILIES = {family.architecture: family for family in ALL}
-NEAREST, MOST = 3, 3  # families that an error names, and differences of each
+NEAREST, MOST = 3, 3  # numbers of families in an error, and of differences of each
 LONGEST = 300  # characters of an error that names more than one family
 OF_A_LAYER = re.compile(r"\.layers\.\d+")
 
 
 def choose(config: TransformerConfig) -> tuple[Family, list[str]]:
-    """The first family that can express a config, and the lost settings, which matter only in training.
+    """The first family that can express a config, and notes on lost settings, which matter only in training.
 
     Raises:
-        HeddleError: none can; the message says what the nearest families lack.
+        HeddleError: no family can; the message gives the differences from the nearest ones.
     """
     nearest, *others = fits(config)
     if nearest.against:
-        told = f"no Hugging Face family can express this model. {nearest.brief()}"
+        message = f"no Hugging Face family can express this model. {nearest.brief()}"
         for other in others[: NEAREST - 1]:
-            longer = f"{told} | {other.brief()}"
-            told = longer if len(longer) < LONGEST else told
-        raise HeddleError(told)
+            longer = f"{message} | {other.brief()}"
+            message = longer if len(longer) < LONGEST else message
+        raise HeddleError(message)
     return nearest.written(config), [f"lost (matters only in training): {text}" for text in nearest.lost]
 
 
-def expressible(config: TransformerConfig, whole: bool = False) -> tuple[str | None, list[str]]:
-    """The Hugging Face class that such a model exports to; or None, and the reasons.
+def expressible(config: TransformerConfig, all_families: bool = False) -> tuple[str | None, list[str]]:
+    """The Hugging Face class that a model exports to, or None with the reasons.
 
     Args:
-        whole: list all differences from all families, instead of the first three of the nearest three.
+        all_families: list all differences from all families, instead of the first three from the nearest three.
     """
-    found = fits(config)
-    if not found[0].against:
-        return found[0].written(config).architecture, []
-    if whole:
+    candidates = fits(config)
+    if not candidates[0].against:
+        return candidates[0].written(config).architecture, []
+    if all_families:
         others = [family for family in ALL if set(family.options.stacks) != set(config.stacks())]
-        every = (*found, *(Fit(family, *family.reasons(config)) for family in others))
-        return None, [f"{fit.family.architecture}: {'; '.join(fit.against)}" for fit in every]
-    return None, [fit.brief() for fit in found[:NEAREST]]
+        all_fits = (*candidates, *(Fit(family, *family.reasons(config)) for family in others))
+        return None, [f"{fit.family.architecture}: {'; '.join(fit.against)}" for fit in all_fits]
+    return None, [fit.brief() for fit in candidates[:NEAREST]]
 
 
 class Fit(NamedTuple):
@@ -135,37 +135,37 @@ class Fit(NamedTuple):
     lost: list[str]  # settings that would be lost, which matter only in training
 
     def written(self, config: TransformerConfig) -> Family:
-        """The family as it is written: without its head, if files beside its own hold the model's."""
+        """The family to write: without its head, if files of sentence-transformers store the head of the model."""
         return self.family if self.family.holds_head(config) else self.family.body()
 
     def distinct(self) -> list[str]:
-        """Reasons, without those that repeat another for a different layer."""
+        """Reasons, without repetitions for other layers."""
         first: dict[str, str] = {}
         for text in self.against:
             first.setdefault(OF_A_LAYER.sub("", text.split(" is ")[0]), text)
         return list(first.values())
 
     def brief(self) -> str:
-        """The first reasons, and how many more there are."""
+        """The first reasons, and the number of others."""
         distinct = self.distinct()
         more = f"; {len(distinct) - MOST} more" if len(distinct) > MOST else ""
         return f"{self.family.architecture}: {'; '.join(distinct[:MOST])}{more}"
 
 
 def fits(config: TransformerConfig) -> list[Fit]:
-    """The families with the model's stacks, nearest first; ties go to its kind of head, then to its own family, then by `ALL`."""
+    """The families with the model's stacks, nearest first. Ties: its kind of head, then its own family, then the order of `ALL`."""
     has = set(config.stacks())
-    found = [Fit(family, *family.reasons(config)) for family in ALL if set(family.options.stacks) == has]
+    candidates = [Fit(family, *family.reasons(config)) for family in ALL if set(family.options.stacks) == has]
     embeds, names = isinstance(config.head, EmbeddingHeadConfig), family_names(config)
 
     def distance(fit: Fit) -> tuple[int, bool, bool, bool, bool]:
         family = fit.family
         other_head = not embeds and config.head.kind != family.options.head.kind
-        known = config.architecture in (family.architecture, family.body().architecture if embeds else None)
+        same_class = config.architecture in (family.architecture, family.body().architecture if embeds else None)
         differences = len(fit.distinct())
-        return differences, other_head, not family.holds_head(config), not known, family.name not in names
+        return differences, other_head, not family.holds_head(config), not same_class, family.name not in names
 
-    return sorted(found, key=distance)
+    return sorted(candidates, key=distance)
 
 
 def family_names(config: TransformerConfig) -> set[str]:

@@ -1,4 +1,4 @@
-"""Export of a run as a GGUF file, which llama.cpp reads."""
+"""Exports a run as a GGUF file for llama.cpp."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -9,28 +9,28 @@ from heddle.checks import checked
 from heddle.convert.fitting import choose
 from heddle.convert.llama_cpp import architecture_of, divisors
 from heddle.convert.llama_cpp_tokenizer import TOKENS, tokenizer_metadata
-from heddle.convert.mapping import to_theirs
+from heddle.convert.mapping import to_published
 from heddle.convert.published import special_ids
 from heddle.convert.token_roles import published_tokenizer
 from heddle.errors import HeddleError
 from heddle.weights.files import fill_file, refuse_unwritable
 from heddle.weights.run import load
 
-FLOAT32 = 0  # llama.cpp's number for a file of fp32 alone
+FLOAT32 = 0  # llama.cpp's number for an fp32 file
 SUFFIX = ".gguf"
 
 
 @checked()
 def export_gguf(run: str | Path, file: str | Path) -> dict[str, Any]:
-    """Write a run as one GGUF file for llama.cpp, in fp32, with its tokenizer where llama.cpp has the same.
+    """Write a run as one GGUF file for llama.cpp, in fp32, with its tokenizer if llama.cpp supports it.
 
     Args:
         run: a run or a checkpoint directory.
         file: the new file; it must not exist.
 
     Returns:
-        `family`, the published family that the model is written as; `architecture`, llama.cpp's name for it; `tensors`, their
-        number; `tokenizer`, whether the file has one; `notes` for the user.
+        `family`, the published family of the export; `architecture`, llama.cpp's name for it; `tensors`, their number;
+        `tokenizer`, whether the file has one; `notes` for the user.
 
     Raises:
         HeddleError: the package `gguf` is missing, llama.cpp would compute something else (the message says what), or the file
@@ -46,47 +46,49 @@ def export_gguf(run: str | Path, file: str | Path) -> dict[str, Any]:
     family, notes = choose(model.config)
     config, tensors = family.rewrite(model.config, model.state_dict())
     try:
-        row = architecture_of(family)
-        metadata = row.metadata(family.theirs(config), config)
+        architecture = architecture_of(family)
+        metadata = architecture.metadata(family.published_config(config), config)
     except HeddleError as error:
-        instead = "name a directory to export it for Hugging Face transformers instead"
-        raise HeddleError(f"{run}: no GGUF file can express this model: {error}; {instead}") from None
+        advice = "to export it for Hugging Face transformers, name a directory"
+        raise HeddleError(f"{run}: cannot be exported as GGUF: {error}; {advice}") from None
     ids = special_ids(config, tokenizer)
-    written = None if tokenizer is None else published_tokenizer(model.config, tokenizer)
-    spelling, said = tokenizer_metadata(written, ids, config.vocab_size, config.chat)
-    # Without the rows' shift: a norm's gain is the factor itself in llama.cpp.
-    published = to_theirs([replace(each, shift=0.0) for each in family.table], config, tensors)
-    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == row.name)
+    exported_tokenizer = None if tokenizer is None else published_tokenizer(model.config, tokenizer)
+    tokenizer_fields, tokenizer_notes = tokenizer_metadata(exported_tokenizer, ids, config.vocab_size, config.chat)
+    # Without the shift of rows: in llama.cpp, the gain of a norm is the factor itself.
+    published = to_published([replace(each, shift=0.0) for each in family.table], config, tensors)
+    number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture.name)
     names = gguf.get_tensor_name_map(number, config.stacks()["decoder"].depth)
-    found = {_named(names, name): tensor for name, tensor in row.tensors(published, config).items()}
-    found |= divisors(config)
-    if row.copied:
-        found.setdefault("output.weight", found["token_embd.weight"])
-    with fill_file(file) as partial, closing(gguf.GGUFWriter(partial, row.name)) as writer:
+    gguf_tensors = {_named(names, name): tensor for name, tensor in architecture.tensors(published, config).items()}
+    gguf_tensors |= divisors(config)
+    if architecture.copied:
+        gguf_tensors.setdefault("output.weight", gguf_tensors["token_embd.weight"])
+    with fill_file(file) as partial, closing(gguf.GGUFWriter(partial, architecture.name)) as writer:
         writer.add_name(Path(run).resolve().name)
         writer.add_file_type(FLOAT32)
-        for key, value in ({f"{row.name}.{key}": value for key, value in metadata.items()} | spelling).items():
+        for key, value in (
+            {f"{architecture.name}.{key}": value for key, value in metadata.items()} | tokenizer_fields
+        ).items():
             _add(writer, key, value)
-        for name, tensor in found.items():
+        for name, tensor in gguf_tensors.items():
             writer.add_tensor(name, tensor.float().contiguous().numpy())
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
-    has = TOKENS in spelling
-    counted = {"architecture": row.name, "tensors": len(found), "tokenizer": has}
-    return {"family": family.name, **counted, "notes": [*notes, *said]}
+    has = TOKENS in tokenizer_fields
+    counts = {"architecture": architecture.name, "tensors": len(gguf_tensors), "tokenizer": has}
+    return {"family": family.name, **counts, "notes": [*notes, *tokenizer_notes]}
 
 
 def _named(names: Any, published: str) -> str:
-    """GGUF's name of a published tensor."""
-    found: str | None = names.get_name(published, try_suffixes=(".weight", ".bias"))
-    if found is None:
+    """GGUF's name for a published tensor."""
+    name: str | None = names.get_name(published, try_suffixes=(".weight", ".bias"))
+    if name is None:
         raise HeddleError(f"the package gguf has no name for {published}; this version of it is too old or too new")
-    return found
+    return name
 
 
 def _add(writer: Any, key: str, value: Any) -> None:
-    """Add an entry of metadata, in the type that llama.cpp expects."""
+    """Add an entry of metadata with the type that llama.cpp expects."""
     kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
     kinds[list] = writer.add_array
     kinds[type(value)](key, value)

@@ -1,4 +1,4 @@
-"""Which head a published family puts on such a model, and what an export will be, known before anything is trained."""
+"""The head that a published family gives a model, and what an export will be, both before training."""
 
 from dataclasses import dataclass
 
@@ -21,25 +21,25 @@ HEAD = "head."
 
 
 def with_family_head(config: TransformerConfig, task: TaskSettings) -> TransformerConfig:
-    """The model with the head for a task that its published family has; unchanged if it has one already, or the family has none.
+    """The model with its published family's head for a task; unchanged if it already has such a head or the family has none.
 
     Args:
-        config: a model that has learned something else.
-        task: what it will learn.
+        config: a model that was trained for another task.
+        task: the task that it will be trained for.
     """
     table = task.head_table(config.head.to_dict(), config.last()[0], ())
     kind, by_token = table["kind"], table.get("pooling") == "none"
-    if kind == "embedding" or _is_such(config.head, kind, by_token):  # files beside a family's own hold any embedding
+    if kind == "embedding" or _is_such(config.head, kind, by_token):  # sentence-transformers stores any embedding head
         return config
     names = family_names(config)
-    having = [family for family in ALL if _has_such(family, config, kind, by_token)]
-    for family in sorted(having, key=lambda family: family.name not in names):
+    matching = [family for family in ALL if _has_such(family, config, kind, by_token)]
+    for family in sorted(matching, key=lambda family: family.name not in names):
         try:
-            made = config.model_copy(update={"head": family.usual_head(config)})
+            candidate = config.model_copy(update={"head": family.usual_head(config)})
         except HeddleError:
             continue
-        if not family.reasons(made)[0]:
-            return made
+        if not family.reasons(candidate)[0]:
+            return candidate
     return config
 
 
@@ -59,9 +59,9 @@ class Exported:
     """What the export of a run will be.
 
     Attributes:
-        architecture: the Hugging Face class; None: there is none.
-        reason: why there is none, in a line, with the settings that would make it so if those of the head do.
-        adapter: why peft's format cannot hold what adapters learn; empty if it can, None without adapters.
+        architecture: the Hugging Face class, or None.
+        reason: why there is no class, in a line. If changes to the head would make it fit, it gives these settings.
+        adapter: why peft's format cannot store the adapters; empty if it can, None without adapters.
     """
 
     architecture: str | None
@@ -69,16 +69,18 @@ class Exported:
     adapter: str | None = None
 
     def sentence(self) -> str:
-        """The same in words."""
-        whole = f"can be exported as {self.architecture}" if self.architecture else f"cannot be exported: {self.reason}"
+        """The same as text."""
+        model_part = (
+            f"can be exported as {self.architecture}" if self.architecture else f"cannot be exported: {self.reason}"
+        )
         if self.adapter is None or self.architecture is None:
-            return whole
-        alone = f"but not alone for peft: {self.adapter}" if self.adapter else "its adapter alone for peft"
-        return f"{whole}, {alone}"
+            return model_part
+        adapter_part = f"but its adapter not for peft: {self.adapter}" if self.adapter else "and its adapter for peft"
+        return f"{model_part}, {adapter_part}"
 
 
 def exported(config: TransformerConfig, train: TrainConfig) -> Exported:
-    """Ask the exporters, before training, what they will make of such a model."""
+    """What the exporters will make of a model, before training."""
     try:
         family, _ = choose(config)
     except HeddleError as error:
@@ -90,7 +92,7 @@ def exported(config: TransformerConfig, train: TrainConfig) -> Exported:
 
 
 def _against_peft(family: Family, config: TransformerConfig, train: TrainConfig) -> str:
-    """Why peft's format cannot hold what these adapters will learn; empty if it can."""
+    """Why peft's format cannot store these adapters; empty if it can."""
     assert train.lora is not None
     learned = trained_state(adapt(build(config, "meta"), train.lora), train)
     empty = {name: torch.zeros(each.shape) for name, each in learned.items()}
@@ -103,10 +105,10 @@ def _against_peft(family: Family, config: TransformerConfig, train: TrainConfig)
 
 
 def _of_head(family: Family, config: TransformerConfig) -> list[str]:
-    """The settings of the head that would make a family express a model; empty if others stand against it too."""
+    """The settings of the head with which a family could express a model; empty if other settings differ too."""
     try:
-        apart = [each for each in family.apart(config) if not each[0].endswith("dropout")]
+        changed = [each for each in family.changed_settings(config) if not each[0].endswith("dropout")]
     except HeddleError:
         return []
-    of_head = all(path.startswith(HEAD) and not path.endswith(".kind") for path, *_ in apart)
-    return [f"{path}={needed}" for path, _, needed in apart] if of_head else []
+    of_head = all(path.startswith(HEAD) and not path.endswith(".kind") for path, *_ in changed)
+    return [f"{path}={needed}" for path, _, needed in changed] if of_head else []

@@ -1,4 +1,4 @@
-"""Import published weights into a run; export a run for Hugging Face transformers, with a check of its logits."""
+"""Imports published models as runs, and exports runs for Hugging Face transformers with a check of their scores."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -43,29 +43,29 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         run: the new directory; it must not exist.
 
     Returns:
-        `family`; `parameters`, their number; `writes`, whether it is a decoder with a tokenizer, so that `generate` works
-        with it; `notes` for the user.
+        `family`; `parameters`, their number; `writes`, whether `generate` works with it, since it is a decoder with a tokenizer;
+        `notes` for the user.
 
     Raises:
         HeddleError: the files are missing, damaged or of an unknown kind, the config has a setting that heddle does not
-            support (the message names it), or the weights do not match the config. Nothing is left behind then.
+            support, or the weights do not match the config. Nothing is left behind then.
     """
     folder = fetch(str(source)) if hub else Path(source)
     if not folder.is_dir():
         advice = "" if folder.exists() else "; to download it from the Hugging Face Hub, add --hub"
         raise HeddleError(f"{folder}: no such directory{advice}")
     sentences = read_sentences(folder)
-    top, folder = folder, folder if sentences is None else sentences.body
-    theirs = read_json(folder / "config.json")
+    top_folder, folder = folder, folder if sentences is None else sentences.body
+    published = read_json(folder / "config.json")
     try:
-        family, config, renamed = family_and_config(theirs, open_weights(folder), sentences)
+        family, config, head_notes = family_and_config(published, open_weights(folder), sentences)
     except HeddleError as error:
         raise HeddleError(f"{folder}: {error}") from None
-    generation = folder / "generation_config.json"
+    generation_file = folder / "generation_config.json"
     count = max(config.vocab_size, config.source_vocab_size or 0)
-    generated = read_json(generation) if generation.is_file() else None
-    ids, notes = read_ids(theirs, generated or {}, family.ids, count)
-    decoding, how = read_decoding(theirs, generated, len(config.stacks()) == 2)
+    generation_config = read_json(generation_file) if generation_file.is_file() else None
+    ids, notes = read_ids(published, generation_config or {}, family.ids, count)
+    decoding, decoding_notes = read_decoding(published, generation_config, len(config.stacks()) == 2)
     if sentences is None and isinstance(config.head, EmbeddingHeadConfig):
         notes.append(NO_SENTENCES.format(architecture=family.architecture))
     weights = Unpacked(open_weights(folder))
@@ -73,152 +73,155 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     check_depths(family, config, weights, folder)
     empty = build_empty(config, folder / "config.json").state_dict()
     lower = sentences is not None and sentences.lower
-    tokenizer, missing = read_tokenizer(folder, family.name, lower)
-    chat, unread = read_chat(folder)
+    tokenizer, tokenizer_notes = read_tokenizer(folder, family.name, lower)
+    chat, chat_notes = read_chat(folder)
     notes += [
-        *renamed,
+        *head_notes,
         *(() if sentences is None else sentences.notes),
-        *missing,
-        *left_out(theirs),
-        *(how if config.decoder is not None else []),
+        *tokenizer_notes,
+        *left_out(published),
+        *(decoding_notes if config.decoder is not None else []),
         *of_one_length(config),
-        *unread,
+        *chat_notes,
     ]
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
-        notes.append(f"its tokenizer has {tokenizer.vocab_size} ids but the model only {config.vocab_size}: left out")
+        notes.append(
+            f"its tokenizer is left out: it has {tokenizer.vocab_size} ids, but the model only {config.vocab_size}"
+        )
         tokenizer = None
     if tokenizer is not None and has_other_types(config, tokenizer):
-        notes.append("its tokenizer is left out: it gives the two texts of a pair other types than 0 and 1")
+        notes.append("its tokenizer is left out: it gives the texts of a pair other types than 0 and 1")
         tokenizer = None
     if tokenizer is not None:
-        roles, unknown = read_tokens(folder, config.model_copy(update={"ids": ids}), tokenizer, family.name, lower)
-        ids, notes = ids.model_copy(update={"roles": roles}), [*notes, *unknown]
+        roles, role_notes = read_tokens(folder, config.model_copy(update={"ids": ids}), tokenizer, family.name, lower)
+        ids, notes = ids.model_copy(update={"roles": roles}), [*notes, *role_notes]
     if tokenizer is None:
-        notes.append("the run has no tokenizer: it reads and returns ids only")
+        notes.append("the run has no tokenizer: it only reads and returns ids")
     with write_directory(Path(run)) as directory:
-        below = {name: each for name, each in empty.items() if sentences is None or not is_head(name)}
-        read = import_tensors(family.table, family.names, config, below, weights, folder)
-        config, tensors = family.plainer(config, read)
+        body_tensors = {name: each for name, each in empty.items() if sentences is None or not is_head(name)}
+        imported = import_tensors(family.table, family.names, config, body_tensors, weights, folder)
+        config, tensors = family.simplify(config, imported)
         if sentences is not None:
             tensors = {**tensors, **sentences.tensors()}
-            compare_specs(specs_of(tensors), specs_of(empty), top)
-        own = {"ids": ids, "architecture": family.architecture, "chat": chat, "decoding": decoding}
-        config = config.model_copy(update=own)
+            compare_specs(specs_of(tensors), specs_of(empty), top_folder)
+        run_settings = {"ids": ids, "architecture": family.architecture, "chat": chat, "decoding": decoding}
+        config = config.model_copy(update=run_settings)
         saved = SavedConfig(model=config, origin=str(source))
         write_model(directory, tensors, saved, tokenizer, step=0, extra={"origin": str(source), "family": family.name})
     parameters = sum(tensor.numel() for tensor in tensors.values())
-    writes = tokenizer is not None and "decoder" in config.stacks() and len(config.stacks()) == 1
-    return {"family": family.name, "parameters": parameters, "writes": writes, "notes": notes}
+    generates = tokenizer is not None and "decoder" in config.stacks() and len(config.stacks()) == 1
+    return {"family": family.name, "parameters": parameters, "writes": generates, "notes": notes}
 
 
 def family_and_config(
-    theirs: Mapping[str, Any], names: Collection[str], sentences: Sentences | None
+    published: Mapping[str, Any], names: Collection[str], sentences: Sentences | None
 ) -> tuple[Family, TransformerConfig, list[str]]:
-    """The family of a config.json and a file with these tensors, the model in heddle's terms, and notes for the user.
+    """The family of a config.json with weights of these names, the model as a heddle config, and notes for the user.
 
     Raises:
-        HeddleError: heddle does not read it.
+        HeddleError: heddle does not support the model.
     """
-    # Below a pooling, it does not matter which head a class has.
-    found = families_of(theirs if sentences is None else without(theirs, "architectures"))
-    family = found[0] if len(found) == 1 else nearest_table(found, names)
+    # sentence-transformers replaces the head, so the head of the class does not matter.
+    families = families_of(published if sentences is None else without(published, "architectures"))
+    family = families[0] if len(families) == 1 else nearest_table(families, names)
     if sentences is not None:
         family = family.body()
-        data = family.to_config(without(theirs, "architectures")).to_dict()
-        whole = {**data, "head": sentences.head.to_dict()}
-        return family, TransformerConfig.of(whole, where="its files in heddle's terms"), []
-    family, renamed = with_its_head(family, names)
-    config = family.to_config({**theirs, "architectures": [family.architecture]} if renamed else theirs)
-    said = [] if renamed else theirs.get("architectures") or []
-    wider = [f"{name}: read as {family.architecture}, without its other heads" for name in said if name in family.also]
-    return family, config, [*renamed, *wider]
+        data = family.to_config(without(published, "architectures")).to_dict()
+        with_head = {**data, "head": sentences.head.to_dict()}
+        return family, TransformerConfig.of(with_head, where="its files in heddle's terms"), []
+    family, notes = with_its_head(family, names)
+    config = family.to_config({**published, "architectures": [family.architecture]} if notes else published)
+    architectures = [] if notes else published.get("architectures") or []
+    also_notes = [
+        f"{name}: read as {family.architecture}, without its other heads"
+        for name in architectures
+        if name in family.also
+    ]
+    return family, config, [*notes, *also_notes]
 
 
 def check_depths(family: Family, config: TransformerConfig, names: Iterable[str], where: Path) -> None:
-    """Refuse files whose layers are more or fewer than the config says.
-
-    Raises:
-        HeddleError: they are.
-    """
+    """Refuse weights with another number of layers than the config."""
     start = family.names.prefix or family.names.wrapped
     for name, stack in config.stacks().items():
         place = None if len(config.stacks()) == 1 else name
         check_depth(names, family.names.wrapped + family.layers[name], stack.depth, where, start, place)
 
 
-def families_of(theirs: Mapping[str, Any]) -> list[Family]:
-    """The families that a published config.json may belong to: those of its `model_type`. If these differ in their heads,
-    its architecture decides; if it names no architecture, all of them are returned.
+def families_of(published: Mapping[str, Any]) -> list[Family]:
+    """The families that a published config.json may belong to: those of its `model_type`.
+
+    If several differ in their heads, its architecture decides. If it names no architecture, all of them are returned.
 
     Raises:
-        HeddleError: heddle does not read this family.
+        HeddleError: heddle does not support this family.
     """
-    name, said = theirs.get("model_type"), theirs.get("architectures")
-    found = [family for family in ALL if family.name == name]
-    if name is None and {"model", "version"} <= theirs.keys():
-        raise HeddleError("this is a heddle run already: use it as it is, or copy the directory")
-    if not found:
-        known = list(dict.fromkeys(family.name for family in ALL))
-        told = "config.json has no model_type" if name is None else f"model_type = {name!r}"
-        raise HeddleError(f"{told}; heddle reads {', '.join(known)}.{did_you_mean(str(name), known)}")
-    if len(found) == 1 or not said:
-        return found
-    named = said if isinstance(said, list) else []
-    meant = [family for family in found if any(each in named for each in (family.architecture, *family.also))]
-    if not meant:
-        heads = ", ".join(family.architecture for family in found)
-        raise HeddleError(f"architectures = {said} in config.json: for {name}, heddle reads {heads}")
-    return meant[:1]
+    name, architectures = published.get("model_type"), published.get("architectures")
+    families = [family for family in ALL if family.name == name]
+    if name is None and {"model", "version"} <= published.keys():
+        raise HeddleError("this is already a heddle run: use it directly, or copy the directory")
+    if not families:
+        family_names = list(dict.fromkeys(family.name for family in ALL))
+        problem = "config.json has no model_type" if name is None else f"model_type = {name!r}"
+        raise HeddleError(f"{problem}; heddle reads {', '.join(family_names)}.{did_you_mean(str(name), family_names)}")
+    if len(families) == 1 or not architectures:
+        return families
+    names = architectures if isinstance(architectures, list) else []
+    matching = [family for family in families if any(each in names for each in (family.architecture, *family.also))]
+    if not matching:
+        heads = ", ".join(family.architecture for family in families)
+        raise HeddleError(f"architectures = {architectures} in config.json: for {name}, heddle reads {heads}")
+    return matching[:1]
 
 
 def with_its_head(family: Family, names: Collection[str]) -> tuple[Family, list[str]]:
-    """The family; or, if the file has nothing of this head, the class of the same body that the file fits, and a note.
+    """The family; or, if no tensor belongs to its head, the class with the same body that fits the names best, and a note.
 
-    Many an encoder for embeddings still names the class for masked tokens that it was trained from.
+    Many encoders for embeddings still name the class for masked tokens that they were trained from.
     """
-    spelt = {family.names.spelt(name) for name in names}
-    head = {row.theirs for row in family.table if row.ours[0].startswith("head.")}
-    others = [each for each in ALL if each.name == family.name and each is not family]
-    if not others or not head or head & spelt:
+    tensor_names = {family.names.normalized(name) for name in names}
+    head = {row.published for row in family.table if row.heddle[0].startswith("head.")}
+    siblings = [each for each in ALL if each.name == family.name and each is not family]
+    if not siblings or not head or head & tensor_names:
         return family, []
-    nearest = nearest_table((family, *others), names)
+    nearest = nearest_table((family, *siblings), names)
     if nearest is family:
         return family, []
     return nearest, [
-        f"its weights are those of {nearest.architecture}: nothing is there for the head of {family.architecture}"
+        f"its weights are those of {nearest.architecture}: the head of {family.architecture} is not among them"
     ]
 
 
 def nearest_table(families: Iterable[Family], names: Iterable[str]) -> Family:
-    """The family whose tensors outside of layers, such as its head's, match these names best."""
+    """The family whose tensors outside of layers, such as those of its head, match these names best."""
 
-    def places(family: Family) -> int:
-        spelt = {family.names.spelt(name) for name in names}
-        rows = {row.theirs for row in family.table if "{i}" not in row.theirs}
-        return sum(1 if {row, row.removeprefix(family.names.prefix)} & spelt else -1 for row in rows)
+    def score(family: Family) -> int:
+        tensor_names = {family.names.normalized(name) for name in names}
+        expected = {row.published for row in family.table if "{i}" not in row.published}
+        return sum(1 if {row, row.removeprefix(family.names.prefix)} & tensor_names else -1 for row in expected)
 
-    return max(families, key=places)
+    return max(families, key=score)
 
 
 @checked()
 def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
-    """Write a run as a directory that Hugging Face transformers loads (`from_pretrained`), and compare what both compute.
+    """Write a run as a directory that Hugging Face transformers loads (`from_pretrained`), and compare the two models.
 
-    Texts, pairs and conversations are given to the tokenizer and the model that transformers reads from the directory, as its users
-    do: ids, types and scores must be heddle's.
+    The tokenizer and the model that transformers loads from the directory read texts, pairs and conversations. Their ids, types and
+    scores must equal heddle's.
 
     Args:
         run: a run or a checkpoint directory.
         directory: the new directory; it must not exist.
 
     Returns:
-        `family`; `checked`, whether Hugging Face transformers was installed to load it; `difference`, the largest of two scores
-        over the largest score (or 1), and `allowed`, what rounding explains, both None if not checked; `notes` for the user.
+        `family`; `checked`, whether Hugging Face transformers was installed to load it; `difference`, the largest difference of two
+        scores relative to the largest score (or 1), and `allowed`, the difference that rounding explains, both None if not
+        checked; `notes` for the user.
 
     Raises:
-        HeddleError: no family can express the model (the message gives the reasons), Hugging Face transformers reads a text as
-            other ids, or its scores differ in fp32 by more than 1e-5 and more than 8 times the rounding error of either side.
-            Nothing is left behind then.
+        HeddleError: no family can express the model, Hugging Face transformers encodes a text as other ids, or its scores differ
+            in fp32 by more than 1e-5 and more than 8 times the rounding error of either side. Nothing is left behind then.
     """
     model, tokenizer = load(run, "cpu")
     family, notes = choose(model.config)
@@ -234,8 +237,8 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
             notes.append("not checked: Hugging Face transformers is not installed")
         elif not agreement.difference <= agreement.allowed:
             raise HeddleError(
-                f"{run}: the scores of {family.architecture} differ by {agreement.difference:.1e} of the largest, and rounding "
-                f"explains {agreement.allowed:.1e}; nothing was written. This is a bug in heddle: please report it"
+                f"{run}: the scores of {family.architecture} differ by {agreement.difference:.1e} of the largest, but rounding "
+                f"explains only {agreement.allowed:.1e}; nothing was written. This is a bug in heddle: please report it"
             )
         else:
             notes += agreement.notes

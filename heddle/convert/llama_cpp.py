@@ -1,7 +1,7 @@
-"""What llama.cpp computes: which published families it has, under which names, and which of their settings it lacks.
+"""The architectures of llama.cpp: the published families that it runs, their names in GGUF, and the settings that it lacks.
 
-llama.cpp ignores what it does not know, so a setting that is not in this table is refused rather than written. The names of
-metadata are GGUF's, without the architecture that comes before them.
+llama.cpp ignores settings that it does not know, so a setting that is not in this table is refused rather than written. Names of
+metadata are those of GGUF, without the leading name of the architecture.
 """
 
 import re
@@ -25,8 +25,8 @@ Fields = Mapping[str, Any]
 Change = Callable[[str, Tensor, TransformerConfig], Tensor]
 
 FREQUENCIES = "rope_freqs.weight"
-TANH = ("gelu_new", "gelu_pytorch_tanh")  # llama.cpp's gelu is the approximation
-PLAIN = (NTKScaling, DynamicScaling)  # which are just a larger base
+TANH = ("gelu_new", "gelu_pytorch_tanh")  # llama.cpp's gelu is the tanh approximation
+PLAIN = (NTKScaling, DynamicScaling)  # equivalent to a larger base
 EXPERT = re.compile(r"\.experts\.\d+\.")
 SIZES = {
     "max_position_embeddings": "context_length", "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -45,13 +45,13 @@ class Architecture:
 
     Attributes:
         name: its `general.architecture`.
-        keys: fields of config.json, and the names of metadata with their values.
-        only: fields of config.json, and the values with which llama.cpp computes the same.
-        scalings: the kinds of scaling of rotary angles that it has, beside a larger base.
-        square: whether the heads together must be as wide as the model.
+        keys: fields of config.json, and the metadata that has their values.
+        only: fields of config.json, and the values that llama.cpp supports.
+        scalings: the scalings of rotary angles that it supports, in addition to a larger base.
+        square: whether all heads together must be as wide as the model.
         copied: whether a tied head is written as a second tensor.
-        change: what becomes of a published tensor, by its name there.
-        more: further metadata that a config needs. Raises for what llama.cpp lacks.
+        change: converts a published tensor, given its name.
+        more: further metadata for a config. Raises for what llama.cpp lacks.
     """
 
     name: str
@@ -61,24 +61,24 @@ class Architecture:
     square: bool = False
     copied: bool = False
     change: Change = lambda name, tensor, config: tensor
-    more: Callable[[Fields, TransformerConfig], dict[str, Any]] = lambda theirs, config: {}
+    more: Callable[[Fields, TransformerConfig], dict[str, Any]] = lambda published, config: {}
 
-    def metadata(self, theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
-        """The metadata of a model, without those of its tokenizer.
+    def metadata(self, published: Fields, config: TransformerConfig) -> dict[str, Any]:
+        """The metadata of a model, without that of its tokenizer.
 
         Args:
-            theirs: its published config.json.
-            config: its config, in the form that the published family has.
+            published: its published config.json.
+            config: its config, rewritten for the published family.
 
         Raises:
             HeddleError: llama.cpp would compute something else.
         """
-        theirs = seen_whole(theirs)
+        published = without_idle_window(published)
         for field, values in self.only.items():
-            if theirs.get(field) not in values:
-                has = " or ".join(map(repr, values))
+            if published.get(field) not in values:
+                supported = " or ".join(map(repr, values))
                 raise HeddleError(
-                    f"{field} = {theirs.get(field)!r} as a config.json has it, and llama.cpp has only {has}"
+                    f"{field} = {published.get(field)!r} in its config.json, and llama.cpp supports only {supported}"
                 )
         mixer = one_block(config).mixer
         width = mixer.width(config.dim)
@@ -86,35 +86,35 @@ class Architecture:
             raise HeddleError(
                 f"{mixer.heads} heads of width {width}, and llama.cpp needs them as wide as dim = {config.dim}"
             )
-        found = {key: theirs[field] for field, key in self.keys.items()}
-        found |= {"attention.head_count_kv": mixer.key_heads()}
-        found |= {"attention.key_length": width, "attention.value_length": width}
+        fields = {key: published[field] for field, key in self.keys.items()}
+        fields |= {"attention.head_count_kv": mixer.key_heads()}
+        fields |= {"attention.key_length": width, "attention.value_length": width}
         if isinstance(mixer.relative, RotaryConfig):
-            found |= rotary_metadata(mixer.relative, width, self.scalings)
-        return found | self.more(theirs, config)
+            fields |= rotary_metadata(mixer.relative, width, self.scalings)
+        return fields | self.more(published, config)
 
     def tensors(self, published: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
-        """The published tensors as llama.cpp stores them, by their published names; those of experts are stacked."""
-        found: dict[str, Tensor] = {}
+        """The published tensors as llama.cpp stores them, by their published names. Those of experts are stacked."""
+        tensors: dict[str, Tensor] = {}
         experts: dict[str, list[Tensor]] = {}
         for name, tensor in published.items():
             changed = self.change(name, tensor, config)
             if EXPERT.search(name):
                 experts.setdefault(EXPERT.sub(".experts.", name), []).append(changed)
             else:
-                found[name] = changed
-        return found | {name: torch.stack(those) for name, those in experts.items()}
+                tensors[name] = changed
+        return tensors | {name: torch.stack(stack) for name, stack in experts.items()}
 
 
-def seen_whole(theirs: Fields) -> Fields:
-    """The fields, without a window in all layers through which every token sees the whole context."""
-    window = theirs.get("sliding_window")
-    if window is None or "layer_types" in theirs or window < theirs["max_position_embeddings"]:
-        return theirs
+def without_idle_window(published: Fields) -> Fields:
+    """The fields, without a window that is in all layers and as long as the context."""
+    window = published.get("sliding_window")
+    if window is None or "layer_types" in published or window < published["max_position_embeddings"]:
+        return published
     return {
-        **theirs,
+        **published,
         "sliding_window": None,
-        **({"use_sliding_window": False} if "use_sliding_window" in theirs else {}),
+        **({"use_sliding_window": False} if "use_sliding_window" in published else {}),
     }
 
 
@@ -122,35 +122,37 @@ def rotary_metadata(relative: RotaryConfig, width: int, scalings: Iterable[type]
     """The metadata of rotary positions in heads of `width` channels.
 
     Raises:
-        HeddleError: llama.cpp would rotate by other angles.
+        HeddleError: llama.cpp would use other angles.
     """
     rotated, scaling = relative.rotated_dim(width), relative.scaling
     if rotated % 2:
         raise HeddleError(f"{rotated} channels of a head are rotated, and llama.cpp rotates them in pairs")
-    found: dict[str, Any] = {"rope.dimension_count": rotated, "rope.freq_base": plain_base(relative, rotated)}
+    fields: dict[str, Any] = {"rope.dimension_count": rotated, "rope.freq_base": plain_base(relative, rotated)}
     if scaling is None or isinstance(scaling, PLAIN) or scaling == LinearScaling(factor=1):
-        return found
+        return fields
     if not isinstance(scaling, tuple(scalings)):
-        raise HeddleError(f"its rotary angles are scaled by {scaling.kind}, which llama.cpp lacks for it")
+        raise HeddleError(
+            f"its rotary angles are scaled by {scaling.kind}, which llama.cpp lacks for this architecture"
+        )
     if isinstance(scaling, LinearScaling | YarnScaling):
-        found |= {"rope.scaling.type": scaling.kind, "rope.scaling.factor": scaling.factor}
+        fields |= {"rope.scaling.type": scaling.kind, "rope.scaling.factor": scaling.factor}
     if isinstance(scaling, YarnScaling):
-        usual = YarnScaling(factor=scaling.factor, original=scaling.original)
-        if scaling != usual and not _same_length(scaling, usual):
-            raise HeddleError("its yarn scaling has other settings than the usual ones, which llama.cpp would ignore")
-        found |= {"rope.scaling.original_context_length": scaling.original}
-    return found
+        default = YarnScaling(factor=scaling.factor, original=scaling.original)
+        if scaling != default and not _same_length(scaling, default):
+            raise HeddleError("its yarn scaling has other settings than the defaults, which llama.cpp would ignore")
+        fields |= {"rope.scaling.original_context_length": scaling.original}
+    return fields
 
 
-def _same_length(scaling: YarnScaling, usual: YarnScaling) -> bool:
-    """Whether only the factor on lengths is spelt out, with its usual value."""
-    if scaling.model_copy(update={"magnitude": None}) != usual:
+def _same_length(scaling: YarnScaling, default: YarnScaling) -> bool:
+    """Whether the scaling differs from the default only by an explicit magnitude with the default value."""
+    if scaling.model_copy(update={"magnitude": None}) != default:
         return False
-    return isclose(SCALINGS[YarnScaling](scaling).magnitude, SCALINGS[YarnScaling](usual).magnitude, rel_tol=1e-6)
+    return isclose(SCALINGS[YarnScaling](scaling).magnitude, SCALINGS[YarnScaling](default).magnitude, rel_tol=1e-6)
 
 
 def divisors(config: TransformerConfig) -> dict[str, Tensor]:
-    """The tensor of what Llama 3's rule divides each rotary frequency by, if the model has it."""
+    """The tensor of divisors of the rotary frequencies, for a model with Llama 3's scaling."""
     mixer = one_block(config).mixer
     relative = mixer.relative
     if not isinstance(relative, RotaryConfig) or not isinstance(relative.scaling, Llama3Scaling):
@@ -162,90 +164,94 @@ def divisors(config: TransformerConfig) -> dict[str, Tensor]:
 
 
 def interleaved(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
-    """The rows of queries and keys so that neighbours rotate together, rather than the two halves of a head."""
+    """Queries and keys with reordered rows: neighbouring channels rotate together, not the two halves of a head."""
     mixer = one_block(config).mixer
     heads = {"q_proj": mixer.heads, "k_proj": mixer.key_heads()}.get(name.split(".")[-2])
     return tensor if heads is None else tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
 def output_first(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
-    """GPT-2's matrices, which it stores input first."""
+    """GPT-2's matrices, which are published input first."""
     return tensor.T if re.search(r"\.c_(attn|proj|fc)\.weight$", name) else tensor
 
 
 def ungrouped(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
-    """All queries, all keys, all values, from the three of each head."""
+    """All queries, then all keys and all values, from a tensor that is grouped by head."""
     if ".query_key_value." not in name:
         return tensor
-    apart: Tensor = tensor.unflatten(0, (one_block(config).mixer.heads, 3, -1))
-    return apart.transpose(0, 1).flatten(0, 2)
+    by_head: Tensor = tensor.unflatten(0, (one_block(config).mixer.heads, 3, -1))
+    return by_head.transpose(0, 1).flatten(0, 2)
 
 
-def _scale_of_gemma(theirs: Fields, config: TransformerConfig, largest: int) -> None:
-    """llama.cpp takes the scale of scores from the width of a head, and in the largest model from the model's."""
-    heads, width = theirs["num_attention_heads"], theirs["head_dim"]
-    usual = theirs["hidden_size"] // heads if theirs["num_hidden_layers"] == largest else width
-    if theirs["query_pre_attn_scalar"] != usual:
-        raise HeddleError(f"query_pre_attn_scalar = {theirs['query_pre_attn_scalar']}, and llama.cpp has only {usual}")
-
-
-def _local_but(theirs: Fields, period: int) -> None:
-    """llama.cpp has a window in all layers but the last of every few."""
-    usual = [layers.LOCAL if (number + 1) % period else layers.WHOLE for number in range(theirs["num_hidden_layers"])]
-    if layers.WHOLE not in usual:
+def _check_gemma_scale(published: Fields, config: TransformerConfig, largest: int) -> None:
+    """Refuse another scale of scores than llama.cpp's: from head_dim, but in the largest model from hidden_size / heads."""
+    heads, width = published["num_attention_heads"], published["head_dim"]
+    expected = published["hidden_size"] // heads if published["num_hidden_layers"] == largest else width
+    if published["query_pre_attn_scalar"] != expected:
         raise HeddleError(
-            f"it has {len(usual)} layers, all with a window, and llama.cpp needs one without, the {period}th"
+            f"query_pre_attn_scalar = {published['query_pre_attn_scalar']}, and llama.cpp supports only {expected}"
         )
-    if theirs["layer_types"] != usual:
+
+
+def _check_windows(published: Fields, period: int) -> None:
+    """Refuse other windows than llama.cpp's: in all layers except the last of every period."""
+    expected = [
+        layers.LOCAL if (number + 1) % period else layers.FULL for number in range(published["num_hidden_layers"])
+    ]
+    if layers.FULL not in expected:
+        raise HeddleError(
+            f"it has {len(expected)} layers, all with a window, and llama.cpp needs one without, the {period}th"
+        )
+    if published["layer_types"] != expected:
         raise HeddleError(f"llama.cpp has a window in all layers but every {period}th, and this model in others")
 
 
-def _gemma2(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
-    _scale_of_gemma(theirs, config, largest=46)
-    _local_but(theirs, 2)
-    caps = {name: theirs[name] for name in ("attn_logit_softcapping", "final_logit_softcapping")}
+def _gemma2(published: Fields, config: TransformerConfig) -> dict[str, Any]:
+    _check_gemma_scale(published, config, largest=46)
+    _check_windows(published, 2)
+    caps = {name: published[name] for name in ("attn_logit_softcapping", "final_logit_softcapping")}
     missing = next((name for name, cap in caps.items() if cap is None), None)
     if missing is not None:
         raise HeddleError(f"no {missing}, and llama.cpp always has one")
     return dict(caps)
 
 
-def _gemma3(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
-    """The bases of local and of global layers; only the global ones' angles may be scaled."""
-    _scale_of_gemma(theirs, config, largest=62)
-    _local_but(theirs, 6)
-    found: dict[str, Any] = {}
-    width = theirs["head_dim"]
+def _gemma3(published: Fields, config: TransformerConfig) -> dict[str, Any]:
+    """The rotary bases of local and global layers. Only the angles of global layers may be scaled."""
+    _check_gemma_scale(published, config, largest=62)
+    _check_windows(published, 6)
+    fields: dict[str, Any] = {}
+    width = published["head_dim"]
     for block in config.stacks()["decoder"].blocks:
         mixer: Any = block.mixer
-        said = rotary_metadata(mixer.relative, width, () if mixer.window is not None else (LinearScaling,))
-        found |= {"rope.freq_base_swa": said["rope.freq_base"]} if mixer.window is not None else said
-    return found
+        rotary = rotary_metadata(mixer.relative, width, () if mixer.window is not None else (LinearScaling,))
+        fields |= {"rope.freq_base_swa": rotary["rope.freq_base"]} if mixer.window is not None else rotary
+    return fields
 
 
-def _experts(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
+def _experts(published: Fields, config: TransformerConfig) -> dict[str, Any]:
     widths = {"expert_feed_forward_length": "moe_intermediate_size"}
     shared = {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
-    return {key: theirs[field] for key, field in (widths | shared).items() if field in theirs}
+    return {key: published[field] for key, field in (widths | shared).items() if field in published}
 
 
-def _granite(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
-    """Its four factors. llama.cpp takes 0 for none."""
+def _granite(published: Fields, config: TransformerConfig) -> dict[str, Any]:
+    """Its four factors, which must be written: llama.cpp reads 0 as no factor."""
     names = {
         "embedding_multiplier": "embedding_scale", "residual_multiplier": "residual_scale",
         "attention_multiplier": "attention.scale", "logits_scaling": "logit_scale",
     }  # fmt: skip
-    return {key: float(theirs[field]) for field, key in names.items()}
+    return {key: float(published[field]) for field, key in names.items()}
 
 
-def _cohere(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
-    return {"logit_scale": float(theirs["logit_scale"])}
+def _cohere(published: Fields, config: TransformerConfig) -> dict[str, Any]:
+    return {"logit_scale": float(published["logit_scale"])}
 
 
-def _smollm3(theirs: Fields, config: TransformerConfig) -> dict[str, Any]:
-    """The angles of the layers that have any: all but every fourth."""
-    usual = [int((number + 1) % 4 > 0) for number in range(theirs["num_hidden_layers"])]
-    if theirs["no_rope_layers"] != usual:
+def _smollm3(published: Fields, config: TransformerConfig) -> dict[str, Any]:
+    """The rotary metadata of its layers, of which every fourth has no positions."""
+    expected = [int((number + 1) % 4 > 0) for number in range(published["num_hidden_layers"])]
+    if published["no_rope_layers"] != expected:
         raise HeddleError("llama.cpp has rotary positions in all layers but every 4th, and this model in others")
     mixer: Any = config.stacks()["decoder"].blocks[0].mixer
     return rotary_metadata(mixer.relative, mixer.width(config.dim), (LinearScaling, YarnScaling))
@@ -366,10 +372,8 @@ def architecture_of(family: Family) -> Architecture:
     """llama.cpp's architecture for a published family.
 
     Raises:
-        HeddleError: it has none, or none that heddle writes.
+        HeddleError: heddle does not write GGUF files of this family.
     """
     if family.architecture not in ARCHITECTURES:
-        raise HeddleError(
-            f"its class is {family.architecture}, and GGUF files are written of {', '.join(ARCHITECTURES)}"
-        )
+        raise HeddleError(f"its class is {family.architecture}; heddle writes GGUF files of {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[family.architecture]

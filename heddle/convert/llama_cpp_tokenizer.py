@@ -1,4 +1,4 @@
-"""A tokenizer in the metadata of a GGUF file, where llama.cpp would give its ids."""
+"""Tokenizers in the metadata of a GGUF file, if llama.cpp would return the same ids."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from heddle.text.max_piece_length import LONGEST
 from heddle.text.tokenizer import Tokenizer
 
 SPLITS: Mapping[str, str] = {GPT2_SPLIT: "gpt-2", GPT4_SPLIT: "llama-bpe", QWEN_SPLIT: "qwen2"}
-"""Patterns that split text before merging, and llama.cpp's names for them."""
+"""Patterns that split text before merging, with llama.cpp's names for them."""
 
 NORMAL, CONTROL, UNUSED = 1, 3, 5  # llama.cpp's types of tokens
 KEY = "tokenizer.ggml."
@@ -24,62 +24,64 @@ def tokenizer_metadata(
 ) -> tuple[dict[str, Any], list[str]]:
     """The metadata of a tokenizer, and notes for the user.
 
-    A tokenizer whose ids llama.cpp would not give is left out, and a note says why: such a file takes and gives ids.
+    A tokenizer that llama.cpp does not support is left out, with a note: llama.cpp then only reads and returns ids.
 
     Args:
-        tokenizer: the run's, if it has one.
+        tokenizer: the tokenizer of the run, if it has one.
         ids: the special ids.
         vocab_size: V of the model; llama.cpp needs a token for each id.
-        chat: the chat template, which a file without a tokenizer leaves out too.
+        chat: the chat template, which is left out together with the tokenizer.
     """
-    reason = unknown(tokenizer, ids)
+    reason = unsupported(tokenizer, ids)
     if reason is not None or not isinstance(tokenizer, BPE):
-        return {KEY + "model": "no_vocab"}, [f"no tokenizer was written, so llama.cpp takes and gives ids: {reason}"]
+        return {KEY + "model": "no_vocab"}, [
+            f"no tokenizer was written, so llama.cpp only reads and returns ids: {reason}"
+        ]
     symbols = {i: symbol for symbol, i in byte_symbols().items()}
     special = {i: name for name, i in tokenizer.special.items()}
     tokens, kinds = [], []
     for i in range(vocab_size):
-        known = i < tokenizer.vocab_size
-        spelt = "".join(symbols[byte] for byte in tokenizer.token_bytes(i)) if known else f"[PAD{i}]"
-        tokens.append(special.get(i, spelt))
-        kinds.append(CONTROL if i in special else NORMAL if known else UNUSED)
+        in_vocabulary = i < tokenizer.vocab_size
+        token = "".join(symbols[byte] for byte in tokenizer.token_bytes(i)) if in_vocabulary else f"[PAD{i}]"
+        tokens.append(special.get(i, token))
+        kinds.append(CONTROL if i in special else NORMAL if in_vocabulary else UNUSED)
     ends = ids.ends()
     begin = tokenizer.begins[0] if tokenizer.begins else ends[0] if ids.begin is None else ids.begin
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model": "gpt2", "pre": SPLITS[str(tokenizer.split)], "tokens": tokens, "token_type": kinds,
         "merges": [" ".join(pair) for pair in tokenizer.merges], "bos_token_id": begin,
         **dict(zip(ENDS, ends, strict=False)), "add_bos_token": bool(tokenizer.begins), "add_eos_token": False,
     }  # fmt: skip
-    said |= {} if ids.padding is None else {"padding_token_id": ids.padding}
-    found = {KEY + name: value for name, value in said.items()}
-    return found | ({} if chat is None else {"tokenizer.chat_template": chat.template}), _apart(tokenizer, ids)
+    fields |= {} if ids.padding is None else {"padding_token_id": ids.padding}
+    metadata = {KEY + name: value for name, value in fields.items()}
+    return metadata | ({} if chat is None else {"tokenizer.chat_template": chat.template}), _deviations(tokenizer, ids)
 
 
-def unknown(tokenizer: Tokenizer | None, ids: SpecialIds) -> str | None:
-    """Why llama.cpp would not give a tokenizer's ids, or None if it would."""
+def unsupported(tokenizer: Tokenizer | None, ids: SpecialIds) -> str | None:
+    """Why llama.cpp would not return a tokenizer's ids, or None if it would."""
     if tokenizer is None:
-        return "the run has none"
+        return "the run has no tokenizer"
     if not isinstance(tokenizer, BPE):
-        return f"llama.cpp has none of this kind ({tokenizer.kind}) that certainly gives the same ids"
+        return f"llama.cpp has no tokenizer of this kind ({tokenizer.kind}) that is sure to return the same ids"
     if tokenizer.split not in SPLITS or not tokenizer.ranked or set(tokenizer.normalizers) - {"NFC"}:
-        return "it splits, normalises or merges text in a way that llama.cpp does not have"
+        return "it splits, normalises or merges text in a way that llama.cpp does not support"
     if not tokenizer.merges:
-        return "it has no merges, and llama.cpp needs some"
+        return "it has no merges, which llama.cpp needs"
     if not ids.ends():
-        return "no id ends a text, and llama.cpp would take id 11 for it"
+        return "no id ends a text, and llama.cpp would use id 11"
     if len(tokenizer.begins) > 1:
         return f"it puts {len(tokenizer.begins)} ids before a text, and llama.cpp at most one"
     return None
 
 
-def _apart(tokenizer: BPE, ids: SpecialIds) -> list[str]:
-    """What llama.cpp does otherwise with rare texts or ids."""
+def _deviations(tokenizer: BPE, ids: SpecialIds) -> list[str]:
+    """Notes on rare texts and ids that llama.cpp treats differently."""
     notes = [f"llama.cpp does not normalise text ({name}) as this tokenizer does" for name in tokenizer.normalizers]
     if tokenizer.bounded:
         notes.append(
-            f"llama.cpp does not split {LONGEST} characters without a blank, or so many blanks, as heddle does: only texts with "
+            f"llama.cpp does not split {LONGEST} characters without whitespace, or so much whitespace, as heddle does: texts with "
             "such stretches may get other ids"
         )
     if len(ids.ends()) > len(ENDS):
-        notes.append(f"of the {len(ids.ends())} ids that end a text, llama.cpp knows {len(ENDS)}")
-    return notes + (["llama.cpp does not know the ids that must never be generated"] if ids.banned else [])
+        notes.append(f"llama.cpp supports only {len(ENDS)} of the {len(ids.ends())} ids that end a text")
+    return notes + (["llama.cpp does not support ids that must never be generated"] if ids.banned else [])

@@ -1,8 +1,7 @@
-"""Two-way tables between a published family's tensors and heddle's.
+"""Two-way tables between the tensors of a published family and heddle's.
 
-A family writes one list of rows; both directions follow from it. In the code, `ours` are heddle's tensors and `theirs` the
-family's, as Hugging Face stores them. Every transform is linear and moves numbers without changing them, so a table maps
-gradients as well as weights, and a round trip is exact; only a row's `shift` is arithmetic.
+A family writes one list of rows, and both directions follow from it. Every transform is linear and only moves numbers, so a table
+maps gradients as well as weights, and a round trip is exact. The only arithmetic is a row's `shift`.
 """
 
 import re
@@ -18,25 +17,25 @@ from heddle.config.model import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.weights.tensors import Weights, check_finite, compare, specs_of
 
-HALVES = {"F32", "F16", "BF16"}  # dtypes that fp32 holds exactly
+EXACT_IN_FP32 = {"F32", "F16", "BF16"}  # dtypes that fp32 holds exactly
 
 
 class Transform(Protocol):
-    """A two-way mapping between one tensor of the family and one or several of heddle's with the same numbers."""
+    """A two-way mapping between one published tensor and one or several heddle tensors with the same numbers."""
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]: ...
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]: ...
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor: ...
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor: ...
 
 
 class Same:
     """The identity."""
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
-        return (theirs,)
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        return (tensor,)
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        return ours[0]
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return tensors[0]
 
 
 SAME = Same()
@@ -45,11 +44,11 @@ SAME = Same()
 class Transposed:
     """A matrix stored input first, as in the Conv1D of GPT-2."""
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
-        return (theirs.T,)
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        return (tensor.T,)
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        return ours[0].T
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return tensors[0].T
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,11 @@ class Fused:
     parts: int
     each: Transform = SAME
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
-        return tuple(self.each.ours(part, config)[0] for part in theirs.chunk(self.parts, self.dim))
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        return tuple(self.each.to_heddle(part, config)[0] for part in tensor.chunk(self.parts, self.dim))
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        return torch.cat([self.each.theirs((part,), config) for part in ours], self.dim)
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return torch.cat([self.each.to_published((part,), config) for part in tensors], self.dim)
 
 
 @dataclass(frozen=True)
@@ -73,15 +72,15 @@ class Grouped:
 
     stack: str = "decoder"
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
         heads, kv_heads = heads_of(config, self.stack)
-        each = theirs.unflatten(0, (kv_heads, heads // kv_heads + 2, -1))
-        return tuple(part.flatten(0, 2) for part in each.split((heads // kv_heads, 1, 1), dim=1))
+        groups = tensor.unflatten(0, (kv_heads, heads // kv_heads + 2, -1))
+        return tuple(part.flatten(0, 2) for part in groups.split((heads // kv_heads, 1, 1), dim=1))
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
         heads, kv_heads = heads_of(config, self.stack)
         counts = (heads // kv_heads, 1, 1)
-        parts = [part.unflatten(0, (kv_heads, count, -1)) for part, count in zip(ours, counts, strict=True)]
+        parts = [part.unflatten(0, (kv_heads, count, -1)) for part, count in zip(tensors, counts, strict=True)]
         return torch.cat(parts, dim=1).flatten(0, 2)
 
 
@@ -91,44 +90,44 @@ class Consecutive:
 
     stack: str = "decoder"
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
         heads, kv_heads = heads_of(config, self.stack)
-        each = theirs.unflatten(0, (heads + 2 * kv_heads, -1))
-        return tuple(part.flatten(0, 1) for part in each.split((heads, kv_heads, kv_heads)))
+        by_head = tensor.unflatten(0, (heads + 2 * kv_heads, -1))
+        return tuple(part.flatten(0, 1) for part in by_head.split((heads, kv_heads, kv_heads)))
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        return torch.cat(ours)
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return torch.cat(tensors)
 
 
 class Latents:
     """The maps to a token's narrow vector and to its shared key, one after the other (DeepSeek)."""
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
         mixer: Any = config.last()[1].blocks[0].mixer
-        latent, shared = theirs.split((mixer.rank, mixer.rotary_dim))
+        latent, shared = tensor.split((mixer.rank, mixer.rotary_dim))
         return latent, shared
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        return torch.cat(ours)
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return torch.cat(tensors)
 
 
 class Expansions:
     """The maps from a narrow vector to keys and values; for each head the key, then the value (DeepSeek)."""
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
         mixer: Any = config.last()[1].blocks[0].mixer
-        each = theirs.unflatten(0, (mixer.heads, -1))
+        by_head = tensor.unflatten(0, (mixer.heads, -1))
         return tuple(
-            part.flatten(0, 1) for part in each.split((mixer.head_dim, mixer.value_dim or mixer.head_dim), dim=1)
+            part.flatten(0, 1) for part in by_head.split((mixer.head_dim, mixer.value_dim or mixer.head_dim), dim=1)
         )
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
         mixer: Any = config.last()[1].blocks[0].mixer
-        return torch.cat([part.unflatten(0, (mixer.heads, -1)) for part in ours], dim=1).flatten(0, 1)
+        return torch.cat([part.unflatten(0, (mixer.heads, -1)) for part in tensors], dim=1).flatten(0, 1)
 
 
 def heads_of(config: TransformerConfig, stack: str) -> tuple[int, int]:
-    """Numbers of query heads and of key heads."""
+    """The numbers of query heads and of key heads."""
     mixer: Any = config.stacks()[stack].blocks[0].mixer
     return mixer.heads, mixer.key_heads()
 
@@ -136,11 +135,11 @@ def heads_of(config: TransformerConfig, stack: str) -> tuple[int, int]:
 class OneRow:
     """A heddle vector that the family stores as a matrix with one row."""
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
-        return Vocabulary().ours(theirs[0], config)
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        return Vocabulary().to_heddle(tensor[0], config)
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        return Vocabulary().theirs(ours, config)[None]
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return Vocabulary().to_published(tensors, config)[None]
 
 
 @dataclass(frozen=True)
@@ -153,44 +152,47 @@ class Vocabulary:
 
     source: bool = False
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
-        extra = (config.source_rows() if self.source else config.table_rows()) - theirs.shape[0]
-        return (torch.cat((theirs, theirs.new_zeros(extra, *theirs.shape[1:]))) if extra > 0 else theirs,)
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        extra = (config.source_rows() if self.source else config.table_rows()) - tensor.shape[0]
+        return (torch.cat((tensor, tensor.new_zeros(extra, *tensor.shape[1:]))) if extra > 0 else tensor,)
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        return ours[0][: config.source_vocab_size if self.source else config.vocab_size]
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return tensors[0][: config.source_vocab_size if self.source else config.vocab_size]
 
 
 @dataclass(frozen=True)
 class TensorRow:
-    """One tensor of the family, the names of heddle's tensors with its numbers, and the transform.
+    """One published tensor, the heddle tensors with its numbers, and the transform between them.
 
-    `{i}` is the layer. `{e}` is the expert: the family has a tensor for each, heddle stacks them along the first axis.
+    In names, `{i}` is the layer and `{e}` the expert: a family has one tensor per expert, heddle stacks them along the first axis.
 
     Attributes:
-        shift: heddle's value is the family's plus this (Gemma stores a norm's gain minus 1). Gradients are not shifted.
-        when: whether a model with this config has the row; None: whenever it has heddle's tensors.
+        published: the name of the published tensor.
+        heddle: the names of heddle's tensors.
+        transform: how one becomes the other.
+        shift: added to the published value on import, since Gemma stores a norm's gain minus 1. Gradients are not shifted.
+        when: whether a model with this config has the row. None: it does if it has heddle's tensors.
     """
 
-    theirs: str
-    ours: tuple[str, ...]
-    how: Transform = SAME
+    published: str
+    heddle: tuple[str, ...]
+    transform: Transform = SAME
     shift: float = 0.0
     when: Callable[[TransformerConfig], bool] | None = None
 
 
 def pair(
-    theirs: str, ours: str, when: Callable[[TransformerConfig], bool] | None = None
+    published: str, heddle: str, when: Callable[[TransformerConfig], bool] | None = None
 ) -> tuple[TensorRow, TensorRow]:
     """The rows of a weight and its bias."""
-    weight, bias = (TensorRow(f"{theirs}.{part}", (f"{ours}.{part}",), when=when) for part in ("weight", "bias"))
+    weight, bias = (TensorRow(f"{published}.{part}", (f"{heddle}.{part}",), when=when) for part in ("weight", "bias"))
     return weight, bias
 
 
-def fused(theirs: str, ours: str, weight: Transform, bias: Transform) -> tuple[TensorRow, TensorRow]:
-    """The rows of queries, keys and values that the family stores as one tensor."""
-    weights, biases = (tuple(f"{ours}.{name}.{part}" for name in "qkv") for part in ("weight", "bias"))
-    return TensorRow(theirs + ".weight", weights, weight), TensorRow(theirs + ".bias", biases, bias)
+def fused(published: str, heddle: str, weight: Transform, bias: Transform) -> tuple[TensorRow, TensorRow]:
+    """The rows of queries, keys and values that are published as one tensor."""
+    weights, biases = (tuple(f"{heddle}.{name}.{part}" for name in "qkv") for part in ("weight", "bias"))
+    return TensorRow(published + ".weight", weights, weight), TensorRow(published + ".bias", biases, bias)
 
 
 def rows_of(table: Iterable[TensorRow], config: TransformerConfig, names: Collection[str]) -> list[TensorRow]:
@@ -199,73 +201,73 @@ def rows_of(table: Iterable[TensorRow], config: TransformerConfig, names: Collec
     Raises:
         HeddleError: a name is in no row, or some tensors of a row are missing.
     """
-    written = []
+    rows = []
     stacks = config.stacks()
     for row in table:
         if row.when is not None and not row.when(config):
             continue
         depth = 1
-        if "{i}" in row.theirs:
-            stack = stacks.get(row.ours[0].split(".")[0])
+        if "{i}" in row.published:
+            stack = stacks.get(row.heddle[0].split(".")[0])
             depth = 0 if stack is None else stack.depth
         for i in range(depth):
-            ours = tuple(name.replace("{i}", str(i)) for name in row.ours)
-            written.append(replace(row, theirs=row.theirs.replace("{i}", str(i)), ours=ours))
-    known, present = {name for row in written for name in row.ours}, set(names)
-    unset = [name for name in names if name not in known]
-    chosen = [row for row in written if present & set(row.ours)]
-    unset += [name for row in chosen for name in row.ours if name not in present]
-    if unset:
-        raise HeddleError(f"the family's table has no place for {unset[0]} ({len(unset)} such tensors)")
-    return chosen
+            heddle = tuple(name.replace("{i}", str(i)) for name in row.heddle)
+            rows.append(replace(row, published=row.published.replace("{i}", str(i)), heddle=heddle))
+    known, present = {name for row in rows for name in row.heddle}, set(names)
+    unplaced = [name for name in names if name not in known]
+    needed = [row for row in rows if present & set(row.heddle)]
+    unplaced += [name for row in needed for name in row.heddle if name not in present]
+    if unplaced:
+        raise HeddleError(f"the family's table has no place for {unplaced[0]} ({len(unplaced)} such tensors)")
+    return needed
 
 
-def to_theirs(
-    table: Iterable[TensorRow], config: TransformerConfig, ours: Mapping[str, Tensor], gradients: bool = False
+def to_published(
+    table: Iterable[TensorRow], config: TransformerConfig, tensors: Mapping[str, Tensor], gradients: bool = False
 ) -> dict[str, Tensor]:
     """A heddle model's tensors (or their gradients), with the family's names and shapes."""
-    found: dict[str, Tensor] = {}
-    told: set[str] = set()
-    for row in rows_of(table, config, list(ours)):
-        # A tensor with two names in the family is two tensors in a file.
-        parts = tuple(ours[name].clone() if name in told else ours[name] for name in row.ours)
-        told.update(row.ours)
-        each = enumerate(zip(*parts, strict=True)) if "{e}" in row.theirs else [("", parts)]
-        for e, those in each:
-            theirs = row.how.theirs(those, config)
-            found[row.theirs.replace("{e}", str(e))] = theirs if gradients or not row.shift else theirs - row.shift
-    return found
+    published: dict[str, Tensor] = {}
+    written: set[str] = set()
+    for row in rows_of(table, config, list(tensors)):
+        # A tensor with two published names is stored twice.
+        parts = tuple(tensors[name].clone() if name in written else tensors[name] for name in row.heddle)
+        written.update(row.heddle)
+        by_expert = enumerate(zip(*parts, strict=True)) if "{e}" in row.published else [("", parts)]
+        for e, expert_parts in by_expert:
+            tensor = row.transform.to_published(expert_parts, config)
+            name = row.published.replace("{e}", str(e))
+            published[name] = tensor if gradients or not row.shift else tensor - row.shift
+    return published
 
 
-def to_ours(
-    table: Iterable[TensorRow], config: TransformerConfig, wanted: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
+def to_heddle(
+    table: Iterable[TensorRow], config: TransformerConfig, model: Mapping[str, Tensor], published: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The family's tensors with heddle's names and shapes. `wanted` are the model's tensors, on any device."""
-    found: dict[str, Tensor] = {}
-    for row in rows_of(table, config, list(wanted)):
-        if "{e}" in row.theirs:
-            names = [row.theirs.replace("{e}", str(e)) for e in range(len(wanted[row.ours[0]]))]
-            experts = zip(*(row.how.ours(theirs[name], config) for name in names), strict=True)
+    """Published tensors with heddle's names and shapes, in the order of the tensors of `model`, which may be on any device."""
+    tensors: dict[str, Tensor] = {}
+    for row in rows_of(table, config, list(model)):
+        if "{e}" in row.published:
+            names = [row.published.replace("{e}", str(e)) for e in range(len(model[row.heddle[0]]))]
+            experts = zip(*(row.transform.to_heddle(published[name], config) for name in names), strict=True)
             parts = tuple(torch.stack(each) for each in experts)
         else:
-            parts = row.how.ours(theirs[row.theirs], config)
-        found.update(zip(row.ours, (part + row.shift if row.shift else part for part in parts), strict=True))
-    return {name: found[name].contiguous() for name in wanted}
+            parts = row.transform.to_heddle(published[row.published], config)
+        tensors.update(zip(row.heddle, (part + row.shift if row.shift else part for part in parts), strict=True))
+    return {name: tensors[name].contiguous() for name in model}
 
 
 @dataclass(frozen=True)
 class Names:
-    """Variants in a family's files that its table does not cover.
+    """Variants of names in a family's files that its table does not cover.
 
     Attributes:
-        prefix: the start of every name in the body; a file may leave it out in all names.
-        ignorable: names of buffers without information and of layers that this head does not read; `{i}` is the layer.
-        copies: a tensor that may be stored twice, and the ones that it may equal; the first of these that the model has is
-            used.
-        older: name endings in older files, and the table's endings for them.
-        instead: a tensor that older files leave out, and the one that it then equals.
-        zeros: tensors that files of a model without this head leave out; they are then zero.
-        wrapped: how all names begin in files of the same model with a head.
+        prefix: the start of every name in the body. A file may leave it out, in all names.
+        ignorable: buffers without information, and layers that this head does not read. `{i}` is the layer.
+        copies: a tensor that may be stored twice, and the tensors that it may equal. The first that the model has is used.
+        older: endings of names in older files, and the table's endings for them.
+        instead: a tensor that older files leave out, and the one that it equals then.
+        zeros: tensors that are zero if a file leaves them out, as files of a model without this head do.
+        wrapped: the start of all names in files of the same model with a head.
     """
 
     prefix: str
@@ -276,7 +278,7 @@ class Names:
     zeros: tuple[str, ...] = ()
     wrapped: str = ""
 
-    def spelt(self, name: str) -> str:
+    def normalized(self, name: str) -> str:
         """A name in the table's spelling."""
         name = name.removeprefix(self.wrapped)
         for old, new in self.older:
@@ -295,36 +297,44 @@ def import_tensors(
 ) -> dict[str, Tensor]:
     """Read a family's weights as fp32 tensors of the heddle model `model`, whose tensors may be on the meta device.
 
-    Names and shapes are compared before anything is read.
+    Names and shapes are checked before any tensor is read.
 
     Raises:
         HeddleError: a tensor is missing, unknown, of another shape, not finite, or of a dtype that fp32 cannot hold.
     """
-    bare = not any(name.startswith(names.prefix) for name in weights)
-    heads = {row.theirs for row in table if not row.theirs.startswith(names.prefix)}
-    spelling = {names.spelt(names.prefix + name if bare and name not in heads else name): name for name in weights}
-    wanted = specs_of(to_theirs(table, config, model))
-    absent = [name for name in names.zeros if name in wanted and name not in spelling]
-    for name, other in (names.instead or {}).items():
-        if name in wanted and other in spelling:
-            spelling.setdefault(name, spelling[other])
-    ignorable = re.compile("|".join(re.escape(name).replace(r"\{i\}", r"\d+") for name in names.ignorable) or "(?!)")
-    stored = {name: kept for name, kept in (names.copies or {}).items() if name not in wanted and name in spelling}
-    copies = {name: next(each for each in kept if each in wanted) for name, kept in stored.items()}
-    found = {
-        full: weights.specs[name]
-        for full, name in spelling.items()
-        if full in wanted or not (ignorable.fullmatch(full) or full in copies)
+    without_prefix = not any(name.startswith(names.prefix) for name in weights)
+    outside_body = {row.published for row in table if not row.published.startswith(names.prefix)}
+    stored_names = {
+        names.normalized(names.prefix + name if without_prefix and name not in outside_body else name): name
+        for name in weights
     }
-    compare(found, {name: spec for name, spec in wanted.items() if name not in absent}, where, dtypes=False)
-    for name, spec in found.items():
-        if spec.dtype not in HALVES:
+    expected = specs_of(to_published(table, config, model))
+    zeros = [name for name in names.zeros if name in expected and name not in stored_names]
+    for name, other in (names.instead or {}).items():
+        if name in expected and other in stored_names:
+            stored_names.setdefault(name, stored_names[other])
+    ignorable = re.compile("|".join(re.escape(name).replace(r"\{i\}", r"\d+") for name in names.ignorable) or "(?!)")
+    duplicates = {
+        name: next(each for each in originals if each in expected)
+        for name, originals in (names.copies or {}).items()
+        if name not in expected and name in stored_names
+    }
+    specs = {
+        name: weights.specs[stored]
+        for name, stored in stored_names.items()
+        if name in expected or not (ignorable.fullmatch(name) or name in duplicates)
+    }
+    compare(specs, {name: spec for name, spec in expected.items() if name not in zeros}, where, dtypes=False)
+    for name, spec in specs.items():
+        if spec.dtype not in EXACT_IN_FP32:
             raise HeddleError(f"{where}: {name} is {spec.dtype}; heddle reads weights in F32, F16 or BF16")
-    read: dict[str, Tensor] = {}
-    for name in wanted:
-        read[name] = torch.zeros(wanted[name].shape) if name in absent else weights[spelling[name]].float()
-        check_finite(name, read[name], where)
-    for name, kept in copies.items():
-        if not torch.equal(weights[spelling[name]].float(), read[kept]):
-            raise HeddleError(f"{where}: the config ties {name} to {kept}, but the file holds two different tensors")
-    return to_ours(table, config, model, read)
+    published: dict[str, Tensor] = {}
+    for name in expected:
+        published[name] = torch.zeros(expected[name].shape) if name in zeros else weights[stored_names[name]].float()
+        check_finite(name, published[name], where)
+    for name, original in duplicates.items():
+        if not torch.equal(weights[stored_names[name]].float(), published[original]):
+            raise HeddleError(
+                f"{where}: the config ties {name} to {original}, but the file holds two different tensors"
+            )
+    return to_heddle(table, config, model, published)

@@ -1,4 +1,4 @@
-"""The directory of a published model, in the layout of Hugging Face transformers: reading and writing."""
+"""Reads and writes the directory of a published model, in the layout of Hugging Face transformers."""
 
 import json
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from heddle.config.chat_template import ChatTemplateConfig
 from heddle.config.ids import SpecialIds
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import Family
-from heddle.convert.generation_config import written_decoding
-from heddle.convert.mapping import to_theirs
-from heddle.convert.special_ids import own_ids, written_ids
-from heddle.convert.token_roles import as_set, published_tokenizer, read_otherwise, read_roles, written_roles
+from heddle.convert.generation_config import decoding_to_fields
+from heddle.convert.mapping import to_published
+from heddle.convert.special_ids import ids_to_fields, own_ids
+from heddle.convert.token_roles import apply_settings, deviations, export_roles, published_tokenizer, read_roles
 from heddle.convert.tokenizer_classes import ROLES
 from heddle.errors import HeddleError, article
 from heddle.model.transformer import Transformer
@@ -32,10 +32,10 @@ MAP, ADDED = "special_tokens_map.json", "added_tokens.json"
 
 
 def open_weights(folder: Path) -> Weights:
-    """The safetensors of a published directory: one file, or the parts that an index names.
+    """The safetensors of a published directory: one file, or several with an index.
 
     Raises:
-        HeddleError: there are none, or the index and its files do not match.
+        HeddleError: there are no safetensors, or the index and its files do not match.
     """
     single, index = folder / "model.safetensors", folder / INDEX
     if single.is_file():
@@ -43,7 +43,7 @@ def open_weights(folder: Path) -> Weights:
     if index.is_file():
         places = read_json(index).get("weight_map")
         if not isinstance(places, Mapping) or not all(isinstance(place, str) for place in places.values()):
-            raise HeddleError(f"{index}: holds no weight_map")
+            raise HeddleError(f"{index}: has no weight_map")
         parts = sorted(set(places.values()))
         outside = [part for part in parts if Path(part).name != part or not part.endswith(".safetensors")]
         if outside:
@@ -61,16 +61,18 @@ def open_weights(folder: Path) -> Weights:
     raise HeddleError(f"{folder}: no model.safetensors and no {INDEX}")
 
 
-def read_tokenizer(folder: Path, kind: str, lower: bool = False) -> tuple[Tokenizer | None, list[str]]:
-    """The tokenizer of a published directory, and notes for the user; None if heddle does not have it, and a note says why.
+def read_tokenizer(folder: Path, model_type: str, lower: bool = False) -> tuple[Tokenizer | None, list[str]]:
+    """The tokenizer of a published directory, and notes for the user. It is None, with a note, if heddle does not support it.
 
-    What `tokenizer_config.json` says otherwise than `tokenizer.json` is taken as the classes of Hugging Face transformers take it,
-    which depend on the model's `kind`, its `model_type`. With `lower`, texts are put in lower case before anything else.
+    Args:
+        folder: the directory.
+        model_type: the model's; where `tokenizer_config.json` and `tokenizer.json` disagree, its tokenizer class decides.
+        lower: whether to lowercase texts first.
     """
     try:
         if (folder / "tokenizer.json").is_file():
             tokenizer = load_tokenizer(folder, lower)
-            return as_set(tokenizer, read_content(folder)[1], read_settings(folder), kind)
+            return apply_settings(tokenizer, read_content(folder)[1], read_settings(folder), model_type)
         if (folder / "merges.txt").is_file() and (folder / "vocab.json").is_file():
             tokenizer = load_gpt2_merges(folder / "merges.txt")
             if not _same_ids(read_json(folder / "vocab.json"), tokenizer):
@@ -84,51 +86,53 @@ def read_tokenizer(folder: Path, kind: str, lower: bool = False) -> tuple[Tokeni
 def read_settings(folder: Path) -> dict[str, Any]:
     """The `tokenizer_config.json` of a published directory; empty if there is none.
 
-    An older directory names its special tokens in `special_tokens_map.json`, and the tokens that a vocabulary was given later in
-    `added_tokens.json`, both of which no newer `added_tokens_decoder` leaves in force.
+    Older directories list special tokens in `special_tokens_map.json`, and tokens that were added to the vocabulary in
+    `added_tokens.json`. `added_tokens_decoder` in the config overrides both.
     """
-    own, map_, added = (
+    settings, special_tokens_map, added_tokens = (
         read_json(file) if file.is_file() else {} for file in (folder / name for name in (SETTINGS, MAP, ADDED))
     )
-    if "added_tokens_decoder" in own:
-        return own
-    extra = [*(own.get("additional_special_tokens") or ()), *added]
-    return {**own, **map_, **({"additional_special_tokens": extra} if extra else {})}
+    if "added_tokens_decoder" in settings:
+        return settings
+    additional = [*(settings.get("additional_special_tokens") or ()), *added_tokens]
+    return {**settings, **special_tokens_map, **({"additional_special_tokens": additional} if additional else {})}
 
 
 def read_tokens(
-    folder: Path, config: TransformerConfig, tokenizer: Tokenizer, kind: str, lower: bool
+    folder: Path, config: TransformerConfig, tokenizer: Tokenizer, model_type: str, lower: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """What a published directory calls its special tokens where that is not usual; and notes about tokens that it lacks, and about
-    texts that Hugging Face transformers reads otherwise with it.
+    """A published directory's names of special tokens that differ from the defaults, and notes for the user.
+
+    The notes are about missing tokens, and texts that Hugging Face transformers encodes differently.
 
     Args:
+        folder: the directory.
         config: the model, with its special ids.
         tokenizer: as `read_tokenizer` returns it.
-        kind: the model's `model_type`.
-        lower: whether texts are put in lower case first.
+        model_type: the model's.
+        lower: whether texts are lowercased first.
     """
     settings = read_settings(folder)
     roles, notes = read_roles(settings, config, tokenizer)
     if (folder / FILE_NAME).is_file():
         content = read_content(folder)[1]
-        notes += read_otherwise(config, tokenizer, lowered(content) if lower else content, settings, kind)
+        notes += deviations(config, tokenizer, lowered(content) if lower else content, settings, model_type)
     return roles, notes
 
 
 def read_chat(folder: Path) -> tuple[ChatTemplateConfig | None, list[str]]:
     """The chat template of a published directory, or None, and notes for the user."""
-    said = read_settings(folder)
-    template = said.get("chat_template")
+    settings = read_settings(folder)
+    template = settings.get("chat_template")
     if isinstance(template, list):  # several by name
-        named = {each.get("name"): each.get("template") for each in template if isinstance(each, Mapping)}
-        template = named.get("default")
+        templates = {each.get("name"): each.get("template") for each in template if isinstance(each, Mapping)}
+        template = templates.get("default")
     if (folder / TEMPLATE).is_file():
         template = (folder / TEMPLATE).read_text(encoding="utf-8")
     if not isinstance(template, str) or not template:
         return None, []
-    named = {name: value.get("content") if isinstance(value, Mapping) else value for name, value in said.items()}
-    tokens = {name: text for name, text in named.items() if name in ROLES and isinstance(text, str)}
+    texts = {name: value.get("content") if isinstance(value, Mapping) else value for name, value in settings.items()}
+    tokens = {name: text for name, text in texts.items() if name in ROLES and isinstance(text, str)}
     try:
         SandboxedTemplate(template)
     except HeddleError as error:
@@ -137,7 +141,7 @@ def read_chat(folder: Path) -> tuple[ChatTemplateConfig | None, list[str]]:
 
 
 def _same_ids(vocab: Mapping[str, Any], tokenizer: Tokenizer) -> bool:
-    """Whether a `vocab.json`, which writes bytes as printable characters, gives every piece the tokenizer's id."""
+    """Whether a `vocab.json`, which spells bytes as printable characters, has the tokenizer's id for every piece."""
     symbols = byte_symbols()
     try:
         pieces = {bytes(symbols[character] for character in piece): int(i) for piece, i in vocab.items()}
@@ -147,10 +151,10 @@ def _same_ids(vocab: Mapping[str, Any], tokenizer: Tokenizer) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds a table.
+    """Read a JSON file with a table at its top level.
 
     Raises:
-        HeddleError: the file is missing, damaged, or holds something else.
+        HeddleError: the file is missing, damaged, or has no table.
     """
     try:
         data = json.loads(path.read_bytes())
@@ -159,45 +163,54 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise HeddleError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(data, dict):
-        raise HeddleError(f"{path}: holds {article(type(data).__name__)}, must be a table of keys")
+        raise HeddleError(f"{path}: is {article(type(data).__name__)}, must be a table of keys")
     return data
 
 
 def write_published(folder: Path, family: Family, model: Transformer, tokenizer: Tokenizer | None) -> None:
-    """Fill a directory with all files that Hugging Face transformers reads."""
+    """Write all files that Hugging Face transformers reads into a directory."""
     ids, chat = special_ids(model.config, tokenizer), model.config.chat
     if chat is not None and tokenizer is not None:
         (folder / TEMPLATE).write_text(chat.template, encoding="utf-8")
-    state = {name: each for name, each in model.state_dict().items() if not (family.headless and is_head(name))}
-    config, tensors = family.rewrite(model.config, state)
-    read = None if tokenizer is None else published_tokenizer(config, tokenizer)
-    if family.from_zero is not None and starts_otherwise(read, config) and ids.decoder_start is not None:
-        config, tensors = family.from_zero(config, tensors, ids.decoder_start)
-        read = read.with_special(PADS[1:])
+    model_tensors = {name: each for name, each in model.state_dict().items() if not (family.headless and is_head(name))}
+    config, tensors = family.rewrite(model.config, model_tensors)
+    exported_tokenizer = None if tokenizer is None else published_tokenizer(config, tokenizer)
+    if (
+        family.start_from_zero is not None
+        and needs_start_token(exported_tokenizer, config)
+        and ids.decoder_start is not None
+    ):
+        config, tensors = family.start_from_zero(config, tensors, ids.decoder_start)
+        exported_tokenizer = exported_tokenizer.with_special(PADS[1:])
         ids = ids.model_copy(update={"padding": config.vocab_size - 1, "decoder_start": config.vocab_size - 1})
-    said, generation = written_ids(ids, family.ids)
-    theirs = {"architectures": [family.architecture], "model_type": family.name, **said, **family.theirs(config)}
+    id_fields, generation_fields = ids_to_fields(ids, family.ids)
+    published = {
+        "architectures": [family.architecture],
+        "model_type": family.name,
+        **id_fields,
+        **family.published_config(config),
+    }
     # Hugging Face transformers reads `torch_dtype` before version 4.56, and `dtype` from then on.
-    write_json(folder / "config.json", {**theirs, "torch_dtype": "float32", "dtype": "float32"})
-    write_json(folder / "generation_config.json", {**generation, **written_decoding(model.config.decoding)})
-    named = to_theirs(family.table, config, tensors)
-    if family.headless:  # as the class of the bare model names them
-        named = {name.removeprefix(family.names.prefix): each for name, each in named.items()}
-    save_tensors(folder / "model.safetensors", named, {"format": "pt"})
-    if read is not None:
-        read.save(folder)
-        write_json(folder / SETTINGS, tokenizer_config(config, read, ids, chat))
+    write_json(folder / "config.json", {**published, "torch_dtype": "float32", "dtype": "float32"})
+    write_json(folder / "generation_config.json", {**generation_fields, **decoding_to_fields(model.config.decoding)})
+    published_tensors = to_published(family.table, config, tensors)
+    if family.headless:  # the class without a head has names without the prefix
+        published_tensors = {name.removeprefix(family.names.prefix): each for name, each in published_tensors.items()}
+    save_tensors(folder / "model.safetensors", published_tensors, {"format": "pt"})
+    if exported_tokenizer is not None:
+        exported_tokenizer.save(folder)
+        write_json(folder / SETTINGS, tokenizer_config(config, exported_tokenizer, ids, chat))
 
 
-def starts_otherwise(tokenizer: Tokenizer | None, config: TransformerConfig) -> TypeGuard[Base]:
-    """Whether a model is one of heddle's own, whose tokenizer has a text for each id and takes a further one."""
+def needs_start_token(tokenizer: Tokenizer | None, config: TransformerConfig) -> TypeGuard[Base]:
+    """Whether a model can get a further id for the decoder's start: heddle built it, and its tokenizer has a text for each id."""
     if config.ids is not None or not isinstance(tokenizer, Base) or tokenizer.has(PADS[1]):
         return False
     return {config.vocab_size, config.source_vocab_size or config.vocab_size} == {tokenizer.vocab_size}
 
 
 def special_ids(config: TransformerConfig, tokenizer: Tokenizer | None) -> SpecialIds:
-    """The special ids that an export names: a model built by heddle takes them from the tokenizer, and an answer's end is one."""
+    """The special ids of an export: those of an imported model, else from the tokenizer; and the id that ends an answer."""
     ids = config.ids or own_ids(tokenizer, config)
     if config.chat is None or tokenizer is None:
         return ids
@@ -213,14 +226,14 @@ def tokenizer_config(
 ) -> dict[str, Any]:
     """The `tokenizer_config.json` for a `tokenizer.json`."""
     return {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # others change what tokenizer.json says
+        "tokenizer_class": "PreTrainedTokenizerFast",  # other classes override tokenizer.json
         "model_max_length": config.longest_text(),
         "model_input_names": ["input_ids", *(["token_type_ids"] if typed(config) else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
-        **written_roles(config, tokenizer, ids, chat),
+        **export_roles(config, tokenizer, ids, chat),
     }
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON file that holds a table."""
+    """Write a table as a JSON file."""
     path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

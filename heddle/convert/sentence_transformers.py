@@ -1,4 +1,4 @@
-"""Directories of sentence-transformers: which modules follow a published model, how texts are read, and what comes before them."""
+"""Directories of sentence-transformers: the modules after a published model, the length of texts, and prompts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from torch import Tensor
 from heddle.config.embedding import DenseConfig, EmbeddingHeadConfig, Pooling
 from heddle.config.layers import ActivationName
 from heddle.config.model import TransformerConfig
-from heddle.convert.mapping import HALVES
+from heddle.convert.mapping import EXACT_IN_FP32
 from heddle.convert.published import SETTINGS, open_weights, read_json, write_json
 from heddle.errors import HeddleError
 from heddle.weights.tensors import check_finite, save_tensors
 
 MODULES, PROMPTS, LENGTH = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 OWNER = "sentence_transformers."
-# Their names of poolings and heddle's, with the older field of each. Several older fields pool in this order.
+# Poolings by sentence-transformers' name, heddle's name and the older field. Several older fields pool in this order.
 POOLINGS: tuple[tuple[str, Pooling, str], ...] = (
     ("cls", "first", "pooling_mode_cls_token"),
     ("max", "max", "pooling_mode_max_tokens"),
@@ -28,12 +28,12 @@ POOLINGS: tuple[tuple[str, Pooling, str], ...] = (
     ("lasttoken", "last", "pooling_mode_lasttoken"),
 )
 WIDTHS = ("embedding_dimension", "word_embedding_dimension")  # newer, older
-# torch's classes of activations, by the last part of their names.
+# torch's classes of activations, by the last part of their names, and heddle's names.
 ACTIVATIONS: dict[str, ActivationName] = {
     "Tanh": "tanh", "Identity": "linear", "ReLU": "relu", "ReLU6": "relu6", "GELU": "gelu", "SiLU": "silu", "Mish": "mish",
     "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu",
 }  # fmt: skip
-PADS_WITH = ("pad_token", "eos_token", "sep_token", "bos_token", "unk_token")  # the first there is
+PADS_WITH = ("pad_token", "eos_token", "sep_token", "bos_token", "unk_token")  # the first that exists pads
 IN_TRAINING = ("Dropout",)
 SIMILARITIES = {
     "cosine": "cosine",
@@ -46,12 +46,12 @@ SIMILARITIES = {
 
 @dataclass(frozen=True)
 class Sentences:
-    """What the files of sentence-transformers say of a model.
+    """A model as described by the files of sentence-transformers.
 
     Attributes:
         body: the directory of the published model below the pooling.
-        head: how its hidden vectors become one for each text.
-        lower: whether texts are put in lower case before its tokenizer reads them.
+        head: the head that computes one vector per text.
+        lower: whether texts are lowercased before its tokenizer reads them.
         dense: the directories of its dense layers.
         notes: what is left out, for the user.
     """
@@ -63,32 +63,32 @@ class Sentences:
     notes: tuple[str, ...]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights of the dense layers as heddle's tensors of the head, in fp32.
+        """The weights of the dense layers as tensors of heddle's head, in fp32.
 
         Raises:
-            HeddleError: a file is missing, or holds other tensors than such a layer has.
+            HeddleError: a file is missing, or has other tensors than a dense layer.
         """
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for number, (folder, dense) in enumerate(zip(self.dense, self.head.dense, strict=True)):
             weights = open_weights(folder)
-            wanted = {"linear.weight", *(["linear.bias"] if dense.bias else [])}
-            if set(weights) != wanted:
+            expected = {"linear.weight", *(["linear.bias"] if dense.bias else [])}
+            if set(weights) != expected:
                 raise HeddleError(
-                    f"{folder}: its weights are {', '.join(weights)}, must be {', '.join(sorted(wanted))}"
+                    f"{folder}: its weights are {', '.join(weights)}, must be {', '.join(sorted(expected))}"
                 )
-            for name in sorted(wanted):
-                if weights.specs[name].dtype not in HALVES:
+            for name in sorted(expected):
+                if weights.specs[name].dtype not in EXACT_IN_FP32:
                     raise HeddleError(f"{folder}: {name} is {weights.specs[name].dtype}; heddle reads F32, F16 or BF16")
-                found[f"head.dense.{number}.{name}"] = weights[name].float()
-                check_finite(name, found[f"head.dense.{number}.{name}"], folder)
-        return found
+                tensors[f"head.dense.{number}.{name}"] = weights[name].float()
+                check_finite(name, tensors[f"head.dense.{number}.{name}"], folder)
+        return tensors
 
 
 def read_sentences(folder: Path) -> Sentences | None:
-    """What a directory's files of sentence-transformers say; None if there is no `modules.json`.
+    """Read the files of sentence-transformers in a directory; None if there is no `modules.json`.
 
     Raises:
-        HeddleError: a file is damaged, or says something that heddle cannot compute.
+        HeddleError: a file is damaged, or has a setting that heddle does not support.
     """
     file = folder / MODULES
     if not file.is_file():
@@ -97,38 +97,38 @@ def read_sentences(folder: Path) -> Sentences | None:
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise HeddleError(
-            f"{file}: begins with {' and '.join(kinds[:2]) or 'nothing'}, must with Transformer and Pooling"
+            f"{file}: begins with {' and '.join(kinds[:2]) or 'nothing'}; must begin with Transformer and Pooling"
         )
     (_, body), (_, pooling), *rest = modules
-    notes = [f"{place}: {kind} matters only in training: left out" for kind, place in rest if kind in IN_TRAINING]
-    rest = [(kind, place) for kind, place in rest if kind not in IN_TRAINING]
-    dense = tuple(place for kind, place in rest if kind == "Dense")
+    notes = [f"{path}: {kind} matters only in training: left out" for kind, path in rest if kind in IN_TRAINING]
+    rest = [(kind, path) for kind, path in rest if kind not in IN_TRAINING]
+    dense = tuple(path for kind, path in rest if kind == "Dense")
     after = [kind for kind, _ in rest[len(dense) :]]
     if [kind for kind, _ in rest[: len(dense)]] != ["Dense"] * len(dense) or set(after) - {"Normalize"}:
         raise HeddleError(
-            f"{file}: {', '.join(kinds[2:])} after the pooling; heddle has dense layers, then a normalisation"
+            f"{file}: {', '.join(kinds[2:])} after the pooling; heddle supports dense layers, then a normalisation"
         )
-    for _, place in rest[len(dense) :]:
-        _check(place / "config.json", _optional(place / "config.json"), _features("sentence_embedding"))
+    for _, path in rest[len(dense) :]:
+        _check(path / "config.json", _read_optional(path / "config.json"), _features("sentence_embedding"))
     length, lower = _length(body)
     head = {
         **_pooling(pooling / "config.json"),
-        "dense": [_dense(place / "config.json") for place in dense],
+        "dense": [_dense(path / "config.json") for path in dense],
         "normalise": bool(after),
         "length": length,
         **_prompts(folder / PROMPTS),
     }
-    made = EmbeddingHeadConfig.of(head, where=f"{folder} in heddle's terms")
-    return Sentences(body, made, lower, dense, tuple(notes))
+    head_config = EmbeddingHeadConfig.of(head, where=f"{folder} in heddle's terms")
+    return Sentences(body, head_config, lower, dense, tuple(notes))
 
 
 def _modules(file: Path) -> list[tuple[str, Path]]:
     """The class and the directory of each module, in order."""
     try:
-        listed = json.loads(file.read_bytes())
-        modules = [(str(each["type"]), str(each["path"])) for each in listed]
+        entries = json.loads(file.read_bytes())
+        modules = [(str(each["type"]), str(each["path"])) for each in entries]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise HeddleError(f"{file}: is not a list of modules with type and path") from None
+        raise HeddleError(f"{file}: not a list of modules with type and path") from None
     for kind, path in modules:
         if not kind.startswith(OWNER):
             raise HeddleError(f"{file}: {kind} is the model's own code, which heddle does not run")
@@ -137,65 +137,63 @@ def _modules(file: Path) -> list[tuple[str, Path]]:
     return [(kind.rsplit(".", 1)[-1], file.parent / path) for kind, path in modules]
 
 
-def _optional(file: Path) -> dict[str, Any]:
+def _read_optional(file: Path) -> dict[str, Any]:
     return read_json(file) if file.is_file() else {}
 
 
 def _features(name: str) -> dict[str, tuple[Any, ...]]:
-    """The fields that say which vectors a module reads and writes, with their only values."""
+    """The fields for the vectors that a module reads and writes, with their only supported values."""
     return {"module_input_name": (name,), "module_output_name": (name, None)}
 
 
 def _check(
-    file: Path, fields: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], known: Sequence[str] = ()
+    file: Path, fields: Mapping[str, Any], supported: Mapping[str, tuple[Any, ...]], ignored: Sequence[str] = ()
 ) -> None:
-    """Refuse fields that heddle does not know, and values that it does not have.
-
-    Raises:
-        HeddleError: there is one.
-    """
+    """Refuse fields that heddle does not know, and values that it does not support."""
     for name, value in fields.items():
-        if name in only and value not in only[name]:
-            raise HeddleError(f"{file}: {name} = {value!r}; heddle has only {only[name][0]!r}")
-        if name not in only and name not in known and value not in (None, [], {}):
+        if name in supported and value not in supported[name]:
+            raise HeddleError(f"{file}: {name} = {value!r}; heddle supports only {supported[name][0]!r}")
+        if name not in supported and name not in ignored and value not in (None, [], {}):
             raise HeddleError(f"{file}: {name} = {value!r}; heddle does not know what this field changes")
 
 
 def _pooling(file: Path) -> dict[str, Any]:
     fields = read_json(file)
-    older = {field: ours for _, ours, field in POOLINGS}
-    _check(file, fields, {}, (*WIDTHS, *older, "pooling_mode", "include_prompt"))
-    said = fields.get("pooling_mode")
-    if said is None:
-        names = [ours for field, ours in older.items() if fields.get(field)] or ["mean"]
+    older_fields = {field: heddle for _, heddle, field in POOLINGS}
+    _check(file, fields, {}, (*WIDTHS, *older_fields, "pooling_mode", "include_prompt"))
+    mode = fields.get("pooling_mode")
+    if mode is None:
+        names = [heddle for field, heddle in older_fields.items() if fields.get(field)] or ["mean"]
     else:
-        table = {theirs: ours for theirs, ours, _ in POOLINGS}
-        modes = [said] if isinstance(said, str) else said
-        if not isinstance(modes, list) or not modes or not all(mode in table for mode in modes):
-            raise HeddleError(f"{file}: pooling_mode = {said!r}; heddle has {', '.join(table)}")
+        table = {published: heddle for published, heddle, _ in POOLINGS}
+        modes = [mode] if isinstance(mode, str) else mode
+        if not isinstance(modes, list) or not modes or not all(each in table for each in modes):
+            raise HeddleError(f"{file}: pooling_mode = {mode!r}; heddle supports {', '.join(table)}")
         names = [table[mode] for mode in modes]
     return {"pooling": names[0] if len(names) == 1 else names, "pool_prompt": fields.get("include_prompt", True)}
 
 
 def _dense(file: Path) -> dict[str, Any]:
     fields = read_json(file)
-    only = {**_features("sentence_embedding"), "use_residual": (False,)}
-    _check(file, fields, only, ("in_features", "out_features", "bias", "activation_function"))
-    said = fields.get("activation_function", "torch.nn.modules.activation.Tanh")
-    owner, _, name = str(said).rpartition(".")
+    supported = {**_features("sentence_embedding"), "use_residual": (False,)}
+    _check(file, fields, supported, ("in_features", "out_features", "bias", "activation_function"))
+    activation = fields.get("activation_function", "torch.nn.modules.activation.Tanh")
+    owner, _, name = str(activation).rpartition(".")
     if not owner.startswith("torch.") or name not in ACTIVATIONS:
-        raise HeddleError(f"{file}: activation_function = {said!r}; heddle has torch's {', '.join(ACTIVATIONS)}")
+        raise HeddleError(
+            f"{file}: activation_function = {activation!r}; heddle supports torch's {', '.join(ACTIVATIONS)}"
+        )
     return {"outputs": fields.get("out_features"), "activation": ACTIVATIONS[name], "bias": fields.get("bias", True)}
 
 
 def _length(body: Path) -> tuple[int | None, bool]:
-    """The most ids of a text, and whether it is put in lower case."""
+    """The maximum number of ids in a text, and whether texts are lowercased."""
     file = body / LENGTH
     if not file.is_file():
         file = next(iter(sorted(body.glob("sentence_*_config.json"))), file)
-    fields = _optional(file)
+    fields = _read_optional(file)
     text = {"method": "forward", "method_output_name": "last_hidden_state"}
-    only = {
+    supported = {
         "transformer_task": ("feature-extraction",),
         "module_output_name": ("token_embeddings",),
         "modality_config": ({"text": text},),
@@ -205,37 +203,37 @@ def _length(body: Path) -> tuple[int | None, bool]:
             for end in ("args", "kwargs")
         },
     }
-    _check(file, fields, only, ("max_seq_length", "do_lower_case", "unpad_inputs"))
-    length = fields.get("max_seq_length") or _optional(body / SETTINGS).get("model_max_length")
-    # Tokenizers without a limit say 10^30.
+    _check(file, fields, supported, ("max_seq_length", "do_lower_case", "unpad_inputs"))
+    length = fields.get("max_seq_length") or _read_optional(body / SETTINGS).get("model_max_length")
+    # The limit of a tokenizer without one is 10^30.
     return (length if isinstance(length, int) and 0 < length < 2**31 else None), bool(fields.get("do_lower_case"))
 
 
 def _prompts(file: Path) -> dict[str, Any]:
-    fields = _optional(file)
-    only = {"model_type": ("SentenceTransformer",)}
-    known = ("__version__", "prompts", "default_prompt_name", "similarity_fn_name", "requirements")
-    _check(file, fields, only, known)
-    said = fields.get("similarity_fn_name") or "cosine"
-    if said not in SIMILARITIES:
-        raise HeddleError(f"{file}: similarity_fn_name = {said!r}; heddle has {', '.join(SIMILARITIES)}")
+    fields = _read_optional(file)
+    supported = {"model_type": ("SentenceTransformer",)}
+    ignored = ("__version__", "prompts", "default_prompt_name", "similarity_fn_name", "requirements")
+    _check(file, fields, supported, ignored)
+    similarity = fields.get("similarity_fn_name") or "cosine"
+    if similarity not in SIMILARITIES:
+        raise HeddleError(f"{file}: similarity_fn_name = {similarity!r}; heddle supports {', '.join(SIMILARITIES)}")
     return {
         "prompts": {name: text or "" for name, text in (fields.get("prompts") or {}).items()},
         "prompt": fields.get("default_prompt_name"),
-        "similarity": SIMILARITIES[said],
+        "similarity": SIMILARITIES[similarity],
     }
 
 
 def write_sentences(folder: Path, config: TransformerConfig, tensors: Mapping[str, Tensor]) -> None:
-    """Add what sentence-transformers reads to the directory of a published model. Its versions all read the older names.
+    """Add the files of sentence-transformers to the directory of a published model, with older names, which all versions read.
 
     Args:
         folder: the directory.
         config: a model with an embedding head.
-        tensors: the model's, of which the dense layers' are written.
+        tensors: the tensors of the model; only those of the dense layers are written.
 
     Raises:
-        HeddleError: there is no such activation.
+        HeddleError: sentence-transformers lacks an activation.
     """
     head = config.head
     assert isinstance(head, EmbeddingHeadConfig)
@@ -250,31 +248,31 @@ def write_sentences(folder: Path, config: TransformerConfig, tensors: Mapping[st
     write_json(folder / LENGTH, {"max_seq_length": config.longest_text(), "do_lower_case": False})
     if (folder / SETTINGS).exists():
         settings = read_json(folder / SETTINGS)
-        # Texts are encoded in batches, which takes a token to pad with; the attention mask hides it, whichever it is.
+        # Batches of texts need a padding token. Any will do, since the attention mask hides it.
         padding = next((settings[role] for role in PADS_WITH if settings.get(role)), None)
         if padding is not None:
             write_json(folder / SETTINGS, {**settings, "pad_token": padding})
-    said = {"prompts": head.prompts, "default_prompt_name": head.prompt, "similarity_fn_name": head.similarity}
-    write_json(folder / PROMPTS, said)
+    prompt_fields = {"prompts": head.prompts, "default_prompt_name": head.prompt, "similarity_fn_name": head.similarity}
+    write_json(folder / PROMPTS, prompt_fields)
     for path in paths[1:]:
         (folder / path).mkdir()
-    write_json(folder / paths[1] / "config.json", _written_pooling(head, config.dim))
+    write_json(folder / paths[1] / "config.json", _pooling_fields(head, config.dim))
     for number, dense in enumerate(head.dense):
-        place = folder / paths[2 + number]
-        write_json(place / "config.json", _written_dense(dense, widths[number], widths[number + 1]))
+        dense_folder = folder / paths[2 + number]
+        write_json(dense_folder / "config.json", _dense_fields(dense, widths[number], widths[number + 1]))
         start = f"head.dense.{number}."
-        own = {name.removeprefix(start): each for name, each in tensors.items() if name.startswith(start)}
-        save_tensors(place / "model.safetensors", own, {"format": "pt"})
+        dense_tensors = {name.removeprefix(start): each for name, each in tensors.items() if name.startswith(start)}
+        save_tensors(dense_folder / "model.safetensors", dense_tensors, {"format": "pt"})
     if head.normalise:
         write_json(folder / paths[-1] / "config.json", {})
 
 
-def _written_pooling(head: EmbeddingHeadConfig, dim: int) -> dict[str, Any]:
-    ordered = [ours for _, ours, _ in POOLINGS if ours in head.poolings()]
+def _pooling_fields(head: EmbeddingHeadConfig, dim: int) -> dict[str, Any]:
+    ordered = [heddle for _, heddle, _ in POOLINGS if heddle in head.poolings()]
     if list(head.poolings()) == ordered:
-        modes: dict[str, Any] = {field: ours in head.poolings() for _, ours, field in POOLINGS}
+        modes: dict[str, Any] = {field: heddle in head.poolings() for _, heddle, field in POOLINGS}
         return {WIDTHS[1]: dim, **modes, "include_prompt": head.pool_prompt}
-    names = {ours: theirs for theirs, ours, _ in POOLINGS}
+    names = {heddle: published for published, heddle, _ in POOLINGS}
     return {
         WIDTHS[0]: dim,
         "pooling_mode": [names[each] for each in head.poolings()],
@@ -282,10 +280,10 @@ def _written_pooling(head: EmbeddingHeadConfig, dim: int) -> dict[str, Any]:
     }
 
 
-def _written_dense(dense: DenseConfig, inputs: int, outputs: int) -> dict[str, Any]:
-    name = next((theirs for theirs, ours in ACTIVATIONS.items() if ours == dense.activation), None)
+def _dense_fields(dense: DenseConfig, inputs: int, outputs: int) -> dict[str, Any]:
+    name = next((published for published, heddle in ACTIVATIONS.items() if heddle == dense.activation), None)
     if name is None:
-        raise HeddleError(f"sentence-transformers has no activation {dense.activation!r} behind a dense layer")
+        raise HeddleError(f"sentence-transformers has no activation {dense.activation!r} after a dense layer")
     module = "linear" if name == "Identity" else "activation"
     activation = f"torch.nn.modules.{module}.{name}"
     return {"in_features": inputs, "out_features": outputs, "bias": dense.bias, "activation_function": activation}

@@ -1,4 +1,4 @@
-"""What classes of Hugging Face transformers build from a `tokenizer.json`, and where that gives other ids than the file."""
+"""The tokenizers that classes of Hugging Face transformers build from a `tokenizer.json`, and where they deviate from the file."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ BARE_BPE = {
 }  # fmt: skip
 NFC: Content = {"type": "NFC"}
 BYTES: Content = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-# Blanks at both ends, capitals, accents, marks, numbers, other scripts, line breaks, nothing.
+# Spaces at both ends, capitals, accents, punctuation, numbers, other scripts, line breaks, the empty text.
 PROBES = (
     "", " ", "warp", " warp", "  Two blanks", "ends in a blank ", "The Weaver LIFTS", "naïve café, Größe", "e\u0301 is é",
     "it ' s the weaver's, don't!", "1234 and 5 picks .", "織る heddle 織", "a\nb\n\n c\td", "½ ﬁ", "😀", "x  y   z",
@@ -31,40 +31,40 @@ PROBES = (
 )  # fmt: skip
 
 
-def gpt2(said: Settings, content: Content) -> Parts:
+def gpt2(settings: Settings, content: Content) -> Parts:
     """GPT-2's split into bytes of words."""
-    cut = {**BYTES, "add_prefix_space": bool(said.get("add_prefix_space"))}
+    cut = {**BYTES, "add_prefix_space": bool(settings.get("add_prefix_space"))}
     return {"normalizer": None, "pre_tokenizer": cut, "decoder": BYTES, "model": BARE_BPE}
 
 
-def codegen(said: Settings, content: Content) -> Parts:
-    return {**gpt2(said, content), "post_processor": None}
+def codegen(settings: Settings, content: Content) -> Parts:
+    return {**gpt2(settings, content), "post_processor": None}
 
 
-def gpt_neox(said: Settings, content: Content) -> Parts:
-    return {**gpt2(said, content), "normalizer": NFC, "post_processor": None}
+def gpt_neox(settings: Settings, content: Content) -> Parts:
+    return {**gpt2(settings, content), "normalizer": NFC, "post_processor": None}
 
 
-def roberta(said: Settings, content: Content) -> Parts:
-    return {**gpt2(said, content), "post_processor": framed(said, content, two=True)}
+def roberta(settings: Settings, content: Content) -> Parts:
+    return {**gpt2(settings, content), "post_processor": framed(settings, content, two=True)}
 
 
-def qwen2(said: Settings, content: Content) -> Parts:
+def qwen2(settings: Settings, content: Content) -> Parts:
     split = {"type": "Split", "pattern": {"Regex": QWEN_SPLIT}, "behavior": "Isolated", "invert": False}
-    cut = {**BYTES, "add_prefix_space": bool(said.get("add_prefix_space")), "use_regex": False}
-    return {**gpt2(said, content), "normalizer": NFC, "pre_tokenizer": several("pretokenizers", split, cut)}
+    cut = {**BYTES, "add_prefix_space": bool(settings.get("add_prefix_space")), "use_regex": False}
+    return {**gpt2(settings, content), "normalizer": NFC, "pre_tokenizer": sequence("pretokenizers", split, cut)}
 
 
-def cohere(said: Settings, content: Content) -> Parts:
-    cut = gpt2(said, content)["pre_tokenizer"]
+def cohere(settings: Settings, content: Content) -> Parts:
+    cut = gpt2(settings, content)["pre_tokenizer"]
     digits = {"type": "Digits", "individual_digits": True}
-    return {**gpt2(said, content), "normalizer": NFC, "pre_tokenizer": several("pretokenizers", digits, cut)}
+    return {**gpt2(settings, content), "normalizer": NFC, "pre_tokenizer": sequence("pretokenizers", digits, cut)}
 
 
-def llama(said: Settings, content: Content) -> Parts:
-    """SentencePiece's BPE, with a blank before a text or, in the legacy form, before each part of it."""
-    prefix = said.get("add_prefix_space") is not False
-    scheme = ("always" if said.get("legacy") else "first") if prefix else "never"
+def llama(settings: Settings, content: Content) -> Parts:
+    """SentencePiece's BPE, with a space before a text or, in the legacy form, before each part of it."""
+    prefix = settings.get("add_prefix_space") is not False
+    scheme = ("always" if settings.get("legacy") else "first") if prefix else "never"
     steps: list[Content] = [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
         {"type": "ByteFallback"},
@@ -73,58 +73,58 @@ def llama(said: Settings, content: Content) -> Parts:
     if prefix:
         steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return {
-        "normalizer": None, "pre_tokenizer": metaspace(scheme, split=False), "decoder": several("decoders", *steps),
+        "normalizer": None, "pre_tokenizer": metaspace(scheme, split=False), "decoder": sequence("decoders", *steps),
         "model": {**BARE_BPE, "fuse_unk": True, "byte_fallback": True},
     }  # fmt: skip
 
 
-def gemma(said: Settings, content: Content) -> Parts:
+def gemma(settings: Settings, content: Content) -> Parts:
     cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
     parts = llama({"add_prefix_space": False}, content)
     blank = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    model = {**parts["model"], "unk_token": named(said.get("unk_token"))}
+    model = {**parts["model"], "unk_token": token_text(settings.get("unk_token"))}
     return {**parts, "normalizer": blank, "pre_tokenizer": cut, "model": model}
 
 
-def t5(said: Settings, content: Content) -> Parts:
+def t5(settings: Settings, content: Content) -> Parts:
     return {**unigram("always", content, 2), "post_processor": frame((), ("</s>",), content)}
 
 
-def xlm_roberta(said: Settings, content: Content) -> Parts:
-    begin, end = named(said.get("bos_token")), named(said.get("eos_token"))
-    scheme = "never" if said.get("add_prefix_space") is False else "always"
+def xlm_roberta(settings: Settings, content: Content) -> Parts:
+    begin, end = token_text(settings.get("bos_token")), token_text(settings.get("eos_token"))
+    scheme = "never" if settings.get("add_prefix_space") is False else "always"
     return {**unigram(scheme, content, 3), "post_processor": frame((begin,), (end,), content, two=True)}
 
 
-def bert(said: Settings, content: Content) -> Parts:
+def bert(settings: Settings, content: Content) -> Parts:
     """BERT's words."""
-    normalizer = {"type": "BertNormalizer", "clean_text": True, **bert_settings(said)}
+    normalizer = {"type": "BertNormalizer", "clean_text": True, **bert_settings(settings)}
     model = {
-        "unk_token": named(said.get("unk_token")),
+        "unk_token": token_text(settings.get("unk_token")),
         "continuing_subword_prefix": "##",
         "max_input_chars_per_word": 100,
     }
     return {
         "normalizer": normalizer, "pre_tokenizer": {"type": "BertPreTokenizer"}, "model": model,
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}, "post_processor": framed(said, content),
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}, "post_processor": framed(settings, content),
     }  # fmt: skip
 
 
-def mpnet(said: Settings, content: Content) -> Parts:
-    return {**bert(said, content), "post_processor": framed(said, content, two=True)}
+def mpnet(settings: Settings, content: Content) -> Parts:
+    return {**bert(settings, content), "post_processor": framed(settings, content, two=True)}
 
 
-def bert_settings(said: Settings) -> dict[str, Any]:
-    """The settings of BERT's normalizer, which its classes take from `tokenizer_config.json` alone."""
+def bert_settings(settings: Settings) -> dict[str, Any]:
+    """The settings of BERT's normalizer, which its classes read from `tokenizer_config.json` alone."""
     return {
-        "lowercase": bool(said.get("do_lower_case", True)), "strip_accents": said.get("strip_accents"),
-        "handle_chinese_chars": bool(said.get("tokenize_chinese_chars", True)),
+        "lowercase": bool(settings.get("do_lower_case", True)), "strip_accents": settings.get("strip_accents"),
+        "handle_chinese_chars": bool(settings.get("tokenize_chinese_chars", True)),
     }  # fmt: skip
 
 
 def unigram(scheme: str, content: Content, unknown: int) -> Parts:
     table = [step for step in steps_of(content.get("normalizer"), "normalizers") if step.get("type") == "Precompiled"]
-    cut = several("pretokenizers", {"type": "WhitespaceSplit"}, metaspace(scheme, split=True))
+    cut = sequence("pretokenizers", {"type": "WhitespaceSplit"}, metaspace(scheme, split=True))
     parts = {"normalizer": table[0] if table else None, "pre_tokenizer": cut, "decoder": metaspace(scheme, split=True)}
     return {**parts, "model": {"unk_id": unknown, "byte_fallback": False}}
 
@@ -133,16 +133,16 @@ def metaspace(scheme: str, split: bool) -> Content:
     return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": split}
 
 
-def several(name: str, *steps: Content) -> Content:
+def sequence(name: str, *steps: Content) -> Content:
     return {"type": "Sequence", name: list(steps)}
 
 
-def framed(said: Settings, content: Content, two: bool = False) -> Content | None:
-    return frame((named(said.get("cls_token")),), (named(said.get("sep_token")),), content, two)
+def framed(settings: Settings, content: Content, two: bool = False) -> Content | None:
+    return frame((token_text(settings.get("cls_token")),), (token_text(settings.get("sep_token")),), content, two)
 
 
 def frame(before: Sequence[str], after: Sequence[str], content: Content, two: bool = False) -> Content | None:
-    """The entry that puts tokens around texts; `two` is whether the end stands twice between the texts of a pair."""
+    """The post-processor that puts tokens around texts. With `two`, the end token is doubled between the texts of a pair."""
     ids = vocabulary(content["model"]) | {token["content"]: token["id"] for token in content["added_tokens"]}
     if any(name not in ids for name in (*before, *after)):
         return None
@@ -160,15 +160,15 @@ class Class(NamedTuple):
     """A class of Hugging Face transformers.
 
     Attributes:
-        build: the parts of a `tokenizer.json` that it sets, from the settings.
-        sort: the type of models that it builds.
-        usual: of models with this `model_type`, it is the class where none is named.
-        roles: what it calls special tokens where the settings do not.
+        build: the parts of a `tokenizer.json` that it overrides, from the settings.
+        sort: the type of its tokenizer models.
+        default_for: the values of `model_type` for which it is the default.
+        roles: its default names of special tokens.
     """
 
     build: Callable[[Settings, Content], Parts]
     sort: str
-    usual: tuple[str, ...] = ()
+    default_for: tuple[str, ...] = ()
     roles: Mapping[str, str] = {}
 
 
@@ -217,88 +217,95 @@ CLASSES = {
     "T5Tokenizer": Class(t5, "Unigram", ("t5",), {role: ANGLES[role] for role in ("eos_token", "unk_token", "pad_token")}),
     "XLMRobertaTokenizer": Class(xlm_roberta, "Unigram", ("xlm-roberta",), ANGLES),
 }  # fmt: skip
-# Models whose named class is not believed, and those whose file is read as it is, whichever class is named.
+# Models whose default class is used whatever their file names, and models whose file is always read unchanged.
 FORCED, PLAIN = ("qwen2",), ("mistral", "mixtral", "phi3", "stablelm", "olmo2", "granite", "modernbert", "umt5")
 AS_IT_IS = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 
 
 def class_of(model_kind: str, settings: Settings, content: Content) -> str | None:
-    """The class that `AutoTokenizer` takes, by its name in `CLASSES` or the settings' own; None: it reads the file as it is."""
-    usual = next((name for name, each in CLASSES.items() if model_kind in each.usual), None)
-    named_one = str(settings.get("tokenizer_class") or "").removesuffix("Fast")
+    """The name of the class that `AutoTokenizer` uses, which may not be in `CLASSES`; None if it reads the file unchanged."""
+    default = next((name for name, each in CLASSES.items() if model_kind in each.default_for), None)
+    class_name = str(settings.get("tokenizer_class") or "").removesuffix("Fast")
     by_bytes = any(step.get("type") == "ByteLevel" for step in steps_of(content.get("decoder"), "decoders"))
-    if model_kind in PLAIN or (named_one == "LlamaTokenizer" and by_bytes):
+    if model_kind in PLAIN or (class_name == "LlamaTokenizer" and by_bytes):
         return None
-    if not named_one or model_kind in FORCED:
-        return usual
-    return None if named_one in [name.removesuffix("Fast") for name in AS_IT_IS] else named_one
+    if not class_name or model_kind in FORCED:
+        return default
+    return None if class_name in [name.removesuffix("Fast") for name in AS_IT_IS] else class_name
 
 
-def built(name: str | None, settings: Settings, content: Content) -> Content:
-    """The content of a file as a class makes it, with the special tokens that it finds by their text."""
+def class_content(name: str | None, settings: Settings, content: Content) -> Content:
+    """The content of a `tokenizer.json` as changed by a class, with the special tokens that it looks up by their text."""
     kind = CLASSES.get(name or "")
-    said = {
+    all_settings = {
         **(kind.roles if kind else {}),
         **{key: value for key, value in settings.items() if key not in ROLES or value},
     }
     flags = {token["content"]: token for token in content["added_tokens"]}
     flags |= {
         token["content"]: {**token, "id": int(id)}
-        for id, token in (said.get("added_tokens_decoder") or {}).items()
-        if named(token) and str(id).isdigit()
+        for id, token in (all_settings.get("added_tokens_decoder") or {}).items()
+        if token_text(token) and str(id).isdigit()
     }
     ids = vocabulary(content["model"]) | {name: token["id"] for name, token in flags.items()}
-    usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    default_flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     for role in ROLES:
-        text = named(said.get(role))
-        if text and text not in flags:  # one that a vocabulary lacks comes after it
-            own = said[role] if isinstance(said[role], Mapping) else {}
+        text = token_text(all_settings.get(role))
+        if text and text not in flags:  # a missing token is appended to the vocabulary
+            role_flags = all_settings[role] if isinstance(all_settings[role], Mapping) else {}
             ids.setdefault(text, len(ids))
-            flags[text] = {**usual, **{key: own[key] for key in usual if key in own}, "content": text, "id": ids[text]}
+            flags[text] = {
+                **default_flags,
+                **{key: role_flags[key] for key in default_flags if key in role_flags},
+                "content": text,
+                "id": ids[text],
+            }
     added = [{**flags[text], "id": ids[text]} for text in sorted(flags, key=ids.__getitem__)]
     content = {**content, "added_tokens": added}
-    parts = {} if kind is None or kind.sort != model_type(content) else kind.build(said, content)
+    parts = {} if kind is None or kind.sort != model_type(content) else kind.build(all_settings, content)
     model = {**content["model"], "type": model_type(content), **parts.pop("model", {})}
     return {**content, **parts, "truncation": None, "padding": None, "model": model}
 
 
-def named(said: Any) -> str:
-    """The text of a special token, which files say bare or with its flags."""
-    text = said.get("content") if isinstance(said, Mapping) else said
+def token_text(token: Any) -> str:
+    """The text of a special token, which files store as text or as a table with flags."""
+    text = token.get("content") if isinstance(token, Mapping) else token
     return text if isinstance(text, str) else ""
 
 
 def first_difference(
     tokenizer: Tokenizer, around: Around, content: Content, split: bool, clean: bool
 ) -> tuple[str, str] | None:
-    """The first probe that `tokenizers` reads with the content of a file otherwise than heddle, and in what: ids or decoded text.
+    """The first probe that `tokenizers` encodes or decodes differently, and what differs: "ids" or "decoded text".
 
     Args:
-        tokenizer: heddle's.
+        tokenizer: heddle's tokenizer.
         around: the ids that it puts around a text.
-        content: what a class makes of the file.
-        split: whether special tokens written out in a text are text.
-        clean: whether decoded texts lose the blanks before marks.
+        content: the `tokenizer.json` for `tokenizers`.
+        split: whether the names of special tokens in a text are ordinary text.
+        clean: whether decoded texts lose spaces before punctuation.
     """
     try:
-        other = tokenizers.Tokenizer.from_str(json.dumps(content))
-    except Exception:  # `tokenizers` raises nothing more precise: it cannot be built
+        reference = tokenizers.Tokenizer.from_str(json.dumps(content))
+    except Exception:  # `tokenizers` raises a bare Exception if it cannot build a tokenizer
         return "", "ids"
-    other.encode_special_tokens = split
-    marks = list(tokenizer.special)[:8]
+    reference.encode_special_tokens = split
+    special_names = list(tokenizer.special)[:8]
     decoded = None
-    for text in (*PROBES, *marks, *(f"warp {mark} weft{mark}weft" for mark in marks)):
+    for text in (*PROBES, *special_names, *(f"warp {mark} weft{mark}weft" for mark in special_names)):
         try:
             ids = tokenizer.encode(text, allow_special=not split)
-        except HeddleError:  # it has parts that no id spells
+        except HeddleError:  # no ids spell this text
             continue
         try:
-            read = other.encode(text).ids
+            reference_ids = reference.encode(text).ids
         except Exception:  # it has no unknown token
             return text, "ids"
-        if [*around.before, *ids, *around.after] != read:
+        if [*around.before, *ids, *around.after] != reference_ids:
             return text, "ids"
-        if decoded is None and tokenizer.decode(ids) != cleaned(other.decode(ids, skip_special_tokens=False), clean):
+        if decoded is None and tokenizer.decode(ids) != cleaned(
+            reference.decode(ids, skip_special_tokens=False), clean
+        ):
             decoded = text, "decoded text"
     return decoded
 

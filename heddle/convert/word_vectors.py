@@ -1,4 +1,4 @@
-"""Files of word vectors: word2vec's text and binary forms, and GloVe's; read as initial values of a token table (L3-08, L3-09)."""
+"""Files of word vectors in word2vec's and GloVe's formats, read as initial values of a token table (L3-08, L3-09)."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,13 +22,13 @@ from heddle.weights.tensors import read_tensors, save_tensors
 Vector = tuple[str, npt.NDArray[np.float32]]
 Tell = Callable[[str], None]
 Form = Literal["text", "binary", "glove"]
-"""How vectors are written: word2vec's text or binary form, or GloVe's text, which has no first line of sizes."""
+"""The format of a file: word2vec's text or binary form, or GloVe's text, which has no first line with sizes."""
 FORMATS = "word2vec's and GloVe's text formats have a word and equally many numbers on each line"
 VECTORS = "vectors.safetensors"  # in a run: the initial rows of its token table
-LONGEST = 1 << 16  # most bytes of a word; with more, the file is not a file of vectors
-WIDEST = 1 << 16  # most numbers of a vector, likewise
-PACKED = (b"\x1f\x8b", b"PK\x03\x04")  # the first bytes of gzip and zip
-PATIENCE, PAUSE = 2.0, 10.0  # seconds of reading before the first line of progress, and between two
+LONGEST = 1 << 16  # the most bytes in a word; with more, the file is not a file of vectors
+WIDEST = 1 << 16  # the most numbers in a vector, likewise
+COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04")  # the first bytes of gzip and zip
+PATIENCE, PAUSE = 2.0, 10.0  # seconds before the first line of progress, and between lines
 
 
 @displayed()
@@ -37,9 +37,9 @@ class Coverage:
     """How much of a vocabulary a file of vectors covers.
 
     Attributes:
-        found: number of ids that got their vector from the file.
-        vocabulary: number of ids.
-        unused: number of words in the file that are not a single token.
+        found: the number of ids with a vector in the file.
+        vocabulary: the number of ids.
+        unused: the number of words in the file that are not a single token.
     """
 
     found: int
@@ -48,7 +48,7 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """The share of the vocabulary that was found."""
+        """The fraction of the vocabulary with a vector in the file."""
         return self.found / self.vocabulary
 
 
@@ -59,7 +59,7 @@ class Rows:
     Attributes:
         ids: Int[N].
         vectors: Float[N, D], fp32.
-        coverage: how much of the vocabulary they cover.
+        coverage: their share of the vocabulary.
     """
 
     ids: Tensor
@@ -69,13 +69,13 @@ class Rows:
 
 @checked()
 def load_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> Coverage:
-    """Copy a file's vectors into the rows of the token table whose token is that word; other rows do not change.
+    """Copy a file's vectors into the rows of the token table for the same words. Other rows do not change.
 
-    A word is looked up both as written and with the space before it that most subword vocabularies keep; both rows get it.
-    A tied head scores with the same table; an untied head does not change.
+    A word is looked up both as written and with a leading space, which most subword vocabularies keep; both rows get its vector.
+    A tied head uses the same table; an untied head does not change.
 
     Raises:
-        HeddleError: the file cannot be read, or the width of its vectors is not the model's.
+        HeddleError: the file cannot be read, or its vectors are not as wide as the model's.
     """
     table, width = model.embedding.weight, vector_width(path)
     if width != table.shape[1]:
@@ -93,20 +93,16 @@ def put_rows(model: Transformer, ids: Tensor, vectors: Tensor) -> None:
 
 
 def find_rows(tokenizer: Tokenizer, path: str | Path, tell: Tell | None = None) -> Rows:
-    """The vectors in a file for the ids of a tokenizer; if a word occurs twice, the later vector wins.
-
-    Raises:
-        HeddleError: as `read_vectors`.
-    """
-    known, found, unused = _single_token_words(tokenizer), dict[int, npt.NDArray[np.float32]](), 0
+    """The vectors in a file for the ids of a tokenizer. If a word occurs twice, the later vector wins."""
+    ids_of_word, vectors_by_id, unused = _single_token_words(tokenizer), dict[int, npt.NDArray[np.float32]](), 0
     for word, vector in read_vectors(path, tell):
-        ids = known.get(word, [])
-        found |= dict.fromkeys(ids, vector)
-        unused += not ids
-    numbers = sorted(found)
-    vectors = np.stack([found[number] for number in numbers]) if found else np.empty((0, vector_width(path)), "f4")
-    coverage = Coverage(len(found), tokenizer.vocab_size, unused)
-    return Rows(torch.tensor(numbers, dtype=torch.long), torch.from_numpy(vectors), coverage)
+        matches = ids_of_word.get(word, [])
+        vectors_by_id |= dict.fromkeys(matches, vector)
+        unused += not matches
+    ids = sorted(vectors_by_id)
+    vectors = np.stack([vectors_by_id[id] for id in ids]) if ids else np.empty((0, vector_width(path)), "f4")
+    coverage = Coverage(len(vectors_by_id), tokenizer.vocab_size, unused)
+    return Rows(torch.tensor(ids, dtype=torch.long), torch.from_numpy(vectors), coverage)
 
 
 def save_rows(path: Path, rows: Rows) -> str:
@@ -119,28 +115,28 @@ def load_rows(path: Path, sha256: str) -> tuple[Tensor, Tensor]:
     """The ids and vectors that `save_rows` wrote.
 
     Raises:
-        HeddleError: the file is missing, or differs from the one that was written.
+        HeddleError: the file is missing, or has another checksum.
     """
     if not path.is_file():
         raise HeddleError(f"{path}: missing; without it the run cannot start. Train a new run")
     if sha256_of(path) != sha256:
         raise HeddleError(f"{path}: damaged, it is not the file that this run started from; train a new run")
-    found = read_tensors(path)
-    return found["ids"], found["vectors"]
+    tensors = read_tensors(path)
+    return tensors["ids"], tensors["vectors"]
 
 
 def _single_token_words(tokenizer: Tokenizer) -> dict[str, list[int]]:
-    """Each word that is a single token, alone or with a space before it, and its ids."""
-    found: dict[str, list[int]] = {}
-    for number in range(tokenizer.vocab_size):
-        word = tokenizer.decode([number]).strip()
-        if word and number in (_single_id(tokenizer, word), _single_id(tokenizer, f" {word}")):
-            found.setdefault(word, []).append(number)
-    return found
+    """The ids of each word that is a single token, alone or with a leading space."""
+    ids_of_word: dict[str, list[int]] = {}
+    for id in range(tokenizer.vocab_size):
+        word = tokenizer.decode([id]).strip()
+        if word and id in (_single_id(tokenizer, word), _single_id(tokenizer, f" {word}")):
+            ids_of_word.setdefault(word, []).append(id)
+    return ids_of_word
 
 
 def _single_id(tokenizer: Tokenizer, text: str) -> int | None:
-    """The single id of a text; None if it takes several or has characters that the tokenizer does not know."""
+    """The id of a text that is a single token; None for other texts, or if the tokenizer cannot encode it."""
     try:
         ids = tokenizer.encode(text)
     except HeddleError:
@@ -149,7 +145,7 @@ def _single_id(tokenizer: Tokenizer, text: str) -> int | None:
 
 
 def vector_width(path: str | Path) -> int:
-    """The length of each vector in a file, from its first line alone.
+    """The width of the vectors in a file, from its first line.
 
     Raises:
         HeddleError: the file is missing, compressed, or not a file of vectors.
@@ -158,13 +154,13 @@ def vector_width(path: str | Path) -> int:
 
 
 def _first_line(path: Path) -> tuple[int, int, int | None]:
-    """From the first line: its length if it holds sizes (else 0), the vectors' width, the number of words if known."""
+    """From the first line: its length if it has sizes (else 0), the width of vectors, and the number of words if known."""
     try:
         with path.open("rb") as file:
             first = file.readline(LONGEST + 32 * WIDEST)
     except OSError as error:
         raise HeddleError(f"{path}: {error.strerror or error}") from None
-    if first.startswith(PACKED):
+    if first.startswith(COMPRESSED):
         raise HeddleError(f"{path} is compressed; decompress it first (gunzip or unzip)")
     sizes = first.split()
     if len(sizes) == 2 and all(size.isdigit() for size in sizes) and len(first) < 64:
@@ -189,10 +185,10 @@ def _is_number(word: bytes) -> bool:
 
 @checked()
 def read_vectors(path: str | Path, tell: Tell | None = None) -> Iterator[Vector]:
-    """Words and their vectors: word2vec's binary or text form (with a first line of two numbers), or GloVe's (without).
+    """Words and their vectors, from word2vec's binary or text form (with a first line of two numbers) or GloVe's (without).
 
     Args:
-        tell: called with the number of words so far, once reading has taken two seconds.
+        tell: called with a line of progress, from two seconds on.
 
     Raises:
         HeddleError: the file is missing, compressed, empty, truncated, or a line is not a word and numbers.
@@ -216,7 +212,7 @@ def _with_progress(vectors: Iterator[Vector], path: Path, tell: Tell) -> Iterato
 
 
 def _is_binary(path: Path, start: int, width: int) -> bool:
-    """Whether raw numbers follow the first line: then it is not a UTF-8 line of a word and `width` numbers."""
+    """Whether the file is binary: its second line is not a word with `width` numbers as text."""
     with path.open("rb") as file:
         file.seek(start)
         line = file.readline(LONGEST + 32 * width)
@@ -277,10 +273,10 @@ def _binary(path: Path, start: int, words: int, width: int) -> Iterator[Vector]:
 
 
 def form_of(path: str | Path, form: Form | None) -> Form:
-    """The form to write: the given one, else binary for a `.bin` file and text for any other.
+    """The form to write, by default binary for a `.bin` file and text for other files.
 
     Raises:
-        HeddleError: a `.bin` file is to be text.
+        HeddleError: `form` is text, but the file is a `.bin` file.
     """
     binary = Path(path).suffix == ".bin"
     if binary and form not in (None, "binary"):
@@ -296,14 +292,14 @@ def write_vectors(
     form: Form | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write words and their vectors, Float[V, D], as `read_vectors` reads them: the same numbers, bit for bit.
+    """Write words and their vectors, Float[V, D], which `read_vectors` reads back exactly.
 
     Args:
-        form: defaults to binary for a `.bin` file, else to word2vec's text.
+        form: the format, by default binary for a `.bin` file, else word2vec's text.
         overwrite: replace an existing file.
 
     Raises:
-        HeddleError: the file exists, cannot be written, or a word is empty or has a blank, which the forms use as separators.
+        HeddleError: the file exists or cannot be written, or a word is empty or contains whitespace, which separates words.
     """
     form = form_of(path, form)
     if array.ndim != 2 or len(words) != len(array) or not array.size:
@@ -312,13 +308,15 @@ def write_vectors(
         raise HeddleError("array has NaN or infinite values; nothing was written")
     wrong = next((word for word in words if not word or word.split() != [word]), None)
     if wrong is not None:
-        raise HeddleError(f"words: {wrong!r} is empty or has a blank, which these forms cannot hold")
-    lines = b"".join(_written(words, np.ascontiguousarray(array, np.float32), form == "binary"))
+        raise HeddleError(f"words: {wrong!r} is empty or contains whitespace, which these formats cannot store")
+    lines = b"".join(_lines(words, np.ascontiguousarray(array, np.float32), form == "binary"))
     sizes = b"" if form == "glove" else f"{len(words)} {array.shape[1]}\n".encode()
     write_file(Path(path), sizes + lines, replace=overwrite)
 
 
-def _written(words: Sequence[str], array: npt.NDArray[np.float32], binary: bool) -> Iterator[bytes]:
-    nine = " %.9g" * array.shape[1] + "\n"  # nine digits give back every fp32 number
+def _lines(words: Sequence[str], array: npt.NDArray[np.float32], binary: bool) -> Iterator[bytes]:
+    numbers = " %.9g" * array.shape[1] + "\n"  # nine digits represent every fp32 number exactly
     for word, row in zip(words, array, strict=True):
-        yield word.encode() + (b" " + row.astype("<f4").tobytes() + b"\n" if binary else (nine % tuple(row)).encode())
+        yield word.encode() + (
+            b" " + row.astype("<f4").tobytes() + b"\n" if binary else (numbers % tuple(row)).encode()
+        )

@@ -1,13 +1,13 @@
-"""A run's files: directories that appear atomically, safetensors, checkpoints, adapters.
+"""The files of a run: atomic directories, safetensors, checkpoints, adapters.
 
 In reading order:
 
-- `files`: directories that appear completely or not at all, and the manifest of their checksums.
+- `files`: files and directories that are written atomically, and the manifest of their checksums.
 - `tensors`: safetensors files, read strictly.
 - `run`: the run directory (`save`, `load`); `checkpoints`: its `checkpoints/step-N`; `average`: their mean.
 - `start`: the weights that a run starts from, with rows for new tokens (`add_tokens`).
-- `adapter`: what a fine-tuning with adapters learned, alone.
-- `special_tokens`: the ids that a model reads around texts; `tokenizer_of`: a tokenizer that frames texts so.
+- `adapter`: adapters in a file of their own.
+- `special_tokens`: the ids that a model reads around texts; `tokenizer_of`: a tokenizer that adds them.
 
 `load(run)` returns a run's model and tokenizer, and `save` writes them. `heddle.convert` reads and writes published models.
 """

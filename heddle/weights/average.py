@@ -1,4 +1,4 @@
-"""The mean of the weights of several checkpoints."""
+"""Averages the weights of several checkpoints."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +14,9 @@ from heddle.weights.tensors import Weights, compare
 
 @checked(count=at_least(1))
 def average(run: str | Path, count: int) -> dict[str, Tensor]:
-    """The mean of the weights of a run's newest `count` checkpoints (Vaswani et al. 2017, section 6.1); with adapters, of theirs.
+    """The mean of the weights in a run's newest `count` checkpoints (Vaswani et al. 2017, section 6.1), or of its adapters.
 
-    `model.load_state_dict(average(run, 5))` takes them up, and `publish` makes them the run's.
+    `model.load_state_dict(average(run, 5))` loads them, and `publish` makes them the weights of the run.
 
     Raises:
         HeddleError: the run has fewer checkpoints, or one of them is damaged.
@@ -28,10 +28,10 @@ def average(run: str | Path, count: int) -> dict[str, Tensor]:
 
 
 def mean_of(folders: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights in several directories, in fp32, one tensor at a time; integers are those of the first.
+    """The mean of the weights in several directories, one tensor at a time. Integers come from the first directory.
 
     Raises:
-        HeddleError: one of them is missing or damaged, or is another model's.
+        HeddleError: weights are missing or damaged, or belong to another model.
     """
     for folder in folders:
         if problems := check(folder, (weights_file(folder).name,)):

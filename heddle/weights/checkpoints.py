@@ -1,4 +1,4 @@
-"""Checkpoints: `checkpoints/step-N` of a run, each a complete run with the state of training."""
+"""Checkpoints: `checkpoints/step-N` of a run, each a complete run with its training state."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from heddle.weights.files import remove_leftovers, verify, write_directory, writ
 from heddle.weights.tensors import read_tensors, save_tensors
 
 MODEL = "model.safetensors"
-ADAPTER = "adapter.safetensors"  # in a checkpoint, instead of the model, in a run beside it
+ADAPTER = "adapter.safetensors"  # instead of the model in a checkpoint, next to the model in a run
 OPTIMIZER = "optimizer.safetensors"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -28,7 +28,7 @@ _STEP = re.compile(r"step-(\d+)")
 
 @displayed()
 class CheckpointState(NamedTuple):
-    """The state that training continues from: `model, optimizer, state = read_state(checkpoint)`."""
+    """The state from which training resumes: `model, optimizer, state = read_state(checkpoint)`."""
 
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
@@ -44,59 +44,59 @@ def save_checkpoint(
     state: Mapping[str, Any],
     keep: int,
     also: Collection[int] = (),
-    whole: bool = True,
+    full: bool = True,
 ) -> Path:
-    """Write `checkpoints/step-N` of a run, then remove all but the newest `keep` and those of the steps in `also`.
+    """Write `checkpoints/step-N` of a run, then remove all except the newest `keep` and those of the steps in `also`.
 
-    The directory appears complete or not at all; older ones are removed only after it is in place. A checkpoint of the
-    same step is replaced. Files left behind by killed writers are removed.
+    The directory is written atomically, and older ones are removed only after it is in place. It replaces a checkpoint of the same
+    step. Files left behind by killed writers are removed.
 
     Args:
         state: JSON-ready data that `read_state` returns with the tensors.
-        whole: whether the tensors are all of the model's; otherwise, only those that differ from the weights it started from.
+        full: whether these are all tensors of the model; otherwise, only those that differ from the weights it started from.
 
     Raises:
         HeddleError: the run has no config yet, or the disk is full or cannot be written. Nothing is changed then.
     """
     run = Path(run)
     if not (run / CONFIG).is_file():
-        raise HeddleError(f"{run}: has no {CONFIG}, so it is not a run that a checkpoint could belong to")
+        raise HeddleError(f"{run}: has no {CONFIG}, so it is not a run and cannot have checkpoints")
     target = run / CHECKPOINTS / f"step-{step}"
     if target.parent.is_dir():
         remove_leftovers(target.parent)
     with write_directory(target, replace=True) as directory:
-        save_tensors(directory / (MODEL if whole else ADAPTER), model_tensors, {"format": "pt"})
+        save_tensors(directory / (MODEL if full else ADAPTER), model_tensors, {"format": "pt"})
         save_tensors(directory / OPTIMIZER, optimizer_tensors)
         (directory / STATE).write_text(json.dumps(dict(state), indent=2) + "\n", encoding="utf-8")
-        # With these a checkpoint is a complete run, wherever it is copied.
+        # With these files, a checkpoint is a complete run wherever it is copied.
         for name in (CONFIG, TOKENIZER):
             if (run / name).is_file():
                 shutil.copyfile(run / name, directory / name)
         write_manifest(directory, {"step": step})
-    # A run set back to an earlier step may have checkpoints of higher steps; the one just written always stays.
-    others = [(number, path) for number, path in checkpoints(run) if path != target]
-    for number, path in others[max(keep, 1) - 1 :]:
+    # A run that was rewound may have checkpoints of later steps. The new checkpoint always stays.
+    older = [(number, path) for number, path in checkpoints(run) if path != target]
+    for number, path in older[max(keep, 1) - 1 :]:
         if number not in also:
             discard(path)
     return target
 
 
 def weights_file(directory: Path) -> Path:
-    """The file with a checkpoint's weights: all of them or, where adapters are trained, those that are trained."""
+    """The file with a checkpoint's weights: all weights or, if adapters are trained, the trained ones."""
     return directory / (ADAPTER if (directory / ADAPTER).exists() and not (directory / MODEL).exists() else MODEL)
 
 
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
-    """(step, directory) of every checkpoint of a run, newest first, damaged or not."""
+    """(step, directory) of every checkpoint of a run, newest first, including damaged ones."""
     folder = Path(run) / CHECKPOINTS
     names = folder.iterdir() if folder.is_dir() else ()
-    found = [(int(match[1]), path) for path in names if (match := _STEP.fullmatch(path.name))]
-    return sorted(found, reverse=True)
+    steps = [(int(match[1]), path) for path in names if (match := _STEP.fullmatch(path.name))]
+    return sorted(steps, reverse=True)
 
 
 @checked()
 def newest_valid(run: str | Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose files all match its manifest, and one line for each newer one whose files do not."""
+    """The newest checkpoint whose files all match its manifest, and one line for each newer checkpoint that is skipped."""
     notes: list[str] = []
     for _, path in checkpoints(Path(run)):
         problems = check(path, (weights_file(path).name, OPTIMIZER, STATE))
@@ -123,7 +123,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 @checked()
 def read_state(directory: str | Path) -> CheckpointState:
-    """Read what `save_checkpoint` wrote, to the CPU.
+    """Read a checkpoint that `save_checkpoint` wrote, to the CPU.
 
     Raises:
         HeddleError: a file is missing or damaged.
@@ -140,7 +140,7 @@ def read_state(directory: str | Path) -> CheckpointState:
 
 
 def discard(directory: Path) -> None:
-    """Remove a directory so that no reader sees it half removed; the next `remove_leftovers` finishes a killed removal."""
-    gone = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
-    directory.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+    """Remove a directory atomically for readers. If the process is killed, the next `remove_leftovers` finishes the removal."""
+    renamed = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.partial")
+    directory.rename(renamed)
+    shutil.rmtree(renamed, ignore_errors=True)

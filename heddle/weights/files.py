@@ -1,7 +1,7 @@
-"""Files and directories that appear completely or not at all, and a manifest to check that they are still complete.
+"""Atomic writes of files and directories, and a manifest of their checksums.
 
-Everything is written next to its target under a name ``.NAME.RANDOM.partial``, flushed to the disk, then renamed: a reader
-never sees half of it, and a process killed at any moment leaves the target as it was. This requires a POSIX system.
+Everything is written next to its target under a name ``.NAME.RANDOM.partial``, flushed to the disk, then renamed: a reader never
+sees an incomplete target, and a process killed at any moment leaves the target unchanged. This requires a POSIX system.
 """
 
 import errno
@@ -22,16 +22,16 @@ from heddle.errors import HeddleError
 
 MANIFEST = "manifest.json"
 SLOW_SAVE = "HEDDLE_SLOW_SAVE"
-"""A test aid: an environment variable with the total seconds that `write_directory` sleeps between its steps, so that a test
-can kill it inside any of them."""
+"""An environment variable for tests: the total seconds that `write_directory` sleeps between its steps, so that a test can kill it
+in any of them."""
 
 _PAUSES = 5
-_TRIES = 10  # for a lock that another process may hold only to test it
+_TRIES = 10  # to get a lock that another process may hold only for a check
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>partial|previous)")
 
 
 class WriteError(HeddleError):
-    """A file or directory could not be written; what was there before is unchanged.
+    """A file or directory could not be written; any existing target is unchanged.
 
     Attributes:
         problem: the message without its advice, for callers with better advice.
@@ -43,11 +43,10 @@ class WriteError(HeddleError):
 
 
 class Hold:
-    """An exclusive lock on a directory, for one writer. Readers need no lock.
+    """An exclusive lock on a directory for one writer. Readers need no lock.
 
-    It ends with `release`, when the object is collected, or when the process ends in any way: it is the operating
-    system's lock on the open directory, not a file. A file system that cannot lock directories (some network ones) does
-    not exclude anyone.
+    It is the operating system's lock on the open directory, so it ends with `release`, when the object is collected, or when the
+    process ends in any way. File systems that cannot lock directories, such as some network file systems, exclude nobody.
 
     Raises:
         HeddleError: another process, or another `Hold` in this one, has the lock.
@@ -65,7 +64,7 @@ class Hold:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a writer holds this directory, or is filling it, at this moment."""
+    """Whether a writer has locked this directory or is filling it."""
     try:
         handle = os.open(directory, os.O_RDONLY)
     except OSError:
@@ -84,7 +83,7 @@ def being_written(target: Path) -> bool:
 
 
 def _try_lock(handle: int) -> bool:
-    """Take the lock if it is free; without support for locks, this always succeeds."""
+    """Acquire the lock if it is free. Without support for locks, this always succeeds."""
     with suppress(OSError):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -97,8 +96,8 @@ def _try_lock(handle: int) -> bool:
 def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Write a directory atomically: fill the yielded one, and it becomes ``target`` when the block ends without an error.
 
-    With ``replace`` an existing ``target`` is put aside as ``.NAME.RANDOM.previous`` for the moment between two renames
-    (POSIX has no exchange); `remove_leftovers` puts it back if the process was killed in that moment.
+    With ``replace``, an existing ``target`` is moved to ``.NAME.RANDOM.previous`` for the moment between two renames, since POSIX
+    cannot exchange directories. `remove_leftovers` restores it if the process was killed in that moment.
 
     Raises:
         HeddleError: ``target`` exists and ``replace`` is false, the disk is full, or the target cannot be written. Then,
@@ -107,7 +106,7 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     target = Path(target)
     refuse_existing(target, replace)
     partial = _partial(target)
-    made = [folder for folder in target.parents if not folder.exists()]
+    created_folders = [folder for folder in target.parents if not folder.exists()]
     with _reporting_os_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
@@ -120,14 +119,14 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
             _pause()
             _sync_tree(partial)
             _pause()
-            # Another process may have created the target in the meantime.
+            # Another process may have created the target meanwhile.
             refuse_existing(target, replace)
             _swap(partial, target)
             _sync(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):  # another process may use the folder by now
-            for folder in made:
+            for folder in created_folders:
                 folder.rmdir()
         raise
     finally:
@@ -172,12 +171,11 @@ def fill_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def remove_leftovers(parent: Path) -> list[Path]:
-    """Remove what killed writers left in ``parent``; return what was removed or restored, sorted.
+    """Remove what killed writers left in ``parent``, and return what was removed or restored, sorted.
 
-    A partial whose writer still runs is left alone (the writer holds a lock on it). A target that was put aside and
-    never replaced gets its name back.
+    A partial directory whose writer still runs is locked and stays. A target that was moved away and never replaced is restored.
     """
-    done = []
+    removed = []
     for leftover in sorted(Path(parent).iterdir()):
         name = _LEFTOVER.fullmatch(leftover.name)
         if name is None or is_held(leftover.with_suffix(".partial")):
@@ -187,8 +185,8 @@ def remove_leftovers(parent: Path) -> list[Path]:
             leftover.rename(target)
         else:
             _remove(leftover)
-        done.append(leftover)
-    return done
+        removed.append(leftover)
+    return removed
 
 
 def manifest(directory: Path) -> dict[str, dict[str, int | str]]:
@@ -216,7 +214,7 @@ def write_manifest(directory: Path, extra: Mapping[str, object]) -> None:
 
 
 def relist(directory: Path, name: str) -> None:
-    """Give a file that was replaced its new entry in ``manifest.json``, if it has one there."""
+    """Update the entry of a replaced file in ``manifest.json``, if it has one."""
     record = json.loads((directory / MANIFEST).read_bytes())
     if name in record["files"]:
         file = directory / name
@@ -225,10 +223,10 @@ def relist(directory: Path, name: str) -> None:
 
 
 def verify(directory: Path, hashes: bool = True) -> list[str]:
-    """The problems of ``directory`` according to its manifest, one line each; an empty list means that there are none.
+    """The problems of ``directory`` according to its manifest, one line each.
 
-    Files that the manifest does not list are allowed: a run adds to its directory. Without ``hashes`` only the manifest is
-    read, and only sizes are compared.
+    Files that the manifest does not list are allowed, since a run adds files to its directory. Without ``hashes``, only sizes are
+    compared, and only the manifest is read.
     """
     directory = Path(directory)
     try:
@@ -257,33 +255,23 @@ def _problem(directory: Path, name: str, size: int, sha256: str, hashes: bool) -
 
 
 def sha256_of(file: Path) -> str:
-    """A file's SHA-256, in hex."""
+    """The SHA-256 of a file, in hex."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def refuse_existing(target: Path, replace: bool = False) -> None:
-    """Refuse a target that exists and is not to be replaced.
-
-    Raises:
-        HeddleError: it is there.
-    """
+    """Raise if the target exists, unless it may be replaced."""
     if not replace and os.path.lexists(target):
         raise HeddleError(f"{target}: already exists; nothing was changed. Choose another path, or remove it first")
 
 
 def refuse_unwritable(target: Path) -> None:
-    """Refuse a target that exists, or whose folder cannot be written, before the work that is to be written there.
-
-    Raises:
-        HeddleError: one of the two.
-    """
+    """Raise if the target exists or its folder cannot be written, before any work is done for it."""
     refuse_existing(target)
     folder = next(folder for folder in target.absolute().parents if folder.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise WriteError(
-            f"cannot write {target}: {folder} is not a folder that you can write in", "; choose another path"
-        )
+        raise WriteError(f"cannot write {target}: {folder} is not a writable folder", "; choose another path")
 
 
 def _partial(target: Path) -> Path:
@@ -291,7 +279,7 @@ def _partial(target: Path) -> Path:
 
 
 def _swap(partial: Path, target: Path) -> None:
-    """Rename ``partial`` to ``target``, putting an existing target aside before and removing it after."""
+    """Rename ``partial`` to ``target``; an existing target is moved away before and removed after."""
     previous = partial.with_suffix(".previous") if os.path.lexists(target) else None
     if previous:
         target.rename(previous)
@@ -315,7 +303,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync_tree(directory: Path) -> None:
-    """Flush every file below ``directory``, and each folder after its content."""
+    """Flush every file below ``directory``, and each folder after its contents."""
     for folder, _, names in os.walk(directory, topdown=False):
         for name in names:
             _sync(Path(folder, name))
@@ -331,9 +319,9 @@ def _sync(path: Path) -> None:
 
 
 def _lock(directory: Path) -> int:
-    """Lock ``directory`` until the handle is closed or the process ends in any way."""
+    """Lock ``directory`` until the handle is closed or the process ends."""
     handle = os.open(directory, os.O_RDONLY)
-    # Some network file systems cannot lock a directory; then `remove_leftovers` treats it as stale.
+    # Some network file systems cannot lock a directory. `remove_leftovers` then treats it as stale.
     with suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_EX)
     return handle
@@ -344,7 +332,7 @@ def _reporting_full_disk(target: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # safetensors raises its own error class for a full disk, with the system's message inside.
+        # For a full disk, safetensors raises its own error with the system's message.
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         if not full and "No space left on device" not in str(error):
             raise
@@ -357,7 +345,7 @@ def _reporting_full_disk(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _reporting_os_errors(target: Path) -> Iterator[None]:
-    """Like `_reporting_full_disk`, and any other `OSError` becomes one line too."""
+    """Like `_reporting_full_disk`, and also turns any other `OSError` into a one-line error."""
     try:
         with _reporting_full_disk(target):
             yield
@@ -367,10 +355,10 @@ def _reporting_os_errors(target: Path) -> Iterator[None]:
 
 def _pause() -> None:
     """Sleep for one of the `_PAUSES` equal parts of the time in the environment variable."""
-    wish = os.environ.get(SLOW_SAVE, "")
+    value = os.environ.get(SLOW_SAVE, "")
     try:
-        seconds = float(wish or 0)
+        seconds = float(value or 0)
     except ValueError:
-        raise HeddleError(f"{SLOW_SAVE} must be a number of seconds, not {wish!r}") from None
+        raise HeddleError(f"{SLOW_SAVE} must be a number of seconds, not {value!r}") from None
     if seconds > 0:
         time.sleep(seconds / _PAUSES)

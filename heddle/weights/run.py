@@ -1,17 +1,16 @@
-"""The run directory: one model with its config, tokenizer and training state, loadable at any moment.
+"""The run directory: one model with its config, tokenizer and training state, which can be loaded at any moment.
 
-    config.json  tokenizer.json            what the run is
-    model.safetensors  manifest.json       the published weights, fp32, and what every file must be
-    adapter.safetensors                    of them, what adapters learned, if they were trained (see `adapter`)
+    config.json  tokenizer.json            the model, the training and the tokenizer
+    model.safetensors  manifest.json       the published fp32 weights, and the checksums of files
+    adapter.safetensors                    the trained adapters, which the published weights include (see `adapter`)
     metrics.jsonl                          the metrics of training
-    start.safetensors                      the weights of the run that it starts from, if there is one
-    vectors.safetensors                    the initial rows of the token table, if a file of vectors was given
-    checkpoints/step-N/                    config, tokenizer and weights again, with the state of training; with adapters,
-                                           only what is trained, beside start.safetensors
+    start.safetensors                      the weights of the run that it starts from
+    vectors.safetensors                    the initial rows of the token table from a file of vectors
+    checkpoints/step-N/                    config, tokenizer and weights again, with the training state; with adapters, only
+                                           the trained weights, which need start.safetensors
 
-`publish` replaces several files. It first writes a complete directory next to them (`.publishing`), then moves its files
-into place, the manifest last, then removes the directory: at any moment the old files, that directory, or the new files are
-complete.
+`publish` replaces several files. It first writes a complete directory next to them (`.publishing`), then moves its files into
+place, the manifest last, then removes the directory. At any moment, the old files, that directory, or the new files are complete.
 """
 
 import json
@@ -78,7 +77,7 @@ class Loaded(NamedTuple):
     """The result of `load`: `model, tokenizer = load(run)`."""
 
     model: Transformer  # in evaluation mode
-    tokenizer: Tokenizer | None  # which knows how the model reads texts; None for weights imported without one
+    tokenizer: Tokenizer | None  # set up to frame texts for the model; None for weights imported without a tokenizer
 
 
 @checked(step=at_least(0), model_tensors=SOME)
@@ -91,11 +90,11 @@ def publish(
 ) -> None:
     """Make these the weights of a run that already has its `config.json` (and `tokenizer.json`).
 
-    If it is killed at any moment, the run still loads, with the old weights or with these.
+    If the process is killed at any moment, the run still loads with the old or the new weights.
 
     Args:
-        extra: further entries of the manifest, next to `step`.
-        adapter: what adapters learned, to be kept beside the weights that contain it.
+        extra: further entries of the manifest, in addition to `step`.
+        adapter: the trained adapters, to be saved in addition to the merged weights.
 
     Raises:
         HeddleError: the run has no config, or the disk is full or cannot be written. Nothing is changed then.
@@ -114,16 +113,15 @@ def publish(
 
 @checked()
 def save(model: Transformer, run: str | Path, tokenizer: Tokenizer | None = None, *, overwrite: bool = False) -> None:
-    """Write a model as a new run directory, completely or not at all; `load` reads it.
+    """Write a model atomically as a new run directory, which `load` reads.
 
     Args:
-        overwrite: whether to replace a model that was saved or imported there, with everything in the directory. A
-            training run, or anything that is not a heddle model, is never replaced.
+        overwrite: whether to replace a saved or imported model and everything in its directory. A training run, or anything that
+            is not a heddle model, is never replaced.
 
     Raises:
-        HeddleError: the model has changed so that its config no longer describes it, or its weights are NaN or infinite; the
-            directory exists and must not be overwritten; the tokenizer has ids that the model does not have; or the disk is
-            full or cannot be written.
+        HeddleError: the config no longer describes the model, or weights are NaN or infinite; the directory exists and must not
+            be overwritten; the tokenizer has more ids than the model; or the disk is full or cannot be written.
     """
     run = Path(run)
     check_described(model)
@@ -136,21 +134,21 @@ def save(model: Transformer, run: str | Path, tokenizer: Tokenizer | None = None
 
 
 def check_described(model: Transformer) -> None:
-    """Refuse a model that `load` could not read back: it builds what the config says, then fills in finite weights.
+    """Refuse a model that `load` could not read back, since `load` builds the model from its config and requires finite weights.
 
     Raises:
-        HeddleError: a module was replaced, added or wrapped, or a weight is of another shape, NaN or infinite.
+        HeddleError: a module was replaced, added or wrapped, or a weight has another shape or is NaN or infinite.
     """
-    described = build_empty(model.config, Path("model"))
+    expected_model = build_empty(model.config, Path("model"))
     modules = dict(model.named_modules())
-    for name, wanted in described.named_modules():
+    for name, expected in expected_model.named_modules():
         module = modules.pop(name, None)
-        if type(module) in (type(wanted), KINDS.get(type(wanted))):
+        if type(module) in (type(expected), KINDS.get(type(expected))):
             continue
         actual = "missing" if module is None else article(type(module).__name__)
         raise HeddleError(
-            f"cannot save this model: {name} is {actual}, and its config describes {article(type(wanted).__name__)}, which is what "
-            "load would build; name your own mixer or feed-forward in the config, as kind = 'custom'"
+            f"cannot save this model: {name} is {actual}, but load would build {article(type(expected).__name__)} from its config; "
+            "name your own mixer or feed-forward in the config, as kind = 'custom'"
         )
     if modules:
         raise HeddleError(
@@ -158,7 +156,7 @@ def check_described(model: Transformer) -> None:
         )
     state, where = model.state_dict(), Path("model")
     sizes = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
-    compare(specs_of(sizes), specs_of(described.state_dict()), where)
+    compare(specs_of(sizes), specs_of(expected_model.state_dict()), where)
     for name, tensor in state.items():
         check_finite(name, tensor, where)
 
@@ -166,15 +164,13 @@ def check_described(model: Transformer) -> None:
 def _check_replaceable(run: Path, overwrite: bool) -> None:
     """Raise if `save` must not replace this directory."""
     if not overwrite:
-        raise HeddleError(f"{run} already exists, nothing was changed: choose another path, or pass overwrite=True")
+        raise HeddleError(f"{run} already exists; nothing was changed. Choose another path, or pass overwrite=True")
     try:
-        trained = read_config(run).train is not None or (run / CHECKPOINTS).exists()
+        is_training_run = read_config(run).train is not None or (run / CHECKPOINTS).exists()
     except HeddleError as error:
-        raise HeddleError(f"{run} is not overwritten, since it is not a model that heddle saved ({error})") from None
-    if trained:
-        raise HeddleError(
-            f"{run} is not overwritten, since it is a training run; choose another path, or delete it first"
-        )
+        raise HeddleError(f"{run} is not overwritten: heddle did not save it ({error})") from None
+    if is_training_run:
+        raise HeddleError(f"{run} is not overwritten: it is a training run; choose another path, or delete it first")
 
 
 def write_model(
@@ -187,7 +183,7 @@ def write_model(
 ) -> None:
     """Fill a new directory with a complete model: config, tokenizer, fp32 weights, manifest. Not atomic.
 
-    Buffers of custom modules that are not floating-point keep their dtype.
+    Integer buffers of custom modules keep their dtype.
     """
     (directory / CONFIG).write_text(config.to_json(), encoding="utf-8")
     if tokenizer is not None:
@@ -202,13 +198,13 @@ def read_config(run: str | Path) -> SavedConfig:
     """The `config.json` of a run or of a checkpoint.
 
     Raises:
-        HeddleError: there is none, it is damaged, or it is not heddle's.
+        HeddleError: it is missing or damaged, or another program wrote it.
     """
     file = Path(run) / CONFIG
     if not Path(run).is_dir():
         raise HeddleError(f"{run}: no such directory")
     if not file.is_file():
-        raise HeddleError(f"{run}: not a run directory, it has no {CONFIG}")
+        raise HeddleError(f"{run}: not a run directory, since it has no {CONFIG}")
     with suppress(ValueError, OSError, RecursionError):  # invalid JSON is reported below
         data = json.loads(file.read_bytes())
         if isinstance(data, dict) and "model_type" in data:
@@ -218,10 +214,10 @@ def read_config(run: str | Path) -> SavedConfig:
 
 @checked()
 def load(source: str | Path, device: str = "auto") -> Loaded:
-    """The newest model of a run directory, or the one in a checkpoint directory (`RUN/checkpoints/step-N`).
+    """The newest model of a run directory, or the model of a checkpoint directory (`RUN/checkpoints/step-N`).
 
-    Every file is first compared with its manifest. If training continued after the last publication, the newest
-    checkpoint is loaded. Damaged weights are refused, never replaced by older ones.
+    Every file is first compared with the manifest. If training continued after the weights were published, the newest checkpoint is
+    loaded. Damaged weights are refused, never replaced by older ones.
 
     Args:
         device: auto, cpu, cuda or mps.
@@ -236,7 +232,7 @@ def load(source: str | Path, device: str = "auto") -> Loaded:
         try:
             return _load_directory(_newest(run), target)
         except HeddleError:
-            # Training may have published in the meantime; then try again.
+            # Training may have published new weights meanwhile; then try again.
             if _snapshot(run) == before:
                 raise
         except OSError as error:
@@ -244,18 +240,18 @@ def load(source: str | Path, device: str = "auto") -> Loaded:
 
 
 def damage(run: Path, hashes: bool = True) -> list[str]:
-    """The problems of the weights that a run has published, one line each; empty if there are none.
+    """The problems of a run's published weights, one line each.
 
     Args:
-        hashes: whether to read the files; otherwise only their sizes are compared.
+        hashes: whether to compare checksums; otherwise only sizes are compared.
     """
-    if _step(run) is None or (run / PUBLISHING).is_dir():  # a killed publication left complete files, which are used
+    if _step(run) is None or (run / PUBLISHING).is_dir():  # a killed publish left complete files, which are used
         return []
     return check(run, NEEDED, hashes)
 
 
 def build_empty(config: TransformerConfig, where: Path) -> Transformer:
-    """A model on the meta device, which takes no memory for weights; impossible sizes raise a one-line error."""
+    """A model on the meta device, without memory for weights. Impossible sizes raise a one-line error."""
     try:
         return build(config, "meta")
     except (RuntimeError, TypeError, OverflowError):
@@ -265,7 +261,7 @@ def build_empty(config: TransformerConfig, where: Path) -> Transformer:
 def _load_directory(directory: Path, device: torch.device) -> Loaded:
     saved = read_config(directory)
     config, file = saved.model, weights_file(directory)
-    if beside := file.name == ADAPTER:
+    if is_adapter := file.name == ADAPTER:
         file = next((place / START for place in (directory, *directory.parents[:2]) if (place / START).is_file()), file)
     names = read_header(file)
     for name, stack in config.stacks().items():
@@ -281,56 +277,56 @@ def _load_directory(directory: Path, device: torch.device) -> Loaded:
                 f"{directory / TOKENIZER}: {tokenizer.vocab_size} ids, but the model has only {config.vocab_size}; "
                 "this is another model's tokenizer"
             )
-    if beside:
-        _fill_beside(model, directory, file, saved, device)
+    if is_adapter:
+        _fill_adapted(model, directory, file, saved, device)
     else:
         fill(model, file, device)
     return Loaded(model.eval(), None if tokenizer is None else reading(config, tokenizer))
 
 
 @torch.no_grad()
-def _fill_beside(model: Transformer, directory: Path, start: Path, saved: SavedConfig, device: torch.device) -> None:
-    """Load a checkpoint of adapters: the weights that the run started from, and what it has trained, merged."""
+def _fill_adapted(model: Transformer, directory: Path, start: Path, saved: SavedConfig, device: torch.device) -> None:
+    """Load a checkpoint of adapters, merged into the weights that the run started from."""
     if saved.train is None or saved.chosen is None or saved.chosen.start is None or start.name != START:
-        raise HeddleError(f"{directory}: its adapters need {START}, which is in the run that it is a checkpoint of")
+        raise HeddleError(f"{directory}: its adapters need {START} from the run of this checkpoint")
     adapt(model, saved.train.lora)
     materialise(model, device)
     load_start(model, start, saved.chosen.start.sha256)
-    wanted, found = trained_state(model, saved.train), read_tensors(directory / ADAPTER)
-    compare(specs_of(found), specs_of(wanted), directory / ADAPTER)
-    for name, tensor in wanted.items():
-        check_finite(name, found[name], directory / ADAPTER)
-        tensor.copy_(found[name])
+    parameters, trained = trained_state(model, saved.train), read_tensors(directory / ADAPTER)
+    compare(specs_of(trained), specs_of(parameters), directory / ADAPTER)
+    for name, tensor in parameters.items():
+        check_finite(name, trained[name], directory / ADAPTER)
+        tensor.copy_(trained[name])
     merge(model)
 
 
 def _newest(run: Path) -> Path:
     """The directory to load from: the published weights, or a later checkpoint."""
-    staged = run / PUBLISHING
-    published = staged if staged.is_dir() and not check(staged, NEEDED) else run
+    staging = run / PUBLISHING
+    published = staging if staging.is_dir() and not check(staging, NEEDED) else run
 
     def needed(directory: Path) -> tuple[str, ...]:
         return CONFIG, weights_file(directory).name
 
     step = _step(published)
     later = [path for number, path in checkpoints(run) if step is None or number > step]
-    chosen = later[0] if later else published
-    if chosen == run and step is None:
+    newest = later[0] if later else published
+    if newest == run and step is None:
         raise HeddleError(f"{run}: no weights yet, neither published nor in a checkpoint; train it first")
-    problems = check(chosen, needed(chosen))
+    problems = check(newest, needed(newest))
     if problems:
-        undamaged = [path for _, path in checkpoints(run) if path != chosen and not check(path, needed(path))]
+        undamaged = [path for _, path in checkpoints(run) if path != newest and not check(path, needed(path))]
         advice = (
             f"{undamaged[0]} is undamaged: name it to load it"
             if undamaged
             else "restore an undamaged copy or train again"
         )
-        raise HeddleError(f"{chosen / problems[0]}. These files are damaged and were not loaded; {advice}")
-    return chosen
+        raise HeddleError(f"{newest / problems[0]}. These files are damaged and were not loaded; {advice}")
+    return newest
 
 
 def _step(directory: Path) -> int | None:
-    """The step of published weights, None if there are none. Without a readable manifest they count as the latest."""
+    """The step of published weights, or None without weights. If the manifest is unreadable, they count as the latest."""
     if not (directory / MANIFEST).is_file() and not (directory / MODEL).is_file():
         return None
     try:
@@ -341,27 +337,27 @@ def _step(directory: Path) -> int | None:
 
 def _snapshot(run: Path) -> tuple[object, ...]:
     """A value that changes whenever `publish` or `save_checkpoint` changes something."""
-    seen: list[object] = [(run / PUBLISHING).exists(), checkpoints(run)]
+    values: list[object] = [(run / PUBLISHING).exists(), checkpoints(run)]
     with suppress(OSError):
         status = (run / MANIFEST).stat()
-        seen += [status.st_ino, status.st_mtime_ns]
-    return tuple(map(str, seen))
+        values += [status.st_ino, status.st_mtime_ns]
+    return tuple(map(str, values))
 
 
 def _finish_publishing(run: Path) -> None:
-    """Move the staged files into place, including those of a killed `publish`."""
-    staged = run / PUBLISHING
-    if not staged.is_dir():
+    """Move the files of `.publishing` into place, also after a killed `publish`."""
+    staging = run / PUBLISHING
+    if not staging.is_dir():
         return
-    if not check(staged, NEEDED):
-        files: dict[str, Any] = read_manifest(staged)["files"]
+    if not check(staging, NEEDED):
+        files: dict[str, Any] = read_manifest(staging)["files"]
         for name in (*files, MANIFEST):
-            _link_or_copy(staged / name, run / name)
-    discard(staged)
+            _link_or_copy(staging / name, run / name)
+    discard(staging)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    """Link or copy a file to a second path, atomically."""
+    """Link or copy a file to another path atomically."""
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
         os.link(source, partial)

@@ -9,16 +9,15 @@ from heddle.text.base import Base
 from heddle.text.masking import MASKS
 from heddle.text.tokenizer import Around, Tokenizer
 
-# Names of the token before a text, of the one after it and of padding: BERT's and RoBERTa's.
+# The names of the tokens before texts, after texts and for padding, in BERT and RoBERTa.
 BEGINNINGS, ENDS, PADS = ("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[PAD]", "<pad>")
 
 
 def around_texts(config: TransformerConfig, tokenizer: Tokenizer | None) -> Around:
-    """The ids around texts that get a class or a vector.
+    """The ids around texts that are classified or embedded.
 
-    A published tokenizer says itself what it puts around texts. Otherwise the marks are the special tokens `[CLS]` and `[SEP]`, or
-    `<s>` and `</s>`; without them, the end of a text comes after each text, or an imported model's own ids do; without any of
-    these, a text has no marks.
+    A published tokenizer has its own. Otherwise they are the special tokens `[CLS]` and `[SEP]`, or `<s>` and `</s>`. Without
+    these, the end-of-text token or the ids of an imported model are used, if there are any.
     """
     if tokenizer is not None and any(tokenizer.around):
         return tokenizer.around
@@ -36,9 +35,9 @@ def around_texts(config: TransformerConfig, tokenizer: Tokenizer | None) -> Arou
 def around_read(config: TransformerConfig, tokenizer: Tokenizer) -> Around:
     """The ids around any text that a model reads.
 
-    An encoder-decoder's source has the marks of translation, and texts that get a class or a vector those of training. A decoder
-    that heddle trained has read plain text, and so has an encoder that predicts tokens, unless its tokenizer is a published one;
-    where every prompt is the beginning of a text, what starts a text comes before it.
+    The source of an encoder-decoder ends as in translation, and texts to classify or embed are framed as in training. Decoders, and
+    encoders that predict tokens, read plain text unless their tokenizer is a published one. If every prompt is the beginning of a
+    text, the token that begins a text precedes it.
     """
     if len(config.stacks()) == 2:
         ends = (
@@ -56,7 +55,7 @@ def around_read(config: TransformerConfig, tokenizer: Tokenizer) -> Around:
 
 @checked()
 def tokenizer_of(model: Transformer, tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer whose `encode(text, special=True)` frames texts as a model reads them; the tokenizer of `heddle.load` is one.
+    """A tokenizer whose `encode(text, special=True)` frames texts for a model, like the tokenizer of `heddle.load`.
 
     Raises:
         HeddleError: the tokenizer has more ids than the model, or is not heddle's.
@@ -68,7 +67,7 @@ def tokenizer_of(model: Transformer, tokenizer: Tokenizer) -> Tokenizer:
 
 
 def reading(config: TransformerConfig, tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer that knows what a model reads around texts, and the mask token of one that has an encoder."""
+    """A tokenizer with the ids that a model reads around texts, and the mask token if the model has an encoder."""
     if not isinstance(tokenizer, Base):
         return tokenizer
     mask = None if config.encoder is None else mask_of(tokenizer, config.ids)
@@ -76,11 +75,7 @@ def reading(config: TransformerConfig, tokenizer: Tokenizer) -> Tokenizer:
 
 
 def check_ids(config: TransformerConfig, tokenizer: Tokenizer) -> None:
-    """Refuse the tokenizer of another model.
-
-    Raises:
-        HeddleError: it has more ids than the model.
-    """
+    """Refuse a tokenizer with more ids than the model."""
     if tokenizer.vocab_size > (config.source_vocab_size or config.vocab_size):
         raise HeddleError(
             f"the tokenizer has {tokenizer.vocab_size} ids, but the model only {config.vocab_size}: use the model's own tokenizer"
@@ -88,11 +83,11 @@ def check_ids(config: TransformerConfig, tokenizer: Tokenizer) -> None:
 
 
 def typed(config: TransformerConfig) -> bool:
-    """Whether a model tells the two texts of a pair apart: their ids have the types 0 and 1."""
+    """Whether a model distinguishes the two texts of a pair by the types 0 and 1 of their ids."""
     return config.encoder is not None and config.encoder.entry.types > 1
 
 
 def mask_of(tokenizer: Tokenizer, ids: SpecialIds | None = None) -> str | None:
     """The name of a tokenizer's mask token, or None."""
-    said = () if ids is None else (ids.roles.get("mask_token"),)
-    return next((name for name in (*said, *MASKS) if name in tokenizer.special), None)
+    role = () if ids is None else (ids.roles.get("mask_token"),)
+    return next((name for name in (*role, *MASKS) if name in tokenizer.special), None)

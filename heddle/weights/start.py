@@ -1,4 +1,4 @@
-"""The weights that a run starts from if it continues what another model learned: kept in its own directory."""
+"""The initial weights of a run that continues from another model, saved in its own directory."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from heddle.weights.tensors import compare, read_tensors, save_tensors, specs_of
 
 START = "start.safetensors"
 HEAD = "head."
-TABLES = ("embedding.weight", "head.weight", "head.bias")  # what has a row per id
+TABLES = ("embedding.weight", "head.weight", "head.bias")  # the tensors with a row per id
 
 
 def is_head(name: str) -> bool:
@@ -28,48 +28,50 @@ def is_head(name: str) -> bool:
 
 
 def save_start(tensors: Mapping[str, Tensor], path: Path) -> str:
-    """Write a model's weights as a safetensors file; returns its SHA-256."""
+    """Write a model's weights as a safetensors file, and return its SHA-256."""
     save_tensors(path, tensors)
     return sha256_of(path)
 
 
 @checked(known=at_least(1))
 def add_tokens(model: Transformer, tokenizer: Tokenizer, known: int) -> Transformer:
-    """The model with a row for each id of a tokenizer that got new ones; their vectors are the mean of the others' (Hewitt 2021).
+    """The model with rows for the new ids of a tokenizer. Their vectors are the mean of the others (Hewitt 2021).
 
     Args:
-        model: a model with one table of tokens; it stays as it is.
+        model: a model with one token table, which does not change.
         tokenizer: the tokenizer, with the new ids.
-        known: how many ids it had before.
+        known: the number of ids that it had before.
 
     Raises:
-        HeddleError: the model has two tables, or fewer ids than are known.
+        HeddleError: the model has two token tables, or fewer than `known` ids.
     """
     config = model.config
     if known > config.vocab_size:
         raise wrong("add_tokens", "known", known, f"at most the model's vocab_size = {config.vocab_size}")
     if config.source_vocab_size is not None:
-        raise HeddleError("add_tokens: model: must have one table of tokens, not one for its source")
-    made = build(config.override({"vocab_size": max(config.vocab_size, tokenizer.vocab_size)}), model.device)
-    made.load_state_dict(grown(model.state_dict(), made.state_dict(), known, tokenizer.vocab_size))
-    return made.eval()
+        raise HeddleError("add_tokens: model: must have a single token table, not a second one for its source")
+    extended = build(config.override({"vocab_size": max(config.vocab_size, tokenizer.vocab_size)}), model.device)
+    extended.load_state_dict(grown(model.state_dict(), extended.state_dict(), known, tokenizer.vocab_size))
+    return extended.eval()
 
 
-def grown(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], known: int, count: int) -> dict[str, Tensor]:
-    """Weights with rows for the ids from `known` to `count`: the mean of those before, in each table with a row per id.
+def grown(
+    weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], old_count: int, new_count: int
+) -> dict[str, Tensor]:
+    """Weights with rows for the ids from `old_count` to `new_count`, which are the mean of the trained rows of each table.
 
     Args:
-        found: the weights by name.
-        wanted: those of the same model with as many ids, for their shapes.
-        known: ids that have learned rows.
-        count: all ids.
+        weights: the weights by name.
+        expected: the weights of the extended model, for their shapes.
+        old_count: the number of ids with trained rows.
+        new_count: the number of all ids.
     """
-    tensors = dict(found)
-    for name in (name for name in TABLES if count > known and name in found and name in wanted):
-        table = found[name]
-        tensors[name] = table.new_zeros(wanted[name].shape)
+    tensors = dict(weights)
+    for name in (name for name in TABLES if new_count > old_count and name in weights and name in expected):
+        table = weights[name]
+        tensors[name] = table.new_zeros(expected[name].shape)
         tensors[name][: len(table)] = table
-        tensors[name][known:count] = table[:known].mean(0)
+        tensors[name][old_count:new_count] = table[:old_count].mean(0)
     return tensors
 
 
@@ -77,29 +79,29 @@ def cut_tensors(tensors: Mapping[str, Tensor], model: TransformerConfig) -> dict
     """The weights of a model's first layers and positions (`heddle.config.cut`).
 
     Args:
-        tensors: the weights of the whole model by name.
-        model: what is left of it.
+        tensors: the weights of the full model by name.
+        model: the config of the cut model.
     """
-    found = dict(tensors)
-    built = build(model, "meta")
+    cut = dict(tensors)
+    cut_model = build(model, "meta")
     for name, stack in model.stacks().items():
-        made: Stack = getattr(built, name)
-        for part, most in (("blocks", stack.depth), ("relative", len(made.relative))):
+        cut_stack: Stack = getattr(cut_model, name)
+        for part, length in (("blocks", stack.depth), ("relative", len(cut_stack.relative))):
             start = f"{name}.{part}."
-            for key in [key for key in found if key.startswith(start)]:
-                if int(key.removeprefix(start).split(".")[0]) >= most:
-                    del found[key]
-        places = f"{name}.entry.positions.weight"
-        if places in found:
-            found[places] = found[places][: model.context + stack.entry.offset].clone()
-    return found
+            for key in [key for key in cut if key.startswith(start)]:
+                if int(key.removeprefix(start).split(".")[0]) >= length:
+                    del cut[key]
+        positions = f"{name}.entry.positions.weight"
+        if positions in cut:
+            cut[positions] = cut[positions][: model.context + stack.entry.offset].clone()
+    return cut
 
 
 def load_start(model: Transformer, path: Path, sha256: str) -> bool:
-    """Load the weights that `save_start` wrote; returns whether the head's fit. Another head, and adapters, are left as they are.
+    """Load the weights that `save_start` wrote, and return whether the head fits. A different head, and adapters, do not change.
 
     Raises:
-        HeddleError: the file is missing or differs from the one that was written, or the model below the head is another one.
+        HeddleError: the file is missing or has another checksum, or the model differs below its head.
     """
     if not path.is_file():
         raise HeddleError(f"{path}: missing; without it the run cannot start. Train a new run")
@@ -109,24 +111,24 @@ def load_start(model: Transformer, path: Path, sha256: str) -> bool:
 
 
 @torch.no_grad()
-def adopt(model: Transformer, found: Mapping[str, Tensor], where: Path) -> bool:
-    """Give a model these weights; returns whether the head's fit. Another head, and adapters, are left as they are.
+def adopt(model: Transformer, weights: Mapping[str, Tensor], where: Path) -> bool:
+    """Load weights into a model, and return whether the head fits. A different head, and adapters, do not change.
 
     Args:
         model: the model.
-        found: the weights by name.
-        where: the file or the run that they come from, in errors.
+        weights: the weights by name.
+        where: their file or run, for errors.
 
     Raises:
-        HeddleError: the model below the head is another one.
+        HeddleError: the model differs below its head.
     """
     state = {name: each for name, each in model.state_dict().items() if not is_adapter(name)}
-    new, there = set(filter(is_head, state)), set(filter(is_head, found))
-    fits = new == there and all(found[name].shape == state[name].shape for name in new)
-    kept, wanted = (
-        {name: tensor for name, tensor in tensors.items() if fits or not is_head(name)} for tensors in (found, state)
+    own_head, saved_head = set(filter(is_head, state)), set(filter(is_head, weights))
+    fits = own_head == saved_head and all(weights[name].shape == state[name].shape for name in own_head)
+    loaded, parameters = (
+        {name: tensor for name, tensor in tensors.items() if fits or not is_head(name)} for tensors in (weights, state)
     )
-    compare(specs_of(kept), specs_of(wanted), where)
-    for name, tensor in wanted.items():
-        tensor.copy_(kept[name])
+    compare(specs_of(loaded), specs_of(parameters), where)
+    for name, tensor in parameters.items():
+        tensor.copy_(loaded[name])
     return fits

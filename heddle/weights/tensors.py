@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, read strictly: a file's header is compared with the expected one before tensors are read."""
+"""Strict reading of safetensors files: the header is compared with the expected one before any tensor is read."""
 
 import os
 import re
@@ -28,14 +28,14 @@ class Spec(NamedTuple):
 
 
 class Weights(Mapping[str, Tensor]):
-    """The tensors of one or several safetensors files, by name; each is read on access.
+    """The tensors of one or several safetensors files by name, each read on access.
 
     Attributes:
-        specs: the headers' entries, which need no tensor to be read.
-        metadata: texts by key, of all files.
+        specs: the entries of the headers, available without reading tensors.
+        metadata: the metadata of all files.
 
     Raises:
-        HeddleError: a file is missing, truncated, damaged or not a safetensors file, or two files hold the same name.
+        HeddleError: a file is missing, truncated, damaged or not a safetensors file, or two files contain the same name.
     """
 
     def __init__(self, files: Sequence[Path], device: torch.device | str = "cpu") -> None:
@@ -47,13 +47,13 @@ class Weights(Mapping[str, Tensor]):
             self.metadata |= handle.metadata() or {}
             for name in handle.keys():  # noqa: SIM118 (a handle is not a mapping)
                 if name in self.specs:
-                    raise HeddleError(f"{file}: holds {name}, which another file of these weights holds too")
+                    raise HeddleError(f"{file}: contains {name}, which is also in another file of these weights")
                 part = handle.get_slice(name)
                 self.specs[name] = Spec(part.get_dtype(), tuple(part.get_shape()))
                 self._handles[name] = handle
 
     def __getitem__(self, name: str) -> Tensor:
-        # A copy: on the CPU, safetensors may return the mapped file itself.
+        # Copied, since on the CPU safetensors may return a view of the mapped file.
         tensor: Tensor = self._handles[name].get_tensor(name)
         return tensor.clone()
 
@@ -65,7 +65,7 @@ class Weights(Mapping[str, Tensor]):
 
 
 def read_header(path: Path) -> dict[str, Spec]:
-    """Names, dtypes and shapes of a safetensors file, without its tensors."""
+    """The names, dtypes and shapes in a safetensors file."""
     return Weights([path]).specs
 
 
@@ -75,22 +75,22 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Te
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file, names in the given order. Not atomic: the caller writes into a directory that is.
+    """Write a safetensors file. Not atomic: the caller writes into an atomic directory.
 
     Raises:
-        HeddleError: a dtype that files cannot hold.
+        HeddleError: safetensors does not support a dtype.
     """
     specs_of(tensors)
     data = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     places: set[int] = set()
     for name, tensor in data.items():
         place = tensor.untyped_storage().data_ptr()
-        if place in places:  # two names for one tensor, as in some custom modules, are two tensors in a file
+        if place in places:  # custom modules may name a tensor twice, which is stored twice
             data[name] = tensor.clone()
         places.add(place)
-    # With empty metadata and no tensors, the file would be one that safetensors itself cannot read.
+    # safetensors cannot read a file with empty metadata and no tensors.
     save_file(data, path, dict(metadata) if metadata else None)
-    # safetensors creates files that only their owner can read; a run is shared like any other file.
+    # safetensors creates files that only their owner can read; use the default permissions instead.
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
@@ -100,25 +100,25 @@ def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
     """The header of a file with these tensors, which may be on the meta device.
 
     Raises:
-        HeddleError: a dtype that files cannot hold.
+        HeddleError: safetensors does not support a dtype.
     """
     spelling = {dtype: name for name, dtype in DTYPES.items()}
     for name, tensor in tensors.items():
         if tensor.dtype not in spelling:
             raise HeddleError(
-                f"{name} is of {tensor.dtype}, which files cannot hold; use one of {', '.join(DTYPES)}, "
+                f"{name} is of {tensor.dtype}, which files cannot store; use one of {', '.join(DTYPES)}, "
                 "or register the buffer with persistent=False"
             )
     return {name: Spec(spelling[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def fill(model: nn.Module, path: Path, device: torch.device | str = "cpu") -> None:
-    """Load a safetensors file into a model. A model on the meta device is allocated on `device`, once everything matches.
+    """Load a safetensors file into a model. A model on the meta device is allocated on `device` once the headers match.
 
-    Whatever a custom module holds besides weights and buffers comes from its constructor.
+    Other attributes of custom modules come from their constructors.
 
     Raises:
-        HeddleError: the file cannot be read, its names, shapes or dtypes are not the model's, or a value is not finite.
+        HeddleError: the file cannot be read, its names, shapes or dtypes differ from the model's, or a value is not finite.
     """
     weights = Weights([path])
     state = model.state_dict()
@@ -131,47 +131,47 @@ def fill(model: nn.Module, path: Path, device: torch.device | str = "cpu") -> No
         tensor.copy_(value)
 
 
-def compare(found: Mapping[str, Spec], wanted: Mapping[str, Spec], where: Path, dtypes: bool = True) -> None:
+def compare(actual: Mapping[str, Spec], expected: Mapping[str, Spec], where: Path, dtypes: bool = True) -> None:
     """Compare a header with the expected one.
 
     Raises:
-        HeddleError: they differ; the message names the first difference and counts all.
+        HeddleError: they differ. The message gives the first difference and the counts of all.
     """
-    missing = [name for name in wanted if name not in found]
-    extra = [name for name in found if name not in wanted]
-    both = [name for name in wanted if name in found]
-    shapes = [name for name in both if found[name].shape != wanted[name].shape]
-    others = [name for name in both if dtypes and found[name].dtype != wanted[name].dtype]
+    missing = [name for name in expected if name not in actual]
+    extra = [name for name in actual if name not in expected]
+    both = [name for name in expected if name in actual]
+    shapes = [name for name in both if actual[name].shape != expected[name].shape]
+    others = [name for name in both if dtypes and actual[name].dtype != expected[name].dtype]
     if not (missing or extra or shapes or others):
         return
     if shapes:
         name = shapes[0]
-        first = f"{name} has shape {list(found[name].shape)} in the file and {list(wanted[name].shape)} in the model"
+        first = f"{name} has shape {list(actual[name].shape)} in the file and {list(expected[name].shape)} in the model"
     elif missing:
-        first = f"{missing[0]} {list(wanted[missing[0]].shape)} is not in the file"
+        first = f"{missing[0]} {list(expected[missing[0]].shape)} is not in the file"
     elif extra:
-        first = f"{extra[0]} {list(found[extra[0]].shape)} is not in the model"
+        first = f"{extra[0]} {list(actual[extra[0]].shape)} is not in the model"
     else:
-        first = f"{others[0]} is {found[others[0]].dtype} in the file and {wanted[others[0]].dtype} in the model"
+        first = f"{others[0]} is {actual[others[0]].dtype} in the file and {expected[others[0]].dtype} in the model"
     kinds = {"missing": missing, "not known to the model": extra, "of other shape": shapes, "of other dtype": others}
     counts = ", ".join(f"{len(names)} {kind}" for kind, names in kinds.items() if names)
-    raise HeddleError(f"{where}: the weights do not match its config. {first} (of {len(wanted)} tensors {counts})")
+    raise HeddleError(f"{where}: the weights do not match its config. {first} (of {len(expected)} tensors {counts})")
 
 
 def check_depth(
     names: Iterable[str], layer: str, depth: int, where: Path, prefix: str = "", stack: str | None = None
 ) -> None:
-    """Raise if the weights have a different number of layers. This runs before a model is built, even on the meta device.
+    """Raise if the weights have another number of layers. This runs before the model is built, even on the meta device.
 
-    `layer` is the start of every name in layer `{i}`; its `prefix` may be missing in the file. `stack` names the stack if
-    there are two.
+    `layer` is the start of every name in layer `{i}`; its `prefix` may be missing in the file. `stack` names the stack if there are
+    two.
     """
     optional = f"(?:{re.escape(prefix)})?" if prefix else ""
     pattern = re.compile(optional + re.escape(layer.removeprefix(prefix)).replace(r"\{i\}", r"(\d+)"))
-    found = {match[1] for name in names if (match := pattern.match(name))}
-    if len(found) != depth:
+    layers = {match[1] for name in names if (match := pattern.match(name))}
+    if len(layers) != depth:
         inside = "" if stack is None else f" in the {stack}"
-        raise HeddleError(f"{where}: the weights have {len(found)} layers{inside}, the config says {depth}")
+        raise HeddleError(f"{where}: the weights have {len(layers)} layers{inside}, the config says {depth}")
 
 
 def check_finite(name: str, tensor: Tensor, where: Path) -> None:
@@ -186,7 +186,7 @@ def check_finite(name: str, tensor: Tensor, where: Path) -> None:
 def _open(path: Path, device: torch.device | str) -> Any:
     path = Path(path)
     if not path.is_file():
-        raise HeddleError(f"{path}: {'not a file' if path.exists() else 'no such file'}; it must hold weights")
+        raise HeddleError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected weights")
     try:
         return safe_open(path, framework="pt", device=str(device))
     except (SafetensorError, OSError) as error:

@@ -66,7 +66,7 @@ def test_an_adapter_goes_out_and_comes_back(tuned: Heddle, refused: Callable[...
         )
     assert "2 layers of base changed" in tuned("adapter", "merge", "base", "run", "more").out
     assert tuned("export", "run", "merged").code == 0
-    assert "was trained beside other weights than these" in refused("adapter", "merge", "run", "peft", "twice")
+    assert "was trained on other weights" in refused("adapter", "merge", "run", "peft", "twice")
     assert "base has no adapter.safetensors" in refused("adapter", "export", "base", "out")
     assert "no run" in refused("adapter", "merge", "base", "nowhere", "out")
 

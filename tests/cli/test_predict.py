@@ -449,6 +449,6 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
             "--out x.txt: must end in .npy, .safetensors, .csv, .jsonl or .parquet",
         ),
         (["embed", "a", "text", "--out", "there.npy"], "there.npy: already exists"),
-        (["embed", "a", "text", "--out", "there.npy/v.npy"], "there.npy is not a folder that you can write in"),
+        (["embed", "a", "text", "--out", "there.npy/v.npy"], "there.npy is not a writable folder"),
     ):
         assert said in refused(*words), words

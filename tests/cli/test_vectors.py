@@ -88,7 +88,7 @@ def test_words_are_shown_as_they_are(heddle: Heddle, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["train", "text.txt", "--out", "text.txt"], "text.txt: already exists; nothing was changed"),
-        (["train", "text.txt", "--out", "text.txt/v.txt"], "text.txt is not a folder that you can write in"),
+        (["train", "text.txt", "--out", "text.txt/v.txt"], "text.txt is not a writable folder"),
         (["train", "text.txt", "--out", "v.bin", "--form", "glove"], "v.bin: form = glove is text"),
         (["train", "text.txt", "dimm=3", "--out", "v.txt"], "unknown key 'dimm' in settings. Did you mean 'dim'?"),
         (["train", "text.txt", "method=glove", "negatives=9", "--out", "v.txt"], "no effect with method = glove"),

@@ -27,7 +27,7 @@ def test_what_llama_cpp_lacks_is_one_line(heddle: Heddle, corpus: str, refused: 
     windowed = [*TINY, "decoder.block.mixer.window=5", "steps=1", "evaluate_every=1"]
     assert heddle("train", corpus, *windowed, "--name", "windowed").code == 0
     line = refused("export", "windowed", "model.gguf")
-    assert line.startswith("runs/windowed: no GGUF file can express this model: use_sliding_window = True")
+    assert line.startswith("runs/windowed: cannot be exported as GGUF: use_sliding_window = True")
     assert heddle("export", "windowed", "out").code == 0
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from heddle.config import TransformerConfig, sized
-from heddle.convert.agreement import NEVER, Input, _apart, _compared, _of_texts
+from heddle.convert.agreement import NEVER, Input, _comparable, _difference, _text_inputs
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.text import train_tokenizer
@@ -45,9 +45,9 @@ class Theirs:
 
 
 def test_texts_that_are_read_alike_are_compared() -> None:
-    inputs = list(_of_texts(MODEL, TOKENIZER, Theirs()))
+    inputs = list(_text_inputs(MODEL, TOKENIZER, Theirs()))
     assert len(inputs) > 4
-    assert any(bool(each.ours["types"].any()) for each in inputs), "pairs are among them"
+    assert any(bool(each.heddle["types"].any()) for each in inputs), "pairs are among them"
 
 
 def other_id(ids: list[int], types: list[int]) -> None:
@@ -65,22 +65,22 @@ def other_type(ids: list[int], types: list[int]) -> None:
 @pytest.mark.parametrize(("change", "what"), [(other_id, "ids"), (shorter, "ids"), (other_type, "types")])
 def test_other_ids_or_types_are_found(change: Callable[[list[int], list[int]], None], what: str) -> None:
     with pytest.raises(HeddleError, match=f"with other {what} than heddle"):
-        list(_of_texts(MODEL, TOKENIZER, Theirs(change)))
+        list(_text_inputs(MODEL, TOKENIZER, Theirs(change)))
 
 
 def test_a_difference_is_of_the_largest_score_or_of_one() -> None:
-    assert _apart(torch.tensor([10.0, -2.0]), torch.tensor([9.0, -2.0])) == pytest.approx(0.1)
-    assert _apart(torch.tensor([0.1, 0.0]), torch.tensor([0.1, 0.05])) == pytest.approx(0.05)
-    with pytest.raises(HeddleError, match=r"answers with \[3\] scores, not \[2\]"):
-        _apart(torch.zeros(2), torch.zeros(3))
+    assert _difference(torch.tensor([10.0, -2.0]), torch.tensor([9.0, -2.0])) == pytest.approx(0.1)
+    assert _difference(torch.tensor([0.1, 0.0]), torch.tensor([0.1, 0.05])) == pytest.approx(0.05)
+    with pytest.raises(HeddleError, match=r"returns scores of shape \[3\], not \[2\]"):
+        _difference(torch.zeros(2), torch.zeros(3))
 
 
 def test_entries_without_an_id_must_be_improbable_and_a_number_per_position_does_not_count() -> None:
     model = build(sized(1, vocab_size=3, dim=16, context=8)).eval()
     scores = torch.tensor([[1.0, 2.0, 6.0, 2 * NEVER]])
-    found = _compared(model, scores, Input({}, {}))
+    found = _comparable(model, scores, Input({}, {}))
     assert found.tolist() == [[-2.0, -1.0, 3.0]]
-    assert torch.equal(found, _compared(model, scores + 7, Input({}, {})))
+    assert torch.equal(found, _comparable(model, scores + 7, Input({}, {})))
     for never in (0.0, 1.0 + NEVER / 2, 5.5):
         with pytest.raises(HeddleError, match="a probability that the model does not have"):
-            _compared(model, scores.index_fill(-1, torch.tensor([3]), never), Input({}, {}))
+            _comparable(model, scores.index_fill(-1, torch.tensor([3]), never), Input({}, {}))

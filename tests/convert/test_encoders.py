@@ -176,7 +176,7 @@ def test_an_encoder_for_vectors_may_name_the_class_that_it_was_trained_from(tmp_
     file = tmp_path / "published" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "architectures": ["MPNetForMaskedLM"]}))
     report = import_model(tmp_path / "published", tmp_path / "run")
-    said = "its weights are those of MPNetModel: nothing is there for the head of MPNetForMaskedLM"
+    said = "its weights are those of MPNetModel: the head of MPNetForMaskedLM is not among them"
     assert said in report["notes"]
     model, tokenizer = load(tmp_path / "run", "cpu")
     assert tokenizer is not None

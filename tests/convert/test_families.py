@@ -174,14 +174,14 @@ def test_what_slows_the_angles_is_written_in_both_spellings() -> None:
     """vLLM and transformers from 5.0 on read `rope_parameters` with the base in it, older versions the two other fields."""
     scaling = {"kind": "yarn", "factor": 4.0, "original": 512, "magnitude": 1.25}
     config = llama().override({"decoder.block.mixer.relative": {"kind": "rotary", "base": 1e6, "scaling": scaling}})
-    written = LLAMA.theirs(config)
+    written = LLAMA.published_config(config)
     table = {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "beta_fast": 32.0, "beta_slow": 1.0,
         "truncate": True, "attention_factor": 1.25,
     }  # fmt: skip
     assert written["rope_parameters"] == {"rope_theta": 1e6, **table}
     assert (written["rope_scaling"], written["rope_theta"]) == (table, 1e6)
-    assert LLAMA.theirs(llama())["rope_scaling"] is None
+    assert LLAMA.published_config(llama())["rope_scaling"] is None
 
 
 def test_the_ntk_rule_is_written_as_the_larger_base_that_it_is() -> None:
@@ -189,8 +189,8 @@ def test_the_ntk_rule_is_written_as_the_larger_base_that_it_is() -> None:
     config = llama().override({"decoder.block.mixer.relative": relative.to_dict()})
     assert LLAMA.reasons(config) == ([], [])
     width = config.decoder.block.mixer.width(config.dim)
-    assert LLAMA.theirs(config)["rope_theta"] == pytest.approx(100.0 * 4.0 ** (width / (width - 2)))
-    assert LLAMA.theirs(config)["rope_parameters"]["rope_type"] == "default"
+    assert LLAMA.published_config(config)["rope_theta"] == pytest.approx(100.0 * 4.0 ** (width / (width - 2)))
+    assert LLAMA.published_config(config)["rope_parameters"]["rope_type"] == "default"
 
 
 def test_rules_by_length_are_written_for_one_length() -> None:
@@ -198,12 +198,12 @@ def test_rules_by_length_are_written_for_one_length() -> None:
     longer = {"kind": "dynamic", "factor": 2.0, "original": 2048, "length": 4096}
     config = llama().override({"decoder.block.mixer.relative": {"kind": "rotary", "base": 100.0, "scaling": longer}})
     assert LLAMA.reasons(config) == ([], [])
-    assert LLAMA.theirs(config)["rope_theta"] == pytest.approx(100.0 * 3.0 ** (128 / 126))
-    assert LLAMA.theirs(config)["rope_scaling"] is None
+    assert LLAMA.published_config(config)["rope_theta"] == pytest.approx(100.0 * 3.0 ** (128 / 126))
+    assert LLAMA.published_config(config)["rope_scaling"] is None
     said = {"rope_type": "longrope", **LONG, "original_max_position_embeddings": 512, "attention_factor": 1.25}
     config = LLAMA.to_config({"rope_scaling": said})
     assert LLAMA.reasons(config) == ([], [])
-    assert LLAMA.theirs(config)["rope_scaling"] == {**said, "short_factor": list(LONG_64)}
+    assert LLAMA.published_config(config)["rope_scaling"] == {**said, "short_factor": list(LONG_64)}
 
 
 def test_a_usual_length_may_be_said_aloud() -> None:
@@ -233,7 +233,7 @@ def test_layers_without_experts(family: Family, fields: dict[str, Any], dense: s
     assert {block.ffn.width(config.dim) for block in blocks} <= {40, 16}
     assert all(block.ffn.width(config.dim) == (40 if block.ffn.kind == "gated" else 16) for block in blocks)
     assert family.reasons(config) == ([], [])
-    assert family.theirs(config)["mlp_only_layers"] == [int(number) for number in dense]
+    assert family.published_config(config)["mlp_only_layers"] == [int(number) for number in dense]
 
 
 def test_windows_of_the_qwens() -> None:
@@ -280,7 +280,7 @@ def test_scales_of_gpt2() -> None:
         config = GPT2.to_config({**sizes, **fields})
         assert [block.mixer.scale for block in config.decoder.blocks] == pytest.approx(expected)
         assert GPT2.reasons(config) == ([], [])
-        assert {name: GPT2.theirs(config)[name] for name in fields} == fields
+        assert {name: GPT2.published_config(config)[name] for name in fields} == fields
     reasons, _ = GPT2.reasons(config.override({"decoder.overrides": [], "decoder.block.mixer.scale": 0.3}))
     assert any("scale is 0.3" in reason for reason in reasons)
 
@@ -290,7 +290,7 @@ def test_marians_two_vocabularies() -> None:
     config = MARIAN.to_config(fields)
     assert (config.source_vocab_size, config.vocab_size, config.head.tied) == (70, 50, True)
     assert MARIAN.reasons(config) == ([], [])
-    assert fields.items() <= MARIAN.theirs(config).items()
+    assert fields.items() <= MARIAN.published_config(config).items()
     same = MARIAN.to_config({**fields, "decoder_vocab_size": None})
     assert (same.source_vocab_size, same.vocab_size) == (70, 70)
     reasons, _ = BART.reasons(config)
@@ -305,8 +305,8 @@ def test_classes_of_a_bert() -> None:
     assert BERT_CLASSIFIER.reasons(three) == ([], [])
     assert choose(three)[0] is BERT_CLASSIFIER
     assert (two.head.names, three.head.names) == ((), ("a", "b", "c"))
-    assert BERT_CLASSIFIER.theirs(three)["label2id"] == {"a": 0, "b": 1, "c": 2}
-    assert BERT_CLASSIFIER.theirs(two)["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    assert BERT_CLASSIFIER.published_config(three)["label2id"] == {"a": 0, "b": 1, "c": 2}
+    assert BERT_CLASSIFIER.published_config(two)["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
     assert "must number its classes from 0, not 1, 2" in refusal(BERT_CLASSIFIER, id2label={"1": "a", "2": "b"})
     tagged = three.override({"head.pooling": "none", "head.dense": False})
     assert choose(tagged)[0] is BERT_TAGGED
@@ -329,7 +329,7 @@ def test_every_classifier_of_texts_says_what_its_scores_mean(family: Family) -> 
     for kind, several in (("multi_label_classification", True), ("single_label_classification", False)):
         config = family.to_config({"id2label": {"0": "a", "1": "b"}, "problem_type": kind})
         assert config.head.several == several
-        assert family.theirs(config)["problem_type"] == kind
+        assert family.published_config(config)["problem_type"] == kind
 
 
 def test_what_the_scores_of_a_bert_mean() -> None:
@@ -348,15 +348,18 @@ def test_what_the_scores_of_a_bert_mean() -> None:
         config = BERT_CLASSIFIER.to_config(fields)
         assert (config.head.several, config.head.threshold) == (several, threshold)
         assert BERT_CLASSIFIER.reasons(config) == ([], [])
-        written = BERT_CLASSIFIER.theirs(config)
+        written = BERT_CLASSIFIER.published_config(config)
         usual = "regression" if fields is one else "single_label_classification"
         assert written["problem_type"] == fields.get("problem_type", usual)
         assert written.get("threshold", 0.5) == threshold
-    assert "problem_type" not in BERT_TAGGED.theirs(BERT_TAGGED.to_config(labels))
+    assert "problem_type" not in BERT_TAGGED.published_config(BERT_TAGGED.to_config(labels))
     for fields, said in (
-        ({**labels, "problem_type": "regression"}, "with 2 numbers for each text: heddle has only one"),
+        ({**labels, "problem_type": "regression"}, "with 2 numbers for each text: heddle supports only one"),
         ({**one, "problem_type": "single_label_classification"}, "with a single class, which every text has"),
-        ({**labels, "problem_type": "ranking"}, "problem_type = 'ranking' in config.json: heddle knows single_label"),
+        (
+            {**labels, "problem_type": "ranking"},
+            "problem_type = 'ranking' in config.json: heddle supports single_label",
+        ),
         ({"problem_type": "multi_label_classification", "threshold": 2}, "threshold"),
     ):
         assert said in refusal(BERT_CLASSIFIER, **fields)
@@ -379,7 +382,7 @@ def said_of(family: Family, fields: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("family", ALL, ids=lambda family: family.architecture)
 def test_whatever_stands_in_a_field_is_a_config_or_one_line(family: Family) -> None:
-    for field in family.theirs(family.to_config({})):
+    for field in family.published_config(family.to_config({})):
         for value in STRANGE:
             for more in ({}, {"use_sliding_window": True} if "qwen" in family.name else {"rope_theta": 5.0}):
                 assert "\n" not in said_of(family, {**more, field: value})
@@ -495,7 +498,11 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (GEMMA2, {"layer_types": ["full_attention"]}, "layer_types"),
         (GEMMA2, {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar = 0"),
         (GEMMA2, {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
-        (GPT_NEOX, {"rotary_pct": 0.5, "rope_parameters": {"partial_rotary_factor": 0.25}}, "different fractions"),
+        (
+            GPT_NEOX,
+            {"rotary_pct": 0.5, "rope_parameters": {"partial_rotary_factor": 0.25}},
+            "different rotary fractions",
+        ),
         (FALCON, {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn = 2"),
         (FALCON, {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn = 3"),
         (FALCON, {"new_decoder_architecture": True, "parallel_attn": False}, "parallel_attn = False"),
@@ -603,7 +610,7 @@ def test_gemmas_layers_are_local_in_turn() -> None:
     types = ["full_attention", "sliding_attention", "sliding_attention"]
     config = GEMMA2.to_config({"num_hidden_layers": 3, "sliding_window": 7, "layer_types": types})
     assert [block.mixer.window for block in config.decoder.blocks] == [None, 7, 7]
-    assert GEMMA2.theirs(config)["layer_types"] == types
+    assert GEMMA2.published_config(config)["layer_types"] == types
     reasons, _ = LLAMA.reasons(config)
     assert any("decoder.layers.1" in reason for reason in reasons), reasons
 
@@ -623,7 +630,7 @@ def test_a_umt5_of_its_own_head_is_written_only_with_a_scale() -> None:
     assert (published.head.tied, published.head.scale) == (False, 1.0)
     scaled = tied.override({"head.tied": False})
     assert UMT5.reasons(scaled) == ([], [])
-    assert UMT5.theirs(scaled)["tie_word_embeddings"] is True
+    assert UMT5.published_config(scaled)["tie_word_embeddings"] is True
     said = "head.scale is 1.0, UMT5ForConditionalGeneration has 1/√dim"
     assert UMT5.reasons(published) == ([said], [])
 
@@ -642,7 +649,10 @@ def test_every_preset_has_a_family_or_reasons(name: str) -> None:
     for family in ALL:
         reasons, lost = family.reasons(config)
         written, _ = family.rewrite(config, {})
-        back, there = resolved(family.to_config(family.theirs(written))) if not reasons else {}, resolved(written)
+        back, there = (
+            resolved(family.to_config(family.published_config(written))) if not reasons else {},
+            resolved(written),
+        )
         if not family.holds_head(config):  # files beside its own do
             back, there = ({**each, "head": None} for each in (back, there))
         assert reasons or lost or back == there

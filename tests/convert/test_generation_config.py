@@ -11,7 +11,7 @@ import transformers
 from heddle.config import BeamConfig, SamplingConfig
 from heddle.config.decoding import DecodingDefaults, completed
 from heddle.convert import export_model, import_model
-from heddle.convert.generation_config import FIELDS, SAME, read_decoding, written_decoding
+from heddle.convert.generation_config import FIELDS, SAME, decoding_to_fields, read_decoding
 from heddle.errors import HeddleError
 from heddle.generate import beam_search, generate
 from heddle.model import Transformer
@@ -77,8 +77,8 @@ def test_texts_by_default_are_those_of_transformers(kind: str, number: int, tmp_
     said = {**IDS[kind], **SAID[kind][number]}
     (tmp_path / "published" / "generation_config.json").write_text(json.dumps(said))
     notes = import_model(tmp_path / "published", tmp_path / "run")["notes"]
-    assert any(note.startswith("unless you say otherwise, texts are generated with ") for note in notes)
-    assert not any("left out, though" in note for note in notes)
+    assert any(note.startswith("generation defaults from ") for note in notes)
+    assert not any("that are left out" in note for note in notes)
     model = load(tmp_path / "run", "cpu").model
     draw = torch.Generator().manual_seed(3)
     rows = [torch.randint(10, 59, (length,), generator=draw).tolist() for length in (3, 9, 6, 5)]
@@ -123,9 +123,10 @@ def test_what_is_taken(said: dict[str, Any], paired: bool, wanted: dict[str, Any
         assert found is not None
         assert found.set_values() == wanted
         (note,) = notes
-        assert note.endswith("from config.json" if files[1] is None else "from generation_config.json")
+        file = "config.json" if files[1] is None else "generation_config.json"
+        assert note.startswith(f"generation defaults from {file}: ")
         assert all(f"{name} = {value!r}" in note for name, value in wanted.items())
-        assert read_decoding({}, written_decoding(found), paired)[0] == found
+        assert read_decoding({}, decoding_to_fields(found), paired)[0] == found
 
 
 LEFT: list[tuple[dict[str, Any], bool, str]] = [
@@ -153,7 +154,7 @@ LEFT: list[tuple[dict[str, Any], bool, str]] = [
 def test_what_is_left_out_is_named(said: dict[str, Any], paired: bool, named: str) -> None:
     found, notes = read_decoding({}, said, paired)
     assert found is None
-    assert notes == [f"left out, though generation_config.json says so of generation: {named}"]
+    assert notes == [f"generation settings of generation_config.json that are left out: {named}"]
 
 
 def test_what_says_nothing_is_silent() -> None:
@@ -167,7 +168,9 @@ def test_what_says_nothing_is_silent() -> None:
         )
     config = {"task_specific_params": {"summarization": {"num_beams": 4}}, "prefix": "translate: ", "num_beams": 4}
     for generation, file in (({}, "generation_config.json"), (None, "config.json")):
-        (note,) = [note for note in read_decoding(config, generation, False)[1] if note.startswith("left out")]
+        (note,) = [
+            note for note in read_decoding(config, generation, False)[1] if note.startswith("generation settings of ")
+        ]
         assert "prefix = 'translate: '" in note
         assert "task_specific_params = {'summarization': {'num_beams': 4}}" in note
         assert ("num_beams = 4," in note.split("prefix")[0]) == (file == "config.json")

@@ -261,7 +261,7 @@ def test_transformers_reads_the_file(
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "activation": ("gpt2-exact-gelu-inner", {}, "activation_function = 'gelu'"),
-    "activation of a Llama": ("llama", {"hidden_act": "gelu"}, "has only 'silu'"),
+    "activation of a Llama": ("llama", {"hidden_act": "gelu"}, "supports only 'silu'"),
     "scores": ("gpt2-by-layer", {}, "scale_attn_by_inverse_layer_idx = True"),
     "window": ("mistral-window", {}, "sliding_window = 7"),
     "windows": ("qwen3-yarn-window", {}, "use_sliding_window = True"),
@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "biases": ("qwen3", {"attention_bias": True}, "attention_bias = True"),
     "dense layer": ("qwen3_moe-yarn-dense-window", {"use_sliding_window": False}, "mlp_only_layers = [0]"),
     "chances": ("qwen3_moe-as-they-are", {}, "norm_topk_prob = False"),
-    "scale": ("gemma2", {}, "query_pre_attn_scalar = 12, and llama.cpp has only 8"),
+    "scale": ("gemma2", {}, "query_pre_attn_scalar = 12, and llama.cpp supports only 8"),
     "caps": ("gemma2-without-caps", GEMMA, "no attn_logit_softcapping"),
     "places of windows": ("gemma2-caps", {**GEMMA, "layer_types": ["full_attention"] * 3, **PLAIN_GEMMA}, "other"),
     "no whole layer": ("gemma3", GEMMA, "3 layers, all with a window"),
@@ -292,7 +292,7 @@ def test_what_llama_cpp_lacks_is_refused(make_published: Make, tmp_path: Path, k
     before = sorted(tmp_path.iterdir())
     line = refusing.refusal(lambda: export_gguf(tmp_path / "run", tmp_path / "model.gguf"))
     assert reason in line
-    assert line.endswith("name a directory to export it for Hugging Face transformers instead")
+    assert line.endswith("to export it for Hugging Face transformers, name a directory")
     assert sorted(tmp_path.iterdir()) == before
 
 

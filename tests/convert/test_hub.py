@@ -84,7 +84,7 @@ def fetch(hub: Hub, *asked: tuple[str, Path, dict[str, str]]) -> list[tuple[int,
     env = {name: value for name, value in programs.environment().items() if not name.startswith("HF_")}
     env |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(asked[0][1].parent / "cache")}
     env |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
-    call = programs.call("weights.fetching", json.dumps(asked, default=str))
+    call = programs.call("convert.fetching", json.dumps(asked, default=str))
     done = subprocess.run(call, env=env, cwd=programs.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]

@@ -361,7 +361,7 @@ def test_places_that_hold_no_model(folder: Path, tmp_path: Path) -> None:
     (folder / "config.json").write_text("{")
     assert "cannot be read as JSON" in refusal(folder, run)
     (folder / "config.json").write_text("[]")
-    assert "holds a list" in refusal(folder, run)
+    assert "is a list" in refusal(folder, run)
     (folder / "config.json").unlink()
     assert "config.json: no such file" in refusal(folder, run)
 
@@ -385,8 +385,8 @@ def test_an_index_and_its_parts_must_agree(make_published: Make, tmp_path: Path)
         file.write_text(json.dumps({**index, "weight_map": weight_map}))
         return refusal(folder, run)
 
-    assert "holds no weight_map" in said(None)
-    assert "holds no weight_map" in said({"transformer.wte.weight": 3})
+    assert "has no weight_map" in said(None)
+    assert "has no weight_map" in said({"transformer.wte.weight": 3})
     for name in ("../x.safetensors", "/x.safetensors", "x.bin"):
         assert "is not the name of a safetensors file" in said({**index["weight_map"], "transformer.wte.weight": name})
     assert "no such file" in said({**index["weight_map"], "transformer.wte.weight": "x.safetensors"})
@@ -399,7 +399,7 @@ def test_a_tokenizer_comes_along(folder: Path, tmp_path: Path) -> None:
     tokenizer = train_tokenizer("bytes", [])
     tokenizer.save(folder)
     notes = import_model(folder, tmp_path / "small")["notes"]
-    assert any("its tokenizer has 257 ids but the model only 61: left out" in note for note in notes)
+    assert any("its tokenizer is left out: it has 257 ids, but the model only 61" in note for note in notes)
     rewrite(folder, lambda t: t.update({"transformer.wte.weight": torch.ones(260, 24)}))
     configure(folder, vocab_size=260)
     assert import_model(folder, tmp_path / "run")["notes"] == []
@@ -505,7 +505,7 @@ def test_a_model_no_family_knows_is_refused_with_what_the_nearest_lack(tiny: Tra
     assert not (tmp_path / "out").exists()
     _, lines = expressible(config)
     assert len(lines) == 3
-    _, every = expressible(config, whole=True)
+    _, every = expressible(config, all_families=True)
     assert len(every) == len(ALL)
     assert {line.split(":")[0] for line in every} == set(FAMILIES)
     assert any("GPT2LMHeadModel: " in line and "decoder.entry.positions is none" in line for line in every)
@@ -724,13 +724,13 @@ def test_rounding_refuses_no_export_and_a_slightly_wrong_one_is_refused(
     config = shrunk("t5-small", **{"head.scale": 24**-0.5, "initial": {"std": 2.0}})
     report = export_model(make_run(tmp_path / "run", config), tmp_path / "out")
     assert 1e-5 < report["difference"] <= report["allowed"] < 1e-2
-    write = published.to_theirs
+    write = published.to_published
 
     def slipped(*given: Any) -> dict[str, torch.Tensor]:
         tensors = write(*given)
         first = next(each for each in tensors if each.endswith("SelfAttention.q.weight"))
         return {**tensors, first: tensors[first] * 1.01}
 
-    monkeypatch.setattr(published, "to_theirs", slipped)
-    with pytest.raises(HeddleError, match="of the largest, and rounding explains"):
+    monkeypatch.setattr(published, "to_published", slipped)
+    with pytest.raises(HeddleError, match="of the largest, but rounding explains"):
         export_model(tmp_path / "run", tmp_path / "wrong")

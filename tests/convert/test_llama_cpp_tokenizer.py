@@ -62,7 +62,7 @@ def test_the_tokens_are_the_tokenizers(tmp_path: Path, tiny: TransformerConfig) 
     said, found = exported(tmp_path, tiny, tokenizer)
     assert said["tokenizer"]
     assert len(said["notes"]) == 1
-    assert "256 characters without a blank" in said["notes"][0]
+    assert "256 characters without whitespace" in said["notes"][0]
     tokens, kinds = found[KEY + "tokens"], found[KEY + "token_type"]
     assert len(tokens) == len(kinds) == len(set(tokens)) == 310
     symbols = byte_symbols()
@@ -149,13 +149,13 @@ def unordered(content: dict[str, Any]) -> None:
 
 
 LEFT_OUT: dict[str, tuple[Callable[[Path], Tokenizer | None], str]] = {
-    "none": (lambda folder: None, "the run has none"),
-    "bytes": (lambda folder: train_tokenizer("bytes", []), "none of this kind (bytes)"),
-    "unigram": (lambda folder: learned("unigram"), "none of this kind (unigram)"),
-    "words": (lambda folder: learned("words"), "none of this kind (words)"),
-    "split": (lambda folder: changed(folder, resplit(r"\w+|\W")), "does not have"),
-    "case": (lambda folder: changed(folder, ignoring), "does not have"),
-    "order": (lambda folder: changed(folder, unordered), "does not have"),
+    "none": (lambda folder: None, "the run has no tokenizer"),
+    "bytes": (lambda folder: train_tokenizer("bytes", []), "no tokenizer of this kind (bytes)"),
+    "unigram": (lambda folder: learned("unigram"), "no tokenizer of this kind (unigram)"),
+    "words": (lambda folder: learned("words"), "no tokenizer of this kind (words)"),
+    "split": (lambda folder: changed(folder, resplit(r"\w+|\W")), "does not support"),
+    "case": (lambda folder: changed(folder, ignoring), "does not support"),
+    "order": (lambda folder: changed(folder, unordered), "does not support"),
     "end": (lambda folder: learned(special=()), "no id ends a text"),
     "beginnings": (lambda folder: changed(folder, template([7, 8])), "2 ids before a text"),
 }
@@ -168,7 +168,7 @@ def test_a_tokenizer_that_llama_cpp_lacks_is_left_out(tmp_path: Path, tiny: Tran
     said, found = exported(tmp_path, tiny, make(tmp_path), ids=ids)
     assert not said["tokenizer"]
     assert len(said["notes"]) == 1
-    assert said["notes"][0].startswith("no tokenizer was written, so llama.cpp takes and gives ids: ")
+    assert said["notes"][0].startswith("no tokenizer was written, so llama.cpp only reads and returns ids: ")
     assert reason in said["notes"][0]
     assert [key for key in found if key.startswith("tokenizer")] == [KEY + "model"]
     assert found[KEY + "model"] == "no_vocab"

@@ -15,8 +15,8 @@ from heddle.convert.mapping import (
     Transform,
     Transposed,
     Vocabulary,
-    to_ours,
-    to_theirs,
+    to_heddle,
+    to_published,
 )
 from heddle.errors import HeddleError
 from heddle.model import build
@@ -29,12 +29,12 @@ PADDED = preset("gpt2-small").override({"vocab_size": 10, "pad_vocab_to": 8, "di
 )
 def test_a_transform_and_back_is_the_same(how: Transform) -> None:
     theirs = torch.arange(120.0).reshape(10, 12) if not isinstance(how, OneRow) else torch.arange(10.0)[None]
-    assert torch.equal(how.theirs(how.ours(theirs, PADDED), PADDED), theirs)
+    assert torch.equal(how.to_published(how.to_heddle(theirs, PADDED), PADDED), theirs)
 
 
 def test_fused_parts_stand_side_by_side() -> None:
     theirs = torch.arange(12.0).reshape(2, 6)
-    first, second = Fused(1, 2, Transposed()).ours(theirs, PADDED)
+    first, second = Fused(1, 2, Transposed()).to_heddle(theirs, PADDED)
     assert torch.equal(first, theirs[:, :3].T)
     assert torch.equal(second, theirs[:, 3:].T)
 
@@ -52,42 +52,42 @@ def test_grouped_heads_stand_with_their_key_and_value(heads: int, kv_heads: int,
     parts = [
         torch.arange(n).repeat_interleave(3) + start[p] for p, n in (("q", heads), ("k", kv_heads), ("v", kv_heads))
     ]
-    theirs = Grouped().theirs(tuple(parts), config)
+    theirs = Grouped().to_published(tuple(parts), config)
     assert theirs[::3].tolist() == [start[name[0]] + int(name[1]) for name in order]
-    back = Grouped().ours(theirs, config)
+    back = Grouped().to_heddle(theirs, config)
     assert all(torch.equal(one, other) for one, other in zip(back, parts, strict=True))
 
 
 def test_experts_are_one_tensor_each_on_the_disk() -> None:
     ours = {"decoder.experts": torch.arange(12.0).reshape(3, 2, 2)}
     table = (TensorRow("experts.{e}.w", ("decoder.experts",)),)
-    theirs = to_theirs(table, PADDED, ours)
+    theirs = to_published(table, PADDED, ours)
     assert list(theirs) == ["experts.0.w", "experts.1.w", "experts.2.w"]
     assert theirs["experts.1.w"].tolist() == [[4.0, 5.0], [6.0, 7.0]]
-    assert torch.equal(to_ours(table, PADDED, ours, theirs)["decoder.experts"], ours["decoder.experts"])
+    assert torch.equal(to_heddle(table, PADDED, ours, theirs)["decoder.experts"], ours["decoder.experts"])
 
 
 def test_a_shift_is_of_weights_and_not_of_gradients() -> None:
     ours, table = {"decoder.gain": torch.tensor([1.5, 0.0])}, (TensorRow("gain", ("decoder.gain",), shift=1.0),)
-    assert to_theirs(table, PADDED, ours)["gain"].tolist() == [0.5, -1.0]
-    assert to_theirs(table, PADDED, ours, gradients=True)["gain"].tolist() == [1.5, 0.0]
-    assert to_ours(table, PADDED, ours, {"gain": torch.tensor([0.5, -1.0])})["decoder.gain"].tolist() == [1.5, 0.0]
+    assert to_published(table, PADDED, ours)["gain"].tolist() == [0.5, -1.0]
+    assert to_published(table, PADDED, ours, gradients=True)["gain"].tolist() == [1.5, 0.0]
+    assert to_heddle(table, PADDED, ours, {"gain": torch.tensor([0.5, -1.0])})["decoder.gain"].tolist() == [1.5, 0.0]
 
 
 def test_a_shift_is_of_each_expert_both_ways() -> None:
     ours, table = {"decoder.gain": torch.tensor([[1.5], [0.0]])}, (TensorRow("{e}.gain", ("decoder.gain",), shift=1.0),)
-    theirs = to_theirs(table, PADDED, ours)
+    theirs = to_published(table, PADDED, ours)
     assert {name: tensor.tolist() for name, tensor in theirs.items()} == {"0.gain": [0.5], "1.gain": [-1.0]}
-    assert to_theirs(table, PADDED, ours, gradients=True)["0.gain"].tolist() == [1.5]
-    assert torch.equal(to_ours(table, PADDED, ours, theirs)["decoder.gain"], ours["decoder.gain"])
+    assert to_published(table, PADDED, ours, gradients=True)["0.gain"].tolist() == [1.5]
+    assert torch.equal(to_heddle(table, PADDED, ours, theirs)["decoder.gain"], ours["decoder.gain"])
 
 
 @pytest.mark.lecture("L0-86")
 def test_extra_rows_of_a_vocabulary_are_left_here_and_come_back_as_zeros() -> None:
     ours = torch.ones(16, 12)
-    theirs = Vocabulary().theirs((ours,), PADDED)
+    theirs = Vocabulary().to_published((ours,), PADDED)
     assert theirs.shape == (10, 12)
-    (back,) = Vocabulary().ours(theirs, PADDED)
+    (back,) = Vocabulary().to_heddle(theirs, PADDED)
     assert torch.equal(back[:10], ours[:10])
     assert back.shape == (16, 12)
     assert not back[10:].any()
@@ -95,8 +95,8 @@ def test_extra_rows_of_a_vocabulary_are_left_here_and_come_back_as_zeros() -> No
 
 @pytest.mark.parametrize("family", ALL, ids=lambda family: family.architecture)
 def test_no_name_stands_in_two_rows(family: Family) -> None:
-    theirs = [(row.theirs, row.when) for row in family.table]  # some models have a row, and others another
-    ours = [name for row in family.table if row.when is None for name in row.ours]
+    theirs = [(row.published, row.when) for row in family.table]  # some models have a row, and others another
+    ours = [name for row in family.table if row.when is None for name in row.heddle]
     assert len(set(theirs)) == len(theirs)
     assert len(set(ours)) == len(ours)
 
@@ -104,20 +104,20 @@ def test_no_name_stands_in_two_rows(family: Family) -> None:
 def test_a_tensor_without_a_row_is_refused() -> None:
     weights = build(PADDED).state_dict()
     with pytest.raises(HeddleError, match=r"no place for decoder\.extra"):
-        to_theirs(GPT2.table, PADDED, {**weights, "decoder.extra": torch.ones(1)})
+        to_published(GPT2.table, PADDED, {**weights, "decoder.extra": torch.ones(1)})
 
 
 def test_half_a_fused_row_is_refused() -> None:
     weights = build(PADDED).state_dict()
     del weights["decoder.blocks.0.mixer.k.bias"]
     with pytest.raises(HeddleError, match=r"no place for decoder.blocks.0.mixer.k.bias"):
-        to_theirs(GPT2.table, PADDED, weights)
+        to_published(GPT2.table, PADDED, weights)
 
 
 def test_a_table_works_on_the_meta_device() -> None:
     """Shapes alone are enough to know what a file must hold."""
     config: TransformerConfig = preset("gpt2-small")
-    theirs = to_theirs(GPT2.table, config, build(config, "meta").state_dict())
+    theirs = to_published(GPT2.table, config, build(config, "meta").state_dict())
     assert theirs["transformer.h.11.attn.c_attn.weight"].shape == (768, 2304)
     assert sum(tensor.numel() for tensor in theirs.values()) == 124_439_808
 
@@ -126,7 +126,7 @@ def test_layers_are_written_out() -> None:
     config = PADDED.override({"decoder.depth": 3})
     ours = {f"decoder.layer.{i}": torch.full((2,), float(i)) for i in range(3)}
     table = (TensorRow("h.{i}.w", ("decoder.layer.{i}",)),)
-    theirs = to_theirs(table, config, ours)
+    theirs = to_published(table, config, ours)
     assert list(theirs) == ["h.0.w", "h.1.w", "h.2.w"]
-    back = to_ours(table, config, ours, theirs)
+    back = to_heddle(table, config, ours, theirs)
     assert all(torch.equal(back[name], ours[name]) for name in ours)

@@ -25,7 +25,7 @@ from heddle.convert import export_model, import_model
 from heddle.convert.families.difference import resolved
 from heddle.convert.families.family import Family
 from heddle.convert.fitting import FAMILIES
-from heddle.convert.mapping import rows_of, to_theirs
+from heddle.convert.mapping import rows_of, to_published
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
@@ -33,8 +33,8 @@ from heddle.weights import load, read_config
 from tests.convert.conftest import BALANCE, POST_NORM, trained
 
 # Without the ids 0 and 1: one of them pads the rows of a RoBERTa, and positions do not count it.
-DRAWN = torch.randint(61, (2, 2, 20), generator=torch.Generator().manual_seed(3))
-TOKENS, SOURCE = DRAWN.where(DRAWN > 1, DRAWN + 2)
+SAMPLING = torch.randint(61, (2, 2, 20), generator=torch.Generator().manual_seed(3))
+TOKENS, SOURCE = SAMPLING.where(SAMPLING > 1, SAMPLING + 2)
 Make = Callable[..., PreTrainedModel]
 HEADS: dict[str, Any] = {
     "ForMaskedLM": AutoModelForMaskedLM,
@@ -109,7 +109,7 @@ def test_logits_and_all_gradients_are_equal(published: PreTrainedModel, tmp_path
     family = FAMILIES[type(published).__name__]
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert gradients.keys() == {name for name, each in model.named_parameters() if each.requires_grad}
-    ours = to_theirs(family.table, model.config, gradients, gradients=True)
+    ours = to_published(family.table, model.config, gradients, gradients=True)
     theirs = gradients_of(published, tmp_path / "gradients")
     theirs = {name: tensor for name, tensor in theirs.items() if not name.endswith(BALANCE)}
     compared = theirs.keys() - unread(published)
@@ -150,7 +150,7 @@ def test_there_and_back_changes_nothing(published: PreTrainedModel, tmp_path: Pa
 
 def shifted(family: Family, model: Transformer) -> set[str]:
     """Their names of what a row shifts."""
-    return {row.theirs for row in rows_of(family.table, model.config, list(model.state_dict())) if row.shift}
+    return {row.published for row in rows_of(family.table, model.config, list(model.state_dict())) if row.shift}
 
 
 def test_transformers_loads_the_export_by_itself(one_of_each: PreTrainedModel, tmp_path: Path) -> None:

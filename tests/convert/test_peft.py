@@ -16,7 +16,7 @@ from heddle.config import SavedConfig
 from heddle.config.train import LoRAConfig, TrainConfig
 from heddle.convert import export_adapter, export_model, import_model, merge_adapter
 from heddle.convert.fitting import FAMILIES
-from heddle.convert.mapping import to_theirs
+from heddle.convert.mapping import to_published
 from heddle.convert.peft import to_peft
 from heddle.model import Transformer, build
 from heddle.model.lora import adapt, adapted
@@ -126,7 +126,7 @@ def test_every_family_has_a_place_for_every_layer(one_of_each: PreTrainedModel) 
     for layer in adapter.layers():
         a, b = adapter.tensors[f"{layer}.lora_a"], adapter.tensors[f"{layer}.lora_b"]
         deltas[f"{layer}.weight"] = adapter.factor * b @ a
-    wanted = to_theirs(family.table, *family.rewrite(model.config, deltas), gradients=True)
+    wanted = to_published(family.table, *family.rewrite(model.config, deltas), gradients=True)
     modules = {name.split(".lora_")[0] for name in tensors}
     for name, value in wanted.items():
         module = f"base_model.model.{name.removesuffix('.weight')}"
@@ -195,7 +195,7 @@ def test_no_other_model(base: Path, make_published: Published, tmp_path: Path) -
     tuned(base, tmp_path / "run", FEW)
     export_adapter(tmp_path / "run", tmp_path / "adapter")
     others = {
-        "values": ({}, "was trained beside other weights than these: their values differ"),
+        "values": ({}, "was trained on other weights: their values differ"),
         "wider": ({"hidden_size": 32}, "belongs to another model"),
         "shorter": ({"num_hidden_layers": 2}, "belongs to another model"),
     }
@@ -215,7 +215,7 @@ def test_no_other_model(base: Path, make_published: Published, tmp_path: Path) -
     assert "has no adapter.safetensors: it was not trained with [train.lora]" in refusal(
         lambda: export_adapter(base, tmp_path / "x")
     )
-    assert "neither a run with adapter.safetensors nor a directory of peft's" in refusal(
+    assert "neither a run with adapter.safetensors nor a peft directory" in refusal(
         lambda: merge_adapter(base, base, tmp_path / "x")
     )
 
@@ -241,7 +241,7 @@ def test_what_peft_knows_and_heddle_does_not_is_refused(base: Path, tmp_path: Pa
     assert "lora_alpha = None must be a number" in said_of(lora_alpha=None)
     assert "alpha_pattern.q_proj = [1] must be a number" in said_of(alpha_pattern={"q_proj": [1]})
     assert "alpha_pattern = ['q_proj'] must be a table of numbers by module" in said_of(alpha_pattern=["q_proj"])
-    assert "a name in alpha_pattern is no regular expression" in said_of(alpha_pattern={"(q": 1})
+    assert "a name in alpha_pattern is not a regular expression" in said_of(alpha_pattern={"(q": 1})
     (tmp_path / "pickled").mkdir()
     (tmp_path / "pickled" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     (tmp_path / "pickled" / "adapter_model.bin").write_bytes(b"")
@@ -284,7 +284,7 @@ def test_what_peft_has_no_place_for_is_refused(base: Path, tmp_path: Path) -> No
     more.save(tmp_path / "run" / "adapter.safetensors")
     said = refusal(lambda: export_adapter(tmp_path / "run", tmp_path / "x"))
     assert said.startswith(
-        "decoder.final_norm.weight was trained in full, and peft's files hold only adapters and heads"
+        "decoder.final_norm.weight was trained in full, but peft stores only adapters and classifiers"
     )
     assert not (tmp_path / "x").exists()
 

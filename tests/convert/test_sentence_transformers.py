@@ -26,7 +26,7 @@ TINY = {
     "max_position_embeddings": 20, "pad_token_id": 0,
 }  # fmt: skip
 # transformers renames the experts of others when it loads them.
-SINGLE = [f for f in ALL if len(f.options.stacks) == 1 and not any("{e}" in row.theirs for row in f.table)]
+SINGLE = [f for f in ALL if len(f.options.stacks) == 1 and not any("{e}" in row.published for row in f.table)]
 LINEAR = "torch.nn.modules.linear.Identity"
 OLDER = {
     name: {"word_embedding_dimension": DIM, "pooling_mode_mean_tokens": False, name: True}
@@ -134,28 +134,31 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         module(2, type="sentence_transformers.models.LayerNorm"),
         "LayerNorm, Normalize after the pooling",
     ),
-    "no pooling": (module(1, type="sentence_transformers.models.WordWeights"), "must with Transformer and Pooling"),
+    "no pooling": (
+        module(1, type="sentence_transformers.models.WordWeights"),
+        "must begin with Transformer and Pooling",
+    ),
     "outside": (module(1, path="../elsewhere"), "outside the directory"),
     "not a list": (replaced("modules.json", lambda found: {"a": 1}), "not a list of modules"),
     "unknown mode": (
         replaced("1_Pooling/config.json", lambda found: {"pooling_mode": "median"}),
-        "heddle has cls, max",
+        "heddle supports cls, max",
     ),
     "unknown field": (replaced("1_Pooling/config.json", lambda found: {**found, "trim": 0.1}), "trim = 0.1"),
-    "residual": (replaced("2_Dense/config.json", lambda found: {**found, "use_residual": True}), "has only False"),
+    "residual": (replaced("2_Dense/config.json", lambda found: {**found, "use_residual": True}), "supports only False"),
     "activation": (
         replaced("2_Dense/config.json", lambda found: {**found, "activation_function": "own.Tanh"}),
-        "heddle has torch's Tanh",
+        "heddle supports torch's Tanh",
     ),
     "width": (replaced("2_Dense/config.json", lambda found: {**found, "out_features": 5}), "head.dense.0"),
     "no bias": (replaced("2_Dense/config.json", lambda found: {**found, "bias": False}), "must be linear.weight$"),
     "task": (
         replaced("sentence_bert_config.json", lambda found: {**found, "transformer_task": "fill-mask"}),
-        "has only 'feature-extraction'",
+        "supports only 'feature-extraction'",
     ),
     "similarity": (
         replaced("config_sentence_transformers.json", lambda found: {"similarity_fn_name": "hamming"}),
-        "heddle has cosine",
+        "heddle supports cosine",
     ),
     "default prompt": (
         replaced("config_sentence_transformers.json", lambda found: {"default_prompt_name": "query"}),
@@ -179,12 +182,12 @@ def test_the_body_of_a_family_is_the_bare_class(family: Family) -> None:
     """Its tensors are named as transformers' class without a head names them: below a pooling, every family has one."""
     body = family.body()
     made = getattr(transformers, body.architecture)
-    rows = {row.theirs.removeprefix(body.names.prefix) for row in body.table}
+    rows = {row.published.removeprefix(body.names.prefix) for row in body.table}
     with torch.device("meta"):
         names = made(made.config_class(**TINY)).state_dict()
     unread = {name for name in names if name.startswith("pooler.")}  # a head of the bare class itself
     assert {re.sub(r"\.\d+\.", ".{i}.", name) for name in names.keys() - unread} <= rows
-    assert not any(name.startswith("head.") for row in body.table for name in row.ours)
+    assert not any(name.startswith("head.") for row in body.table for name in row.heddle)
 
 
 def test_what_files_leave_out_is_their_default(tmp_path: Path) -> None:

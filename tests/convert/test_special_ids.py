@@ -14,7 +14,7 @@ from heddle.config import SpecialIds, preset, sized
 from heddle.convert import export_model, import_model
 from heddle.convert.families import Family
 from heddle.convert.fitting import ALL
-from heddle.convert.special_ids import ALWAYS, NAMES, own_ids, read_ids, written_ids
+from heddle.convert.special_ids import ALWAYS, NAMES, ids_to_fields, own_ids, read_ids
 from heddle.errors import HeddleError
 from heddle.generate.text import opening
 from heddle.model import build
@@ -108,7 +108,7 @@ def test_generation_config_counts_where_both_speak() -> None:
     generation = {"bos_token_id": None, "eos_token_id": [2, 9], "bad_words_ids": [[3], [4, 5]]}
     ids, _ = read_ids(config, generation, {"pad_token_id": 0}, 10)
     assert ids == SpecialIds(begin=1, end=(2, 9), banned=((3,), (4, 5)))
-    assert read_ids(*written_ids(ids, {}), {}, 10)[0] == ids
+    assert read_ids(*ids_to_fields(ids, {}), {}, 10)[0] == ids
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_what_is_no_id_is_left_out_aloud(make_published: Make, tmp_path: Path, n
     make_published("gpt2").save_pretrained(tmp_path / "published")
     (tmp_path / "published" / "generation_config.json").write_text(json.dumps({name: value}))
     notes = import_model(tmp_path / "published", tmp_path / "run")["notes"]
-    assert f"{name} = {value!r} in generation_config.json is not one of the model's 61 ids: left out" in notes
+    assert f"{name} = {value!r} in generation_config.json is not valid (the model has 61 ids): left out" in notes
     assert read_config(tmp_path / "run").model.ids == SpecialIds()
 
 

@@ -286,7 +286,7 @@ def test_roles_survive_import_and_export(make_published: Make, tmp_path: Path) -
     said = {"mask_token": {"content": "[MASK]"}, "cls_token": "[CLS]", "eos_token": "[SEP]", "bos_token": "<none>"}
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **said}))
     notes = import_model(folder, tmp_path / "run")["notes"]
-    assert "bos_token = '<none>' is none of the tokenizer's special tokens: left out" in notes
+    assert "bos_token = '<none>' is left out: the tokenizer has no such special token" in notes
     ids = read_config(tmp_path / "run").model.ids
     assert ids is not None
     assert ids.roles == {"eos_token": "[SEP]"}  # the others are what the tokens are anyway

@@ -161,12 +161,12 @@ def test_what_files_say_is_followed_or_noted(saved: tuple[str, Path], tmp_path: 
 @pytest.mark.parametrize(
     ("said", "note"),
     [
-        ({"model_max_length": 8}, "model_max_length = 8 in tokenizer_config.json is left out: heddle reads up to 24 ids of a text"),
+        ({"model_max_length": 8}, "model_max_length = 8 in tokenizer_config.json is ignored: heddle reads up to 24 ids of a text"),
         ({"model_max_length": 1e30}, None),
-        ({"truncation_side": "left"}, "truncation_side = 'left' in tokenizer_config.json is left out: a long text loses its end"),
+        ({"truncation_side": "left"}, "truncation_side = 'left' in tokenizer_config.json is ignored: a long text loses its end"),
         ({"padding_side": "left"}, None),
-        ({"clean_up_tokenization_spaces": True}, "keeps its blanks before marks"),
-        ({"additional_special_tokens": ["<new>"]}, "'<new>' (1 in all) is said to be special"),
+        ({"clean_up_tokenization_spaces": True}, "keep spaces before punctuation"),
+        ({"additional_special_tokens": ["<new>"]}, "the special token '<new>' (1 in all) is left out"),
     ],
 )  # fmt: skip
 def test_an_import_notes_what_it_leaves_out(

@@ -310,7 +310,7 @@ def test_fit_leaves_merged_weights_and_an_adapter(tmp_path: Path) -> None:
     merged = load(tmp_path / "run").model.state_dict()
     assert all(torch.equal(value, merged[name]) for name, value in model.state_dict().items())
     save(model, tmp_path / "tuned", TOKENIZER)
-    with pytest.raises(HeddleError, match=r"adapter\.safetensors was trained beside other weights than these"):
+    with pytest.raises(HeddleError, match=r"adapter\.safetensors was trained on other weights"):
         merge_adapter(tmp_path / "tuned", tmp_path / "adapter.safetensors", tmp_path / "twice")
 
 

@@ -86,7 +86,7 @@ def test_a_file_is_not_overwritten_unless_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "array", "said"),
     [
-        (("a b",), np.ones((1, 2), "f4"), "words: 'a b' is empty or has a blank"),
+        (("a b",), np.ones((1, 2), "f4"), "words: 'a b' is empty or contains whitespace"),
         (("",), np.ones((1, 2), "f4"), "words: '' is empty"),
         (("a",), np.array([[np.nan, 1]], "f4"), "array has NaN or infinite values"),
         (("a", "b"), np.ones((1, 2), "f4"), "array has shape [1, 2]; 2 words need [2, width]"),

@@ -177,8 +177,8 @@ def adapted(model: Transformer) -> None:
 
 
 CHANGES = {
-    replaced: "decoder.blocks.0.mixer is a Doubled, and its config describes an Attention",
-    same_names: "is an Other, and its config describes a Linear",
+    replaced: "decoder.blocks.0.mixer is a Doubled, but load would build an Attention",
+    same_names: "is an Other, but load would build a Linear",
     added: "does not describe probe",
     resized: "embedding.weight has shape",
     infinite: "1 of the .* numbers of embedding.weight are NaN or infinite",
@@ -202,7 +202,7 @@ def test_a_saved_model_is_replaced_where_that_is_asked_for(tmp_path: Path, tiny:
     first, second, run = build(tiny, seed=1), build(tiny, seed=2), tmp_path / "run"
     save(first, run, overwrite=True)
     (run / "proof.json").write_text("{}")  # of the model before
-    with pytest.raises(HeddleError, match=r"already exists, nothing was changed: .* overwrite=True"):
+    with pytest.raises(HeddleError, match=r"already exists; nothing was changed\. .* overwrite=True"):
         save(second, run)
     assert same(load(run, "cpu").model, first.state_dict())
     save(second, run, overwrite=True)
@@ -221,10 +221,10 @@ def test_a_saved_model_is_replaced_where_that_is_asked_for(tmp_path: Path, tiny:
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for name, why in (
         ("run", "is a training run"),
-        ("mine", "not a model that heddle saved"),
-        ("file", "not a model that heddle"),
+        ("mine", "heddle did not save it"),
+        ("file", "heddle did not save it"),
     ):
-        with pytest.raises(HeddleError, match=f"{name} is not overwritten, since it .*{why}"):
+        with pytest.raises(HeddleError, match=f"{name} is not overwritten: .*{why}"):
             save(first, tmp_path / name, overwrite=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 

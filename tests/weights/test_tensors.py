@@ -179,7 +179,7 @@ def test_no_flipped_bit_of_a_header_is_a_crash(
 def test_two_parts_with_the_same_tensor(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_tensors(tmp_path / f"{name}.safetensors", {"x": torch.ones(2)})
-    with pytest.raises(HeddleError, match="holds x, which another file"):
+    with pytest.raises(HeddleError, match="contains x, which is also in another file"):
         Weights([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
 
 

@@ -1,4 +1,4 @@
-"""Published families, one file each: the translation of its config, and a two-way table of its tensors."""
+"""Published families, one module each: how its config translates, and a two-way table of its tensors."""
 
 from heddle.convert.families.bart import BART as BART
 from heddle.convert.families.bert import BERT as BERT

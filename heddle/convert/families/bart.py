@@ -1,4 +1,4 @@
-"""BART (Lewis et al. 2020) in Hugging Face's format: norms after the sums, a table of positions that starts two rows late."""
+"""BART (Lewis et al. 2020) in Hugging Face's format: post-norm, and a table of positions with an offset of two rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from heddle.convert.families.family import (
     Family,
     FamilyOptions,
     Tensors,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Names, OneRow, TensorRow, Vocabulary, pair
 
@@ -23,7 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
     "init_std": 0.02, "scale_embedding": False, "tie_word_embeddings": True,
 }  # fmt: skip
-# Older files also have these: the places of the norms, and fields that repeat others.
+# Older files also have these: where norms are placed, and fields that repeat others.
 FIXED = {"is_encoder_decoder": True, "normalize_before": False, "add_final_layer_norm": False}
 IDLE = (
     "num_hidden_layers",
@@ -43,19 +43,19 @@ OPTIONS = FamilyOptions(stacks=("encoder", "decoder"), norm=LayerNormConfig(), f
 LAYERS = {"encoder": "model.encoder.layers.{i}.", "decoder": "model.decoder.layers.{i}."}
 
 
-def _attention(theirs: str, ours: str) -> tuple[TensorRow, ...]:
+def _attention(published: str, heddle: str) -> tuple[TensorRow, ...]:
     names = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
-    return tuple(row for their, our in names.items() for row in pair(f"{theirs}.{their}", f"{ours}.{our}"))
+    return tuple(row for source, target in names.items() for row in pair(f"{published}.{source}", f"{heddle}.{target}"))
 
 
 def _stack(stack: str) -> tuple[TensorRow, ...]:
-    theirs, ours = LAYERS[stack], f"{stack}.blocks.{{i}}."
+    published, heddle = LAYERS[stack], f"{stack}.blocks.{{i}}."
     return (
-        *_attention(theirs + "self_attn", ours + "mixer"),
-        *pair(theirs + "self_attn_layer_norm", ours + "mixer_residual.outside"),
-        *pair(theirs + "fc1", ours + "ffn.up"),
-        *pair(theirs + "fc2", ours + "ffn.down"),
-        *pair(theirs + "final_layer_norm", ours + "ffn_residual.outside"),
+        *_attention(published + "self_attn", heddle + "mixer"),
+        *pair(published + "self_attn_layer_norm", heddle + "mixer_residual.outside"),
+        *pair(published + "fc1", heddle + "ffn.up"),
+        *pair(published + "fc2", heddle + "ffn.down"),
+        *pair(published + "final_layer_norm", heddle + "ffn_residual.outside"),
     )
 
 
@@ -84,7 +84,7 @@ SHARED = (
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 TABLE = (
-    # Files with two tables also have this one, which no layer reads; so the row for the decoder's comes later.
+    # Files with two tables also have this one, which no layer reads. The decoder's row comes later and overrides it.
     SHARED_TABLE,
     *SHARED,
     TensorRow("model.encoder.embed_positions.weight", ("encoder.entry.positions.weight",)),
@@ -104,7 +104,7 @@ NAMES = Names(
 )
 
 
-def described(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+def config_data(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that BART and Marian share, as the data of a heddle config."""
 
     def stack(name: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def described(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
         ffn = {
             "kind": "mlp",
             "hidden": f[f"{name}_ffn_dim"],
-            "activation": our_activation(f["activation_function"], "activation_function"),
+            "activation": heddle_activation(f["activation_function"], "activation_function"),
             "dropout": f["activation_dropout"],
         }
         block = {
@@ -143,18 +143,18 @@ def described(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A BART `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    # The older name of a field that says the same beside it.
-    twice = found.get("forced_bos_token_id") == found.get("bos_token_id", IDS["bos_token_id"])
-    idle = (*IDLE, FORCES_BEGIN) if twice or not found.get(FORCES_BEGIN) else IDLE
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, OWN, idle=idle)
+    # Older files repeat forced_bos_token_id under another name.
+    repeated = published.get("forced_bos_token_id") == published.get("bos_token_id", IDS["bos_token_id"])
+    idle = (*IDLE, FORCES_BEGIN) if repeated or not published.get(FORCES_BEGIN) else IDLE
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, OWN, idle=idle)
     entry = {"positions": "learned", "offset": 2, "norm": {"kind": "layer", "eps": EPS}}
-    return TransformerConfig.of(described(f, entry), where="BART's config.json in heddle's terms")
+    return TransformerConfig.of(config_data(f, entry), where="BART's config.json in heddle's terms")
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.context,
         **sizes,
-        "activation_function": their_activation(block.ffn.activation),
+        "activation_function": published_activation(block.ffn.activation),
         "d_model": config.dim,
         "dropout": block.dropout,
         "attention_dropout": block.mixer.dropout,
@@ -181,28 +181,28 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "init_std": config.initial.std,
         "scale_embedding": stacks["encoder"].entry.scale,
         "tie_word_embeddings": getattr(config.head, "tied", True),
-        **OWN,  # CTranslate2 reads these, which Hugging Face transformers has no fields for
+        **OWN,  # for CTranslate2; Hugging Face transformers does not have these fields
     }
 
 
-def spelt_out(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
-    """Scores without a bias equal scores with a bias of 0; one table with an untied head equals two equal tables."""
+def with_bias_and_tables(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
+    """An equivalent model with a bias on the scores, and with two token tables if the head is untied."""
     head, table = config.head, tensors.get("embedding.weight")  # absent when only the config is rewritten
     if not isinstance(head, LanguageHeadConfig) or len(config.stacks()) < 2:
         return config, tensors
     changes: dict[str, Any] = {}
-    found = dict(tensors)
+    rewritten = dict(tensors)
     if not head.bias:
         changes["head.bias"] = True
-        found |= {} if table is None else {"head.bias": table.new_zeros(len(table))}
+        rewritten |= {} if table is None else {"head.bias": table.new_zeros(len(table))}
     if not head.tied and one_table(config):
         changes["source_vocab_size"] = config.vocab_size
-        found |= {} if table is None else {"source_embedding.weight": table.clone()}
-    return (config.override(changes), found) if changes else (config, tensors)
+        rewritten |= {} if table is None else {"source_embedding.weight": table.clone()}
+    return (config.override(changes), rewritten) if changes else (config, tensors)
 
 
 def without_zeros(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
-    """A bias of 0 on every score, which Hugging Face transformers does not even train, is no bias."""
+    """The model without a zero bias on the scores, which Hugging Face transformers does not train."""
     if tensors["head.bias"].any():
         return config, tensors
     return config.override({"head.bias": False}), {name: tensors[name] for name in tensors if name != "head.bias"}
@@ -218,6 +218,6 @@ BART = Family(
     layers=LAYERS,
     options=OPTIONS,
     ids=IDS,
-    rewrite=spelt_out,
-    plainer=without_zeros,
+    rewrite=with_bias_and_tables,
+    simplify=without_zeros,
 )

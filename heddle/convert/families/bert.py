@@ -1,5 +1,4 @@
-"""BERT (Devlin et al. 2019) in Hugging Face's format: with its pooler, with classes of texts or of tokens, or with its head for
-masked tokens."""
+"""BERT (Devlin et al. 2019) in Hugging Face's format: with its pooler, a classifier of texts or tokens, or its masked LM head."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +7,7 @@ from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import encoders
 from heddle.convert.families.encoders import Encoder, classifier, has_own_table, masked_head
-from heddle.convert.families.family import FamilyOptions, one_block, our_activation, their_activation
+from heddle.convert.families.family import FamilyOptions, heddle_activation, one_block, published_activation
 from heddle.convert.mapping import TensorRow, Vocabulary, pair
 
 DEFAULTS: dict[str, Any] = {
@@ -17,12 +16,12 @@ DEFAULTS: dict[str, Any] = {
     "max_position_embeddings": 512, "type_vocab_size": 2, "initializer_range": 0.02, "layer_norm_eps": 1e-12,
     "tie_word_embeddings": True, "classifier_dropout": None,
 }  # fmt: skip
-# As a decoder, a BERT is causal.
+# With is_decoder, a BERT is causal.
 FIXED = {"position_embedding_type": "absolute", "is_decoder": False}
 OPTIONS = FamilyOptions(stacks=("encoder",), norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
 
-def described(f: Mapping[str, Any]) -> dict[str, Any]:
+def config_data(f: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that BERT and related families share, as the data of a heddle config without a head."""
     norm = {"kind": "layer", "eps": f["layer_norm_eps"]}
     rate = f["hidden_dropout_prob"]
@@ -31,7 +30,7 @@ def described(f: Mapping[str, Any]) -> dict[str, Any]:
         "ffn": {
             "kind": "mlp",
             "hidden": f["intermediate_size"],
-            "activation": our_activation(f["hidden_act"], "hidden_act"),
+            "activation": heddle_activation(f["hidden_act"], "hidden_act"),
         },
         "norm": norm,
         "placement": "post",
@@ -47,8 +46,8 @@ def described(f: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def written(config: TransformerConfig) -> dict[str, Any]:
-    """The fields that `described` reads, of the nearest BERT."""
+def published_fields(config: TransformerConfig) -> dict[str, Any]:
+    """The fields that `config_data` reads, of the nearest BERT."""
     block, stack = one_block(config, "encoder"), config.stacks()["encoder"]
     return {
         "vocab_size": config.vocab_size,
@@ -56,7 +55,7 @@ def written(config: TransformerConfig) -> dict[str, Any]:
         "num_hidden_layers": stack.depth,
         "num_attention_heads": block.mixer.heads,
         "intermediate_size": block.ffn.width(config.dim),
-        "hidden_act": their_activation(block.ffn.activation),
+        "hidden_act": published_activation(block.ffn.activation),
         "hidden_dropout_prob": block.dropout,
         "attention_probs_dropout_prob": block.mixer.dropout,
         "max_position_embeddings": config.context,
@@ -77,8 +76,8 @@ ENCODER = Encoder(
     prefix="bert.",
     layers="encoder.layer.{i}.",
     defaults=DEFAULTS,
-    described=described,
-    written=written,
+    config_data=config_data,
+    published_fields=published_fields,
     rows=(*encoders.bert_tables("bert."), *encoders.bert_layers("bert.")),
     options=OPTIONS,
     fixed=FIXED,
@@ -90,14 +89,16 @@ ENCODER = Encoder(
     },
     instead={"cls.predictions.decoder.bias": "cls.predictions.bias"},
 )
-# Published files often hold pretraining's other heads next to the one for masked tokens.
+# Published files often contain the other heads of pretraining.
 PRETRAINING = tuple(f"cls.seq_relationship.{part}" for part in ("weight", "bias"))
 
 BERT = ENCODER.family(
     "ForMaskedLM",
-    lambda f: masked_head(our_activation(f["hidden_act"], "hidden_act"), f["layer_norm_eps"], f["tie_word_embeddings"]),
+    lambda f: masked_head(
+        heddle_activation(f["hidden_act"], "hidden_act"), f["layer_norm_eps"], f["tie_word_embeddings"]
+    ),
     (
-        # If the head is not tied, nothing reads this bias; the next one replaces it.
+        # An untied head does not read this bias, but the next one.
         TensorRow("cls.predictions.bias", ("head.bias",), Vocabulary()),
         TensorRow("cls.predictions.decoder.bias", ("head.bias",), Vocabulary(), when=has_own_table),
         *pair("cls.predictions.transform.dense", "head.dense"),

@@ -16,24 +16,24 @@ DEFAULTS: dict[str, Any] = {
     "intermediate_size": 22528, "logit_scale": 0.0625, "num_hidden_layers": 40, "num_attention_heads": 64,
     "max_position_embeddings": 8192, "layer_norm_eps": 1e-5, "tie_word_embeddings": True,
 }  # fmt: skip
-# Its norms of queries and keys have a gain for each head.
+# With use_qk_norm, queries and keys are normalised with separate gains for each head, which heddle does not support.
 FIXED = {**rotary.FIXED, "use_qk_norm": False}
 BASE = 500_000.0
 TABLE = tuple(
     row
     for row in llama.TABLE
-    if "post_attention_layernorm" not in row.theirs and "mlp.gate_proj.bias" not in row.theirs
+    if "post_attention_layernorm" not in row.published and "mlp.gate_proj.bias" not in row.published
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Cohere `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
-    data = llama.described({**f, "mlp_bias": False, "head_dim": None, "rms_norm_eps": 1e-6}, usual=BASE)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED)
+    data = llama.config_data({**f, "mlp_bias": False, "head_dim": None, "rms_norm_eps": 1e-6}, default_base=BASE)
     block = data["decoder"]["block"]
     block["mixer"]["relative"]["pairing"] = "neighbours"
     block |= {"norm": {"kind": "layer", "eps": f["layer_norm_eps"], "bias": False}, "wiring": "parallel_one_norm"}
@@ -57,7 +57,7 @@ COHERE = Family(
     from_config=from_config,
     table=TABLE,
     names=Names(prefix="model.", copies={"lm_head.weight": ("model.embed_tokens.weight",)}),
-    layers={"decoder": llama.THEIRS},
+    layers={"decoder": llama.LAYER},
     options=FamilyOptions(
         norm=LayerNormConfig(bias=False), ffns=(GatedConfig(),), relatives=(RotaryConfig(pairing="neighbours"),)
     ),

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 (DeepSeek-AI 2024) in Hugging Face's format: latent attention, experts in groups, the first layers without."""
+"""DeepSeek-V2 and V3 (DeepSeek-AI 2024) in Hugging Face's format: latent attention, and experts after the first layers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,11 +12,11 @@ from heddle.convert.families import layers, llama, rotary
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
     own_code,
+    published_activation,
     read_fields,
-    their_activation,
     without,
 )
 from heddle.convert.mapping import Expansions, Latents, Names, TensorRow
@@ -24,7 +24,7 @@ from heddle.errors import HeddleError
 
 V2, V3 = "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"
 EPS = 1e-6  # of the norms of narrow vectors; Hugging Face transformers has no field for it
-RATE = 0.001  # of the balancing bias, as V3 was trained; no field says it
+RATE = 0.001  # of the balancing bias in the training of V3; there is no field for it
 SHARED: dict[str, Any] = {
     **without(llama.DEFAULTS, "num_key_value_heads", "head_dim", "mlp_bias"), "kv_lora_rank": 512, "q_lora_rank": 1536,
     "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
@@ -42,14 +42,14 @@ V3_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 V2_FIXED = {**rotary.FIXED, "mlp_bias": False, "norm_topk_prob": False, "moe_layer_freq": 1, "scoring_func": "softmax"}
 V3_FIXED = {**rotary.FIXED, "moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
-# Every head has a key, the widths of heads follow from others, losses and the prediction of a second token are training's.
+# Every head has a key, head widths follow from other fields, and losses and multi-token prediction matter only in training.
 IDLE = (
     "num_key_value_heads", "head_dim", "qk_head_dim", "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
     "num_mtp_layers",
 )  # fmt: skip
 
-THEIRS, OURS = llama.THEIRS, llama.OURS
-ATTENTION, MIXER = THEIRS + "self_attn.", OURS + "mixer."
+LAYER, BLOCK = llama.LAYER, llama.BLOCK
+ATTENTION, MIXER = LAYER + "self_attn.", BLOCK + "mixer."
 
 
 def _narrow(config: TransformerConfig) -> bool:
@@ -61,7 +61,7 @@ def _direct(config: TransformerConfig) -> bool:
 
 
 TABLE = (
-    *(row for row in llama.TABLE if "self_attn" not in row.theirs and not row.theirs.endswith("_proj.bias")),
+    *(row for row in llama.TABLE if "self_attn" not in row.published and not row.published.endswith("_proj.bias")),
     TensorRow(ATTENTION + "q_proj.weight", (MIXER + "q.weight",), when=_direct),
     TensorRow(ATTENTION + "q_a_proj.weight", (MIXER + "q_down.weight",), when=_narrow),
     TensorRow(ATTENTION + "q_a_proj.bias", (MIXER + "q_down.bias",), when=_narrow),
@@ -73,14 +73,14 @@ TABLE = (
     TensorRow(ATTENTION + "kv_b_proj.weight", (MIXER + "k.weight", MIXER + "v.weight"), Expansions()),
     TensorRow(ATTENTION + "o_proj.weight", (MIXER + "o.weight",)),
     TensorRow(ATTENTION + "o_proj.bias", (MIXER + "o.bias",)),
-    TensorRow(THEIRS + "mlp.gate.weight", (OURS + "ffn.router.weight",)),
-    TensorRow(THEIRS + "mlp.gate.e_score_correction_bias", (OURS + "ffn.router.bias",)),
+    TensorRow(LAYER + "mlp.gate.weight", (BLOCK + "ffn.router.weight",)),
+    TensorRow(LAYER + "mlp.gate.e_score_correction_bias", (BLOCK + "ffn.router.bias",)),
     *(
-        TensorRow(THEIRS + f"mlp.experts.{{e}}.{name}_proj.weight", (OURS + f"ffn.experts.{name}",))
+        TensorRow(LAYER + f"mlp.experts.{{e}}.{name}_proj.weight", (BLOCK + f"ffn.experts.{name}",))
         for name in ("gate", "up", "down")
     ),
     *(
-        TensorRow(THEIRS + f"mlp.shared_experts.{name}_proj.weight", (OURS + f"ffn.shared.{name}.weight",))
+        TensorRow(LAYER + f"mlp.shared_experts.{name}_proj.weight", (BLOCK + f"ffn.shared.{name}.weight",))
         for name in ("gate", "up", "down")
     ),
 )
@@ -99,13 +99,13 @@ def _scale(f: Mapping[str, Any], relative: Mapping[str, Any]) -> float | str:
     return float((f["qk_nope_head_dim"] + f["qk_rope_head_dim"]) ** -0.5 * grown**2)
 
 
-def _described(f: Mapping[str, Any], pairing: str, routing: Mapping[str, Any]) -> dict[str, Any]:
+def _config_data(f: Mapping[str, Any], pairing: str, routing: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of both versions, as the data of a heddle config.
 
     Raises:
-        HeddleError: a field is impossible.
+        HeddleError: a field is invalid.
     """
-    data = llama.described({**f, "num_key_value_heads": None, "head_dim": None, "mlp_bias": False})
+    data = llama.config_data({**f, "num_key_value_heads": None, "head_dim": None, "mlp_bias": False})
     relative = {**data["decoder"]["block"]["mixer"]["relative"], "pairing": pairing}
     stack, dense = data["decoder"], f["first_k_dense_replace"]
     if not isinstance(dense, int) or dense < 0:
@@ -133,7 +133,7 @@ def _described(f: Mapping[str, Any], pairing: str, routing: Mapping[str, Any]) -
         "expert": {
             "kind": "gated",
             "hidden": f["moe_intermediate_size"],
-            "activation": our_activation(f["hidden_act"], "hidden_act"),
+            "activation": heddle_activation(f["hidden_act"], "hidden_act"),
         },
         "shared": f["n_shared_experts"],
         "scale": f["routed_scaling_factor"],
@@ -149,40 +149,40 @@ def _described(f: Mapping[str, Any], pairing: str, routing: Mapping[str, Any]) -
 
 
 def _groups(f: Mapping[str, Any], by: str) -> dict[str, Any]:
-    """The groups of experts; one is none."""
+    """The groups of experts, if there are several."""
     count = f["n_group"] or 1
     return {} if count == 1 else {"groups": {"count": count, "active": f["topk_group"], "by": by}}
 
 
-def v2_config(found: Mapping[str, Any]) -> TransformerConfig:
+def v2_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A DeepSeek-V2 `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, V2, V2_DEFAULTS, V2_FIXED, idle=(*IDLE, *own_code(found, "Deepseek")))
+    f = read_fields(published, V2, V2_DEFAULTS, V2_FIXED, idle=(*IDLE, *own_code(published, "Deepseek")))
     method = f["topk_method"]
     if method not in ("greedy", "group_limited_greedy"):
-        raise HeddleError(f"topk_method = {method!r} in config.json: heddle has greedy, group_limited_greedy")
+        raise HeddleError(f"topk_method = {method!r} in config.json: heddle supports greedy, group_limited_greedy")
     f["num_experts_per_tok"] = 2 if f["num_experts_per_tok"] is None else f["num_experts_per_tok"]
-    data = _described(f, "neighbours", {} if method == "greedy" else _groups(f, "best"))
+    data = _config_data(f, "neighbours", {} if method == "greedy" else _groups(f, "best"))
     return TransformerConfig.of(data, where="DeepSeek-V2's config.json in heddle's terms")
 
 
-def v3_config(found: Mapping[str, Any]) -> TransformerConfig:
+def v3_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A DeepSeek-V3 `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, V3, V3_DEFAULTS, V3_FIXED, idle=(*IDLE, *own_code(found, "Deepseek")))
+    f = read_fields(published, V3, V3_DEFAULTS, V3_FIXED, idle=(*IDLE, *own_code(published, "Deepseek")))
     routing = {"gate": "sigmoid", "renormalise": f["norm_topk_prob"], "bias_rate": RATE, **_groups(f, "two")}
-    data = _described(f, "neighbours" if f["rope_interleave"] else "halves", routing)
+    data = _config_data(f, "neighbours" if f["rope_interleave"] else "halves", routing)
     return TransformerConfig.of(data, where="DeepSeek-V3's config.json in heddle's terms")
 
 
-def _written(config: TransformerConfig) -> dict[str, Any]:
-    """The fields that `_described` reads."""
+def _published_fields(config: TransformerConfig) -> dict[str, Any]:
+    """The fields that `_config_data` reads."""
     stack, head = config.stacks()["decoder"], config.head
     feeds = [block.ffn for block in stack.blocks]
     moe = next((ffn for ffn in feeds if isinstance(ffn, MoEConfig)), MoEConfig(experts=2, active=1, shared=1))
@@ -190,11 +190,11 @@ def _written(config: TransformerConfig) -> dict[str, Any]:
     first = next((number for number, ffn in enumerate(feeds) if isinstance(ffn, MoEConfig)), len(feeds))
     mixer: LatentConfig = one_block(config).mixer
     width = mixer.width(config.dim)
-    angles = rotary.their_rotary(mixer.relative, mixer.rotary_dim)
+    angles = rotary.published_rotary(mixer.relative, mixer.rotary_dim)
     scaling = mixer.relative.scaling
     if mixer.scale != "head_dim" and isinstance(scaling, YarnScaling) and scaling.factor > 1:
         share = ((mixer.scale * width**0.5) ** 0.5 - 1) / (0.1 * log(scaling.factor))
-        # With its own factor on cosines and sines, this one acts on scores alone.
+        # An explicit factor on cosines and sines restricts mscale_all_dim to the scores.
         magnitude = 0.1 * log(scaling.factor) + 1.0 if scaling.magnitude is None else scaling.magnitude
         more = {"mscale_all_dim": share, "attention_factor": magnitude}
         angles["rope_parameters"] |= more
@@ -206,7 +206,7 @@ def _written(config: TransformerConfig) -> dict[str, Any]:
         "num_hidden_layers": stack.depth,
         "num_attention_heads": mixer.heads,
         "num_key_value_heads": mixer.heads,
-        "hidden_act": their_activation(moe.expert.activation if dense is None else dense.activation),
+        "hidden_act": published_activation(moe.expert.activation if dense is None else dense.activation),
         "max_position_embeddings": config.context,
         "initializer_range": config.initial.std,
         "rms_norm_eps": stack.blocks[0].norm.eps,  # type: ignore[union-attr]
@@ -230,30 +230,30 @@ def _written(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def _written_v2(config: TransformerConfig) -> dict[str, Any]:
-    fields = _written(config)
+def _v2_fields(config: TransformerConfig) -> dict[str, Any]:
+    fields = _published_fields(config)
     return {**fields, "topk_method": "greedy" if fields["n_group"] == 1 else "group_limited_greedy"}
 
 
-def _written_v3(config: TransformerConfig) -> dict[str, Any]:
-    fields, mixer = _written(config), one_block(config).mixer
+def _v3_fields(config: TransformerConfig) -> dict[str, Any]:
+    fields, mixer = _published_fields(config), one_block(config).mixer
     feeds = [block.ffn for block in config.stacks()["decoder"].blocks]
-    said = next((ffn.renormalise for ffn in feeds if isinstance(ffn, MoEConfig)), True)
-    return {**fields, "norm_topk_prob": said, "rope_interleave": mixer.relative.pairing == "neighbours"}
+    renormalise = next((ffn.renormalise for ffn in feeds if isinstance(ffn, MoEConfig)), True)
+    return {**fields, "norm_topk_prob": renormalise, "rope_interleave": mixer.relative.pairing == "neighbours"}
 
 
 DEEPSEEK_V2 = Family(
     name="deepseek_v2",
     architecture=V2,
     to_config=v2_config,
-    from_config=_written_v2,
+    from_config=_v2_fields,
     table=TABLE,
     names=Names(
         prefix="model.",
         ignorable=(ATTENTION + "rotary_emb.inv_freq",),
         copies={"lm_head.weight": ("model.embed_tokens.weight",)},
     ),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=FamilyOptions(
         norm=RMSNormConfig(),
         ffns=(MoEConfig(experts=2, shared=1), GatedConfig()),
@@ -267,6 +267,6 @@ DEEPSEEK_V3 = replace(
     name="deepseek_v3",
     architecture=V3,
     to_config=v3_config,
-    from_config=_written_v3,
+    from_config=_v3_fields,
     ids={"bos_token_id": 0, "eos_token_id": 1},
 )

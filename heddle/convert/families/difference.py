@@ -1,4 +1,4 @@
-"""In which settings two configs differ, apart from those that do not change the function."""
+"""The settings in which two configs differ, without those that do not change what the model computes."""
 
 from math import isclose
 from typing import Any
@@ -19,7 +19,7 @@ from heddle.nn.position import Yarn
 
 
 def resolved(config: TransformerConfig) -> dict[str, Any]:
-    """The config as plain data with default sizes filled in, without settings that do not change the function."""
+    """The config as plain data with default sizes filled in, without settings that do not change what the model computes."""
     data = config.to_dict()
     for name, stack in config.stacks().items():
         first = _resolved_block(stack.blocks[0], config.dim)
@@ -39,10 +39,10 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
     if config.source_vocab_size is None:
         del data["source_vocab_size"]
     if not any(_rates(stack) for stack in config.stacks().values()):
-        data["dropout"] = DropoutConfig().to_dict()  # nothing is dropped, so the convention does not matter
+        data["dropout"] = DropoutConfig().to_dict()  # without dropout, its convention does not matter
     if isinstance(config.head, LanguageHeadConfig) and isclose(config.head.scale, config.dim**-0.5, rel_tol=1e-12):
         data["head"]["scale"] = "1/√dim"
-    if isinstance(config.head, EmbeddingHeadConfig):  # the rest of it is about texts
+    if isinstance(config.head, EmbeddingHeadConfig):  # its other settings are about texts
         data["head"] = {"kind": "embedding", "computes": config.head.computes(config.dim)}
     for name in ("pad_vocab_to", "initial", "ids", "architecture", "chat", "decoding", "prompts"):
         del data[name]
@@ -76,7 +76,7 @@ def _resolved_block(block: BlockConfig, dim: int) -> dict[str, Any]:
         data["ffn"]["expert"]["hidden"] = moe.width(dim)
         # Several shared experts are equivalent to one of their total width.
         data["ffn"] |= {"shared": min(moe.shared, 1), "shared_hidden": moe.shared * moe.shared_width(dim)}
-        # How fast a bias moves matters only in training; that there is one changes the choice.
+        # The rate of the bias matters only in training, but its presence changes the routing.
         data["ffn"]["bias_rate"] = moe.bias_rate > 0
         del data["ffn"]["dispatch"]
     return data
@@ -89,8 +89,8 @@ def _resolved_attention(mixer: AttentionConfig, dim: int) -> dict[str, Any]:
     if not isinstance(scale, str) and isclose(scale, width**-0.5, rel_tol=1e-12):
         scale = "head_dim"
     sizes = {"kv_heads": mixer.key_heads(), "head_dim": width, "value_dim": mixer.value_dim or width}
-    found = {**sizes, "bias": bias, "scale": scale}
-    return found | (
+    data = {**sizes, "bias": bias, "scale": scale}
+    return data | (
         {"relative": _resolved_rotary(mixer.relative, width)} if isinstance(mixer.relative, RotaryConfig) else {}
     )
 
@@ -107,39 +107,39 @@ def _resolved_rotary(relative: RotaryConfig, head_dim: int) -> dict[str, Any]:
     return data
 
 
-def differences(ours: Any, theirs: Any, path: str = "") -> list[tuple[str, str, str]]:
-    """(path, ours, theirs) for each difference of two plain configs; for tables of different kinds, only the kind."""
-    if ours == theirs:
+def differences(left: Any, right: Any, path: str = "") -> list[tuple[str, str, str]]:
+    """(path, left value, right value) for each difference of two plain configs; for tables of different kinds, only the kind."""
+    if left == right:
         return []
-    kinds = [each.get("kind") if isinstance(each, dict) else None for each in (ours, theirs)]
+    kinds = [each.get("kind") if isinstance(each, dict) else None for each in (left, right)]
     if kinds[0] != kinds[1]:
-        both = isinstance(ours, dict) and isinstance(theirs, dict)
-        return [(f"{path}.kind" if both else path, _plain(kinds[0] or ours), _plain(kinds[1] or theirs))]
-    mine, other = ({} if each is None else each for each in (ours, theirs))
-    if not (isinstance(mine, dict) and isinstance(other, dict)):
-        return [(path, _plain(ours), _plain(theirs))]
-    found = []
-    for key in sorted(mine.keys() | other.keys()):
+        both = isinstance(left, dict) and isinstance(right, dict)
+        return [(f"{path}.kind" if both else path, _plain(kinds[0] or left), _plain(kinds[1] or right))]
+    left_table, right_table = ({} if each is None else each for each in (left, right))
+    if not (isinstance(left_table, dict) and isinstance(right_table, dict)):
+        return [(path, _plain(left), _plain(right))]
+    rows = []
+    for key in sorted(left_table.keys() | right_table.keys()):
         if key != "layers":
-            found += differences(mine.get(key), other.get(key), f"{path}.{key}" if path else key)
-    return found + _of_layers(mine, other, path, found) if "layers" in mine else found
+            rows += differences(left_table.get(key), right_table.get(key), f"{path}.{key}" if path else key)
+    return rows + _of_layers(left_table, right_table, path, rows) if "layers" in left_table else rows
 
 
 def _of_layers(
-    ours: dict[str, Any], theirs: dict[str, Any], path: str, known: list[tuple[str, str, str]]
+    left: dict[str, Any], right: dict[str, Any], path: str, block_differences: list[tuple[str, str, str]]
 ) -> list[tuple[str, str, str]]:
-    """Differences in layers that differ from their stack's `block`, without those already known for the block."""
-    found = []
-    for number in sorted(ours["layers"].keys() | theirs["layers"].keys(), key=int):
-        blocks = [stack["layers"].get(number, stack["block"]) for stack in (ours, theirs)]
-        for place, mine, other in differences(*blocks):
-            if (f"{path}.block.{place}", mine, other) not in known:
-                found.append((f"{path}.layers.{number}.{place}", mine, other))
-    return found
+    """Differences in layers that differ from their stack's `block`, without those already listed for the block."""
+    rows = []
+    for number in sorted(left["layers"].keys() | right["layers"].keys(), key=int):
+        blocks = [stack["layers"].get(number, stack["block"]) for stack in (left, right)]
+        for place, left_value, right_value in differences(*blocks):
+            if (f"{path}.block.{place}", left_value, right_value) not in block_differences:
+                rows.append((f"{path}.layers.{number}.{place}", left_value, right_value))
+    return rows
 
 
 def _plain(value: Any) -> str:
-    """A value in words."""
+    """A value as text."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)

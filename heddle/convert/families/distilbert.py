@@ -6,7 +6,7 @@ from typing import Any
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import bert, encoders
 from heddle.convert.families.encoders import Encoder, classifier, masked_head
-from heddle.convert.families.family import one_block, our_activation, their_activation
+from heddle.convert.families.family import heddle_activation, one_block, published_activation
 from heddle.convert.mapping import TensorRow, Vocabulary, pair
 
 EPS = 1e-12  # Hugging Face transformers has no field for it
@@ -15,29 +15,33 @@ DEFAULTS: dict[str, Any] = {
     "dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu", "initializer_range": 0.02,
     "seq_classif_dropout": 0.2, "tie_word_embeddings": True,
 }  # fmt: skip
-# The table of positions is in the file, sines or not; `tie_weights_` is not read.
+# The file contains the table of positions even if it is sinusoidal. `tie_weights_` is not read.
 IDLE = ("sinusoidal_pos_embds", "qa_dropout", "tie_weights_")
 
-THEIRS, OURS = "distilbert.transformer.layer.{i}.", "encoder.blocks.{i}."
+LAYER, BLOCK = "distilbert.transformer.layer.{i}.", "encoder.blocks.{i}."
 ROWS = (
-    *(row for row in encoders.bert_tables("distilbert.") if "token_type" not in row.theirs),
-    *pair(THEIRS + "attention.q_lin", OURS + "mixer.q"),
-    *pair(THEIRS + "attention.k_lin", OURS + "mixer.k"),
-    *pair(THEIRS + "attention.v_lin", OURS + "mixer.v"),
-    *pair(THEIRS + "attention.out_lin", OURS + "mixer.o"),
-    *pair(THEIRS + "sa_layer_norm", OURS + "mixer_residual.outside"),
-    *pair(THEIRS + "ffn.lin1", OURS + "ffn.up"),
-    *pair(THEIRS + "ffn.lin2", OURS + "ffn.down"),
-    *pair(THEIRS + "output_layer_norm", OURS + "ffn_residual.outside"),
+    *(row for row in encoders.bert_tables("distilbert.") if "token_type" not in row.published),
+    *pair(LAYER + "attention.q_lin", BLOCK + "mixer.q"),
+    *pair(LAYER + "attention.k_lin", BLOCK + "mixer.k"),
+    *pair(LAYER + "attention.v_lin", BLOCK + "mixer.v"),
+    *pair(LAYER + "attention.out_lin", BLOCK + "mixer.o"),
+    *pair(LAYER + "sa_layer_norm", BLOCK + "mixer_residual.outside"),
+    *pair(LAYER + "ffn.lin1", BLOCK + "ffn.up"),
+    *pair(LAYER + "ffn.lin2", BLOCK + "ffn.down"),
+    *pair(LAYER + "output_layer_norm", BLOCK + "ffn_residual.outside"),
 )
 
 
-def described(f: Mapping[str, Any]) -> dict[str, Any]:
+def config_data(f: Mapping[str, Any]) -> dict[str, Any]:
     """The fields, as the data of a heddle config without a head."""
     norm = {"kind": "layer", "eps": EPS}
     block = {
         "mixer": {"kind": "attention", "heads": f["n_heads"], "dropout": f["attention_dropout"]},
-        "ffn": {"kind": "mlp", "hidden": f["hidden_dim"], "activation": our_activation(f["activation"], "activation")},
+        "ffn": {
+            "kind": "mlp",
+            "hidden": f["hidden_dim"],
+            "activation": heddle_activation(f["activation"], "activation"),
+        },
         "norm": norm,
         "placement": "post",
         "dropout": f["dropout"],
@@ -55,7 +59,7 @@ def described(f: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def written(config: TransformerConfig) -> dict[str, Any]:
+def published_fields(config: TransformerConfig) -> dict[str, Any]:
     """The fields of the nearest DistilBERT."""
     block = one_block(config, "encoder")
     return {
@@ -67,7 +71,7 @@ def written(config: TransformerConfig) -> dict[str, Any]:
         "hidden_dim": block.ffn.width(config.dim),
         "dropout": block.dropout,
         "attention_dropout": block.mixer.dropout,
-        "activation": their_activation(block.ffn.activation),
+        "activation": published_activation(block.ffn.activation),
         "initializer_range": config.initial.std,
     }
 
@@ -78,8 +82,8 @@ ENCODER = Encoder(
     prefix="distilbert.",
     layers="transformer.layer.{i}.",
     defaults=DEFAULTS,
-    described=described,
-    written=written,
+    config_data=config_data,
+    published_fields=published_fields,
     rows=ROWS,
     options=bert.OPTIONS,
     idle=IDLE,
@@ -90,7 +94,7 @@ ENCODER = Encoder(
 DISTILBERTS = (
     ENCODER.family(
         "ForMaskedLM",
-        lambda f: masked_head(our_activation(f["activation"], "activation"), EPS, f["tie_word_embeddings"]),
+        lambda f: masked_head(heddle_activation(f["activation"], "activation"), EPS, f["tie_word_embeddings"]),
         (
             TensorRow("vocab_projector.bias", ("head.bias",), Vocabulary()),
             *pair("vocab_transform", "head.dense"),

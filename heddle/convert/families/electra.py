@@ -1,5 +1,5 @@
-"""ELECTRA (Clark et al. 2020) in Hugging Face's format: a BERT whose token vectors may be narrower than the model, and which
-learned to find replaced tokens."""
+"""ELECTRA (Clark et al. 2020) in Hugging Face's format: a BERT trained to detect replaced tokens, whose token vectors may be
+narrower than the model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,15 +20,15 @@ ROWS = (
 )
 
 
-def _described(f: Mapping[str, Any]) -> dict[str, Any]:
-    data = bert.described(f)
+def _config_data(f: Mapping[str, Any]) -> dict[str, Any]:
+    data = bert.config_data(f)
     width = f["embedding_size"]
     data["encoder"]["entry"]["token_dim"] = None if width == f["hidden_size"] else width
     return data
 
 
-def _written(config: TransformerConfig) -> dict[str, Any]:
-    return {**bert.written(config), "embedding_size": config.stacks()["encoder"].entry.tokens_dim(config.dim)}
+def _published_fields(config: TransformerConfig) -> dict[str, Any]:
+    return {**bert.published_fields(config), "embedding_size": config.stacks()["encoder"].entry.tokens_dim(config.dim)}
 
 
 ENCODER = Encoder(
@@ -37,8 +37,8 @@ ENCODER = Encoder(
     prefix="electra.",
     layers="encoder.layer.{i}.",
     defaults=DEFAULTS,
-    described=_described,
-    written=_written,
+    config_data=_config_data,
+    published_fields=_published_fields,
     rows=ROWS,
     options=bert.OPTIONS,
     fixed=bert.FIXED,
@@ -74,6 +74,6 @@ ELECTRAS = (
         encoders.TAGS,
         encoders.USUAL_TAGS,
     ),
-    # What most published files hold: the encoder, and its head for replaced tokens, which nobody asks for afterwards.
+    # Most published files contain the encoder, and its head for replaced tokens, which only pretraining uses.
     ENCODER.family("Model", encoders.no_head, (), encoders.BARE, also=("ElectraForPreTraining",), unread=DISCRIMINATOR),
 )

@@ -1,4 +1,4 @@
-"""Encoders in BERT's style in Hugging Face's format: one body, and a class for each head on it."""
+"""Encoders like BERT in Hugging Face's format: one body, and a class for each head."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from heddle.convert.mapping import Names, TensorRow, Vocabulary, pair
 from heddle.errors import HeddleError
 
 LABELS: dict[str, Any] = {"id2label": None, "num_labels": None, "problem_type": None, "threshold": None}
-# What the scores of a classifier of texts may mean.
+# The meanings of the scores of a text classifier.
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
 OLDER = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 
@@ -24,20 +24,20 @@ class Encoder:
 
     Attributes:
         name: its `model_type`.
-        classes: how the names of its Hugging Face classes begin.
-        prefix: how the names of its tensors begin in classes with a head.
+        classes: the start of the names of its Hugging Face classes.
+        prefix: the start of the names of its tensors in classes with a head.
         layers: the start of the names in layer `{i}`, after the prefix.
-        defaults: the fields of its config.json, with their values where they are left out.
-        described: the fields, as the data of a heddle config without a head.
-        written: the fields of a heddle config.
+        defaults: the fields of its config.json, with their default values.
+        config_data: converts the fields to the data of a heddle config without a head.
+        published_fields: converts a heddle config to the fields.
         rows: the table of its tensors.
         options: the kinds of layers in it.
         fixed: fields with the only value that heddle supports.
-        idle: fields without effect on what it computes.
-        ids: the special ids that its classes default to.
+        idle: fields that do not change what it computes.
+        ids: the default special ids of its classes.
         rate: the field of the classifiers' dropout, if there is one.
-        copies: for each tensor that a file may store twice, the ones that it may equal.
-        instead: a tensor that older files leave out, and the one that it then equals.
+        copies: for each tensor that a file may store twice, the tensors that it may equal.
+        instead: a tensor that older files leave out, and the one that it equals then.
     """
 
     name: str
@@ -45,8 +45,8 @@ class Encoder:
     prefix: str
     layers: str
     defaults: Mapping[str, Any]
-    described: Callable[[Fields], dict[str, Any]]
-    written: Callable[[TransformerConfig], dict[str, Any]]
+    config_data: Callable[[Fields], dict[str, Any]]
+    published_fields: Callable[[TransformerConfig], dict[str, Any]]
     rows: tuple[TensorRow, ...]
     options: FamilyOptions
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -61,40 +61,40 @@ class Encoder:
         ending: str,
         head: Callable[[Fields], dict[str, Any]],
         rows: tuple[TensorRow, ...],
-        usual: Any,
+        default_head: Any,
         also: tuple[str, ...] = (),
         unread: tuple[str, ...] = (),
     ) -> Family:
         """Its class with a head.
 
         Args:
-            ending: how the name of the class ends.
-            head: the fields, as the data of the head.
+            ending: the end of the class name.
+            head: converts the fields to the data of the head.
             rows: the table of the head's tensors.
-            usual: a head of this kind.
-            also: other classes whose files hold these weights, and more.
-            unread: tensors that files may hold for other heads.
+            default_head: a head of this kind.
+            also: other classes whose files contain these weights and others.
+            unread: tensors of other heads that files may contain.
         """
         architecture = self.classes + ending
         prefix = "" if ending == "Model" else self.prefix
         body = (
             self.rows
             if prefix
-            else tuple(replace(row, theirs=row.theirs.removeprefix(self.prefix)) for row in self.rows)
+            else tuple(replace(row, published=row.published.removeprefix(self.prefix)) for row in self.rows)
         )
-        labelled = isinstance(usual, ClassifierHeadConfig)
+        labelled = isinstance(default_head, ClassifierHeadConfig)
         defaults = {**self.defaults, **(LABELS if labelled else {})}
 
-        def to_config(found: Fields) -> TransformerConfig:
-            f = read_fields(found, architecture, defaults, self.fixed, also, self.idle)
-            data = {**self.described(f), "head": head(f)}
+        def to_config(published: Fields) -> TransformerConfig:
+            f = read_fields(published, architecture, defaults, self.fixed, also, self.idle)
+            data = {**self.config_data(f), "head": head(f)}
             return TransformerConfig.of(data, where=f"the config.json of {architecture} in heddle's terms")
 
         def from_config(config: TransformerConfig) -> dict[str, Any]:
             fixed = {
                 name: value for name, value in self.fixed.items() if value is not None
             }  # which other readers ask for
-            return {**fixed, **self.written(config), **_written_head(config.head, self.rate)}
+            return {**fixed, **self.published_fields(config), **_head_fields(config.head, self.rate)}
 
         return Family(
             name=self.name,
@@ -111,18 +111,18 @@ class Encoder:
                 instead=self.instead,
             ),
             layers={"encoder": prefix + self.layers},
-            options=replace(self.options, head=usual),
+            options=replace(self.options, head=default_head),
             also=also,
             ids=self.ids,
             of_head=() if self.rate is None else (self.rate,),
         )
 
     def pooler(self) -> tuple[str, ...]:
-        """The names of a pooler below a head that does not read it, as many files have."""
+        """The names of a pooler, which many files contain although their head does not read it."""
         return tuple(f"{self.prefix}pooler.dense.{part}" for part in ("weight", "bias"))
 
 
-def _written_head(head: Any, rate: str | None) -> dict[str, Any]:
+def _head_fields(head: Any, rate: str | None) -> dict[str, Any]:
     if not isinstance(head, ClassifierHeadConfig):
         return {"tie_word_embeddings": getattr(head, "tied", True)}
     names = head.names or placeholders(head.classes)
@@ -139,13 +139,13 @@ def masked_head(activation: str, eps: float, tied: bool) -> dict[str, Any]:
     return {"kind": "language", "tied": tied, "bias": True, "transform": True, "activation": activation, "eps": eps}
 
 
-def classifier(f: Fields, rate: Any, **how: Any) -> dict[str, Any]:
+def classifier(f: Fields, rate: Any, **options: Any) -> dict[str, Any]:
     """The data of a classifier, from fields that include `LABELS`.
 
     Args:
         f: the fields.
         rate: its dropout.
-        how: its pooling, its dense layer and the activation of that.
+        options: its pooling, its dense layer and activation.
 
     Raises:
         HeddleError: `id2label` is not a table that numbers its classes from 0.
@@ -154,26 +154,26 @@ def classifier(f: Fields, rate: Any, **how: Any) -> dict[str, Any]:
     if not isinstance(labels or {}, Mapping):
         raise HeddleError(f"id2label = {labels!r} in config.json: must be a table")
     classes = len(labels) if labels else 2 if count is None else count
-    made = {"kind": "classifier", "classes": classes, "names": class_names(labels), "dropout": rate, **how}
-    return made if how.get("pooling") == "none" else made | answer(f, classes)
+    head = {"kind": "classifier", "classes": classes, "names": class_names(labels), "dropout": rate, **options}
+    return head if options.get("pooling") == "none" else head | answer(f, classes)
 
 
-def answer(found: Mapping[str, Any], count: Any) -> dict[str, Any]:
-    """What the scores of a published classifier of texts mean, by `problem_type`, as fields of a head.
+def answer(published: Mapping[str, Any], count: Any) -> dict[str, Any]:
+    """The meaning of a published text classifier's scores, given by `problem_type`, as fields of a head.
 
     Args:
-        found: its config.json.
-        count: how many scores there are.
+        published: its config.json.
+        count: the number of scores.
 
     Raises:
-        HeddleError: they mean what no head of heddle's does.
+        HeddleError: heddle does not support this meaning.
     """
-    kind, threshold = found.get("problem_type"), found.get("threshold")
+    kind, threshold = published.get("problem_type"), published.get("threshold")
     if kind is not None and (not isinstance(kind, str) or kind not in PROBLEMS):
-        raise HeddleError(f"problem_type = {kind!r} in config.json: heddle knows {', '.join(PROBLEMS)}")
+        raise HeddleError(f"problem_type = {kind!r} in config.json: heddle supports {', '.join(PROBLEMS)}")
     if kind == "regression" and count != 1:
         raise HeddleError(
-            f"problem_type = 'regression' in config.json with {count} numbers for each text: heddle has only one"
+            f"problem_type = 'regression' in config.json with {count} numbers for each text: heddle supports only one"
         )
     if kind == "single_label_classification" and count == 1:
         raise HeddleError(
@@ -184,7 +184,7 @@ def answer(found: Mapping[str, Any], count: Any) -> dict[str, Any]:
 
 
 def class_names(labels: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The names of classes in an `id2label`, in the order of their numbers; empty if they are the placeholders LABEL_0, ….
+    """The names of classes in an `id2label`, ordered by number; empty if they are the placeholders LABEL_0, ….
 
     Raises:
         HeddleError: the numbers are not 0, 1, ….
@@ -200,7 +200,7 @@ def class_names(labels: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def problem(head: ClassifierHeadConfig) -> dict[str, Any]:
-    """What the scores mean, as fields of config.json. `threshold` is heddle's own, as transformers has none."""
+    """The meaning of the scores as fields of config.json. `threshold` is heddle's own field."""
     if head.pooling == "none":
         return {}
     kind = (
@@ -214,7 +214,7 @@ def problem(head: ClassifierHeadConfig) -> dict[str, Any]:
 
 
 def placeholders(count: int) -> tuple[str, ...]:
-    """What Hugging Face transformers calls classes without names."""
+    """The names that Hugging Face transformers gives classes without names."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
@@ -229,7 +229,7 @@ def no_head(f: Fields) -> dict[str, Any]:
 
 
 def has_own_table(config: TransformerConfig) -> bool:
-    """Whether the head has a table of its own."""
+    """Whether the head is untied."""
     return not getattr(config.head, "tied", True)
 
 
@@ -239,7 +239,7 @@ USUAL_TAGS = ClassifierHeadConfig(classes=2, pooling="none")
 USUAL_POOLED = EmbeddingHeadConfig(pooling="first", dense=(DenseConfig(),))
 BARE = NoHeadConfig()
 
-# The heads of RoBERTa, which later families took over.
+# The heads of RoBERTa, which later families share.
 ROBERTA_MASKED = (
     TensorRow("lm_head.bias", ("head.bias",), Vocabulary()),
     TensorRow("lm_head.decoder.bias", ("head.bias",), Vocabulary(), when=has_own_table),
@@ -254,25 +254,25 @@ POOLER = pair("pooler.dense", "head.dense.0.linear")
 
 def bert_layers(prefix: str) -> tuple[TensorRow, ...]:
     """The rows of BERT's layers, whose names RoBERTa and ELECTRA share."""
-    theirs, ours = prefix + "encoder.layer.{i}.", "encoder.blocks.{i}."
+    published, heddle = prefix + "encoder.layer.{i}.", "encoder.blocks.{i}."
     return (
-        *pair(theirs + "attention.self.query", ours + "mixer.q"),
-        *pair(theirs + "attention.self.key", ours + "mixer.k"),
-        *pair(theirs + "attention.self.value", ours + "mixer.v"),
-        *pair(theirs + "attention.output.dense", ours + "mixer.o"),
-        *pair(theirs + "attention.output.LayerNorm", ours + "mixer_residual.outside"),
-        *pair(theirs + "intermediate.dense", ours + "ffn.up"),
-        *pair(theirs + "output.dense", ours + "ffn.down"),
-        *pair(theirs + "output.LayerNorm", ours + "ffn_residual.outside"),
+        *pair(published + "attention.self.query", heddle + "mixer.q"),
+        *pair(published + "attention.self.key", heddle + "mixer.k"),
+        *pair(published + "attention.self.value", heddle + "mixer.v"),
+        *pair(published + "attention.output.dense", heddle + "mixer.o"),
+        *pair(published + "attention.output.LayerNorm", heddle + "mixer_residual.outside"),
+        *pair(published + "intermediate.dense", heddle + "ffn.up"),
+        *pair(published + "output.dense", heddle + "ffn.down"),
+        *pair(published + "output.LayerNorm", heddle + "ffn_residual.outside"),
     )
 
 
 def bert_tables(prefix: str) -> tuple[TensorRow, ...]:
     """The rows of BERT's tables and their norm."""
-    theirs = prefix + "embeddings."
+    published = prefix + "embeddings."
     return (
-        TensorRow(theirs + "word_embeddings.weight", ("embedding.weight",), Vocabulary()),
-        TensorRow(theirs + "position_embeddings.weight", ("encoder.entry.positions.weight",)),
-        TensorRow(theirs + "token_type_embeddings.weight", ("encoder.entry.types.weight",)),
-        *pair(theirs + "LayerNorm", "encoder.entry.norm"),
+        TensorRow(published + "word_embeddings.weight", ("embedding.weight",), Vocabulary()),
+        TensorRow(published + "position_embeddings.weight", ("encoder.entry.positions.weight",)),
+        TensorRow(published + "token_type_embeddings.weight", ("encoder.entry.types.weight",)),
+        *pair(published + "LayerNorm", "encoder.entry.norm"),
     )

@@ -1,5 +1,5 @@
-"""Falcon (Almazrouei et al. 2023) in Hugging Face's format: parallel branches after one norm or two, few key heads; or serial
-ones with slopes for distances (falcon-rw)."""
+"""Falcon (Almazrouei et al. 2023) in Hugging Face's format: parallel branches with one or two norms and few key heads, or serial
+branches with ALiBi (falcon-rw)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from heddle.convert.families import rotary
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
     own_code,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Grouped, Names, TensorRow, Vocabulary, fused, pair
 from heddle.errors import HeddleError
@@ -30,13 +30,13 @@ DEFAULTS: dict[str, Any] = {
     **rotary.DEFAULTS,
 }  # fmt: skip
 FIXED = {**rotary.FIXED, "apply_residual_connection_post_layernorm": False}
-# Hugging Face transformers rounds each slope, and each slope · position, to bf16: far from the first token, the scores of two
-# keys depend on where both are, not on their distance. heddle rounds neither. These heads have slopes that bf16 holds, and these
-# are the positions that it can count.
+# Hugging Face transformers rounds each slope, and each slope · position, to bf16. Far from the first token, scores then depend on
+# absolute positions. heddle rounds neither. With these numbers of heads, bf16 represents the slopes exactly, and up to this context
+# the positions.
 EXACT_HEADS, EXACT_CONTEXT = (1, 2, 4, 8), 257
 OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(), AlibiConfig()))
 
-THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
+LAYER, BLOCK = "transformer.h.{i}.", "decoder.blocks.{i}."
 
 
 def _two(config: TransformerConfig) -> bool:
@@ -49,14 +49,14 @@ def _one(config: TransformerConfig) -> bool:
 
 TABLE = (
     TensorRow("transformer.word_embeddings.weight", ("embedding.weight",), Vocabulary()),
-    *pair(THEIRS + "input_layernorm", OURS + "mixer_residual.before", when=_one),
-    *pair(THEIRS + "post_attention_layernorm", OURS + "ffn_residual.before", when=_one),
-    *pair(THEIRS + "ln_attn", OURS + "mixer_residual.before", when=_two),
-    *pair(THEIRS + "ln_mlp", OURS + "ffn_residual.before", when=_two),
-    *fused(THEIRS + "self_attention.query_key_value", OURS + "mixer", Grouped(), Grouped()),
-    *pair(THEIRS + "self_attention.dense", OURS + "mixer.o"),
-    *pair(THEIRS + "mlp.dense_h_to_4h", OURS + "ffn.up"),
-    *pair(THEIRS + "mlp.dense_4h_to_h", OURS + "ffn.down"),
+    *pair(LAYER + "input_layernorm", BLOCK + "mixer_residual.before", when=_one),
+    *pair(LAYER + "post_attention_layernorm", BLOCK + "ffn_residual.before", when=_one),
+    *pair(LAYER + "ln_attn", BLOCK + "mixer_residual.before", when=_two),
+    *pair(LAYER + "ln_mlp", BLOCK + "ffn_residual.before", when=_two),
+    *fused(LAYER + "self_attention.query_key_value", BLOCK + "mixer", Grouped(), Grouped()),
+    *pair(LAYER + "self_attention.dense", BLOCK + "mixer.o"),
+    *pair(LAYER + "mlp.dense_h_to_4h", BLOCK + "ffn.up"),
+    *pair(LAYER + "mlp.dense_4h_to_h", BLOCK + "ffn.down"),
     *pair("transformer.ln_f", "decoder.final_norm"),
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
@@ -76,26 +76,26 @@ def _wiring(f: Mapping[str, Any]) -> str:
 
 
 def _relative(f: Mapping[str, Any]) -> dict[str, Any]:
-    """The rotary positions, or slopes that are divided by the root of the head's width, as the scores are."""
+    """The rotary positions, or ALiBi slopes, which are divided by the root of the head's width like the scores."""
     if not f["alibi"]:
-        return rotary.our_rotary(f)
+        return rotary.heddle_rotary(f)
     width, heads = f["hidden_size"], f["num_attention_heads"]
     if not (isinstance(width, int) and isinstance(heads, int) and width >= heads > 0):
         raise HeddleError(
-            f"hidden_size = {width!r} and num_attention_heads = {heads!r} in config.json: heads of no width"
+            f"hidden_size = {width!r} and num_attention_heads = {heads!r} in config.json: the heads would have no channels"
         )
     return {"kind": "alibi", "factor": (width // heads) ** -0.5}
 
 
 def _their_relative(config: TransformerConfig) -> dict[str, Any]:
-    """The fields of rotary positions or slopes.
+    """The fields of rotary positions or ALiBi.
 
     Raises:
         HeddleError: Hugging Face transformers would round the slopes.
     """
     mixer = one_block(config).mixer
     if not isinstance(mixer.relative, AlibiConfig):
-        return {"alibi": False, **rotary.their_rotary(mixer.relative, mixer.width(config.dim))}
+        return {"alibi": False, **rotary.published_rotary(mixer.relative, mixer.width(config.dim))}
     if mixer.heads not in EXACT_HEADS or config.context > EXACT_CONTEXT:
         raise HeddleError(
             f"{ARCHITECTURE} rounds ALiBi to bf16, which is exact only for {', '.join(map(str, EXACT_HEADS))} heads and a "
@@ -104,13 +104,13 @@ def _their_relative(config: TransformerConfig) -> dict[str, Any]:
     return {"alibi": True}
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Falcon `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=own_code(found, "Falcon"))
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED, idle=own_code(published, "Falcon"))
     kv_heads = f["num_kv_heads"] if f["new_decoder_architecture"] else 1 if f["multi_query"] else None
     block = {
         "mixer": {
@@ -124,7 +124,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "ffn": {
             "kind": "mlp",
             "hidden": f["ffn_hidden_size"],
-            "activation": our_activation(f["activation"], "activation"),
+            "activation": heddle_activation(f["activation"], "activation"),
             "bias": f["bias"],
         },
         "norm": {"kind": "layer", "eps": f["layer_norm_epsilon"]},
@@ -164,7 +164,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "bias": bool(mixer.biased()),
         "max_position_embeddings": config.context,
         "ffn_hidden_size": block.ffn.width(config.dim),
-        "activation": their_activation(block.ffn.activation),
+        "activation": published_activation(block.ffn.activation),
         "tie_word_embeddings": getattr(config.head, "tied", True),
         **_their_relative(config),
     }
@@ -178,11 +178,11 @@ FALCON = Family(
     table=TABLE,
     names=Names(
         prefix="transformer.",
-        ignorable=(THEIRS + "self_attention.rotary_emb.inv_freq",),
+        ignorable=(LAYER + "self_attention.rotary_emb.inv_freq",),
         copies={"lm_head.weight": ("transformer.word_embeddings.weight",)},
     ),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=OPTIONS,
     ids={"bos_token_id": 11, "eos_token_id": 11},
-    attention="sdpa",  # its eager attention adds the slopes twice
+    attention="sdpa",  # its eager attention adds ALiBi twice
 )

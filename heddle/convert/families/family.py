@@ -1,4 +1,4 @@
-"""A published family, and how its config.json is read: heddle understands or refuses each field."""
+"""A published family, and the strict reading of its config.json: a field is understood or refused."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from heddle.convert.mapping import Names, TensorRow
 from heddle.errors import HeddleError
 from heddle.weights.start import is_head
 
-# Hugging Face's names of activations and heddle's. For each of heddle's, the first one is written.
+# Hugging Face's names of activations and heddle's. Export writes the first name of each heddle activation.
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh", "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "relu2": "relu_squared",
@@ -25,7 +25,7 @@ ACTIVATIONS = {
     "mish": "mish", "sigmoid": "sigmoid", "tanh": "tanh", "linear": "linear",
 }  # fmt: skip
 
-# Fields without effect on what the model computes: bookkeeping, outputs to return, defaults for generation.
+# Fields that do not change what the model computes: bookkeeping, outputs to return, defaults for generation.
 HARMLESS = {
     "model_type", "architectures", "transformers_version", "_name_or_path", "_commit_hash", "dtype", "torch_dtype",
     "use_cache", "use_bfloat16", "torchscript", "tf_legacy_loss", "return_dict", "output_hidden_states",
@@ -41,13 +41,13 @@ HARMLESS = {
     "summary_first_dropout", "classifier_dropout", "output_router_logits", "router_aux_loss_coef",
 }  # fmt: skip
 
-# Fields that matter only in training and that heddle does not have: import reports that it leaves them out.
+# Fields that matter only in training and that heddle does not support. Import notes that they are left out.
 TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop", "layerdrop")
 
-# Fields that change the function, with the only value that heddle supports.
+# Fields that change what the model computes, with the only value that heddle supports.
 FIXED: dict[str, Any] = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 
-# What names of classes end with: their head.
+# The ends of class names, which stand for their heads.
 HEADED = re.compile(r"(LMHeadModel|For[A-Z]\w+|MTModel|Model)$")
 
 # Settings that matter only in training; an export without them computes the same.
@@ -57,18 +57,18 @@ Tensors = Mapping[str, Tensor]
 
 
 def one_block(config: TransformerConfig, stack: str = "decoder") -> Any:
-    """The first block of a stack, for a family whose layers are all equal."""
+    """The first block of a stack, for families whose layers are all equal."""
     return config.stacks()[stack].blocks[0]
 
 
-def as_it_is(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
+def unchanged(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
     """The identity."""
     return config, tensors
 
 
 @dataclass(frozen=True)
 class FamilyOptions:
-    """The kinds of layers that a family's `from_config` can read, the usual one first."""
+    """The kinds of layers that a family's `from_config` can read, with the default first."""
 
     norm: LayerNormConfig | RMSNormConfig
     ffns: tuple[Any, ...]
@@ -85,24 +85,24 @@ class Family:
     Attributes:
         name: its `model_type`.
         architecture: the Hugging Face class for this family with this head.
-        to_config: converts its config.json to a heddle config; raises for what heddle cannot express.
-        from_config: the family's nearest config.json; `reasons` tells whether it is exact.
+        to_config: converts its config.json to a heddle config; raises for settings that heddle cannot express.
+        from_config: the nearest config.json for a heddle config; `reasons` says whether it is exact.
         table: the two-way table of tensors.
         names: variants of names in its files.
-        also: other classes whose files hold these weights, and more.
+        also: other classes whose files contain these weights and others.
         layers: the start of the names in layer `{i}`, for each stack.
         options: the kinds of layers in it.
-        ids: the special ids that the Hugging Face class defaults to.
-        rewrite: rewrites a model exactly into this family's form, before it is written.
-        from_zero: rewrites an encoder-decoder that starts with this id exactly into one with a further id, the last, that has a
-            zero vector and no probability, and that its decoder starts with; None: the family needs none.
-        attention: the attention of the Hugging Face class that an export is checked with.
-        plainer: rewrites an imported model exactly into a plainer one.
-        bare: the class without a head, if its name has not just `Model` in place of the head.
-        headless: whether its files hold no head, since those of sentence-transformers hold it (`body`).
-        of_head: the fields of its config.json that only say how its head is trained.
-        own_head: the names of a head and of the table that a config ties it to, if a file that holds different numbers for
-            both has an untied head all the same; None: such a file is refused.
+        ids: the default special ids of the Hugging Face class.
+        rewrite: rewrites a model into an equivalent one that this family can express, before export.
+        start_from_zero: rewrites an encoder-decoder into an equivalent one whose decoder starts with a new last id, which has a
+            zero vector and is never predicted, instead of this id. None: the family does not need this.
+        attention: the attention implementation of the Hugging Face class for the check of an export.
+        simplify: rewrites an imported model into an equivalent simpler one.
+        bare: the class without a head, if its name does not end in `Model`.
+        headless: whether its files contain no head, since sentence-transformers stores it (`body`).
+        of_head: the fields of its config.json that only matter for training its head.
+        own_head: the names of a head and of its table, if files with different values for both have an untied head even where the
+            config ties them. None: such a file is refused.
     """
 
     name: str
@@ -116,36 +116,36 @@ class Family:
     also: tuple[str, ...] = ()
     ids: Mapping[str, int] = field(default_factory=dict)
     attention: str = "eager"  # it supports every family's options, such as caps
-    rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
-    plainer: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = as_it_is
-    from_zero: Callable[[TransformerConfig, Tensors, int], tuple[TransformerConfig, Tensors]] | None = None
+    rewrite: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = unchanged
+    simplify: Callable[[TransformerConfig, Tensors], tuple[TransformerConfig, Tensors]] = unchanged
+    start_from_zero: Callable[[TransformerConfig, Tensors, int], tuple[TransformerConfig, Tensors]] | None = None
     own_head: tuple[str, str] | None = None
     bare: str = ""
     headless: bool = False
     of_head: tuple[str, ...] = ()
 
     def body(self) -> "Family":
-        """The family without its head: the class of the bare model, which reads what is in the files of any head."""
-        heads = {row.theirs: row for row in self.table if all(map(is_head, row.ours))}
+        """The family without its head: the class of the bare model, which can read files with any head."""
+        heads = {row.published: row for row in self.table if all(map(is_head, row.heddle))}
         copies = {name: others for name, others in (self.names.copies or {}).items() if name not in heads}
         return replace(
             self,
             architecture=self.bare or HEADED.sub("Model", self.architecture),
-            table=tuple(row for row in self.table if row.theirs not in heads),
+            table=tuple(row for row in self.table if row.published not in heads),
             names=replace(self.names, ignorable=(*self.names.ignorable, *heads), copies=copies),
             own_head=None,
             headless=True,
         )
 
     def holds_head(self, config: TransformerConfig) -> bool:
-        """Whether the family's own files hold the head of such a model. If not, it embeds texts: files beside these hold it."""
+        """Whether the family can store the head of a model. If not, it is an embedding head, stored by sentence-transformers."""
         head, own = config.head, self.options.head
         if not isinstance(head, EmbeddingHeadConfig):
             return True
         return isinstance(own, EmbeddingHeadConfig) and own.computes(config.dim) == head.computes(config.dim)
 
     def with_own_head(self, config: TransformerConfig, weights: Tensors) -> TransformerConfig:
-        """The config of a file's model: with an untied head if the file decides that (`own_head`) and holds one."""
+        """The config, with an untied head if the weights contain one that differs from its table (`own_head`)."""
         names = self.own_head if getattr(config.head, "tied", False) else None
         if names is None or not all(name in weights for name in names):
             return config
@@ -153,54 +153,53 @@ class Family:
         return config if torch.equal(head, table) else untied(config)
 
     def usual_head(self, config: TransformerConfig) -> Any:
-        """The head that its class gives such a model by default.
+        """The head that its class gives a model by default.
 
         Raises:
-            HeddleError: the model is too far from this family's.
+            HeddleError: the model differs too much from this family.
         """
         with_head = nearest(config.model_copy(update={"head": self.options.head}), self.options)
         return self.to_config(without(self.from_config(with_head), *self.of_head)).head
 
-    def theirs(self, config: TransformerConfig) -> dict[str, Any]:
+    def published_config(self, config: TransformerConfig) -> dict[str, Any]:
         """The family's nearest config.json, for a config with layers of any kind."""
         return self.from_config(nearest(config, self.options))
 
     def reasons(self, config: TransformerConfig) -> tuple[list[str], list[str]]:
         """Why the family cannot express `config` (empty if it can), and the lost settings that matter only in training.
 
-        Of a model that embeds texts, this is about the part below its head.
-
-        This compares the config with its round trip: the family cannot express whatever changes.
+        The reasons are the settings that a round trip through the family's config changes. The head of an embedding model is not
+        compared, since sentence-transformers stores it.
         """
         has = set(config.stacks())
         if has != set(self.options.stacks):
             return [f"the model has {_named(has)}, but {self.architecture} has {_named(self.options.stacks)}"], []
         try:
-            found = self.apart(config)
+            changed = self.changed_settings(config)
         except HeddleError as error:
             return [str(error)], []
-        told = {path: f"{path} is {ours}, {self.architecture} has {theirs}" for path, ours, theirs in found}
-        lost = [path for path in told if TRAINING_ONLY.fullmatch(path)]
-        return [text for path, text in told.items() if path not in lost], [told[path] for path in lost]
+        lines = {path: f"{path} is {value}, {self.architecture} has {published}" for path, value, published in changed}
+        lost = [path for path in lines if TRAINING_ONLY.fullmatch(path)]
+        return [text for path, text in lines.items() if path not in lost], [lines[path] for path in lost]
 
-    def apart(self, config: TransformerConfig) -> list[tuple[str, str, str]]:
-        """(setting, ours, theirs) for each setting that the round trip of `config` changes.
+    def changed_settings(self, config: TransformerConfig) -> list[tuple[str, str, str]]:
+        """(setting, value in `config`, value in the family) for each setting that the round trip of `config` changes.
 
         Raises:
             HeddleError: it cannot be converted.
         """
         config, _ = self.rewrite(config, {})
-        back = self.to_config(self.theirs(config))
+        back = self.to_config(self.published_config(config))
         if self.own_head is not None and not getattr(config.head, "tied", True):
             back = untied(back)
-        found = differences(resolved(config), resolved(back))
-        if isinstance(config.head, EmbeddingHeadConfig):  # any is expressed beside the family's own files
-            found = [each for each in found if not each[0].startswith("head.")]
-        return found
+        changed = differences(resolved(config), resolved(back))
+        if isinstance(config.head, EmbeddingHeadConfig):  # sentence-transformers stores any embedding head
+            changed = [each for each in changed if not each[0].startswith("head.")]
+        return changed
 
 
 def untied(config: TransformerConfig) -> TransformerConfig:
-    """The config, with a head that has a table of its own."""
+    """The config with an untied head."""
     return config.override({"head.tied": False})
 
 
@@ -209,9 +208,9 @@ def _named(stacks: Any) -> str:
 
 
 def nearest(config: TransformerConfig, options: FamilyOptions) -> TransformerConfig:
-    """The config with every layer of a kind that `options` does not have replaced by the usual one.
+    """The config with every layer of an unsupported kind replaced by the default kind of `options`.
 
-    So a family can read its fields from any config; the later comparison finds what was replaced.
+    A family can then read its fields from any config. The comparison of the round trip finds the replaced layers.
     """
     changes: dict[str, Any] = {}
     for name, stack in config.stacks().items():
@@ -238,17 +237,17 @@ def _nearest_block(block: BlockConfig, options: FamilyOptions) -> BlockConfig:
 
 
 def read_fields(
-    found: Mapping[str, Any],
+    published: Mapping[str, Any],
     architecture: str,
     defaults: Mapping[str, Any],
     fixed: Mapping[str, Any],
     also: tuple[str, ...] = (),
     idle: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """The fields named in `defaults`, from a published config.json or by default.
+    """The fields in `defaults`, from a published config.json or by default.
 
-    Its weights may be those of `architecture`, of the same model without a head, or of classes named in `also`. The fields
-    named in `idle` have no effect on what this family computes.
+    Its architecture may be `architecture`, the class without a head, or one of `also`. The fields in `idle` do not change what this
+    family computes.
 
     Raises:
         HeddleError: a field is unknown, or has a value for which heddle would compute something else.
@@ -256,47 +255,53 @@ def read_fields(
     ends = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel", "Model")
     end = next((end for end in ends if architecture.endswith(end)), "")
     bases = {architecture, architecture.removesuffix(end) + "Model", *also} if end else {architecture, *also}
-    said = found.get("architectures") or []
-    if not isinstance(said, list) or any(name not in bases for name in said):
-        raise HeddleError(f"architectures = {said} in config.json: heddle reads {architecture}")
+    architectures = published.get("architectures") or []
+    if not isinstance(architectures, list) or any(name not in bases for name in architectures):
+        raise HeddleError(f"architectures = {architectures} in config.json: heddle reads {architecture}")
     only = {**FIXED, **fixed}
-    for name, value in found.items():
+    for name, value in published.items():
         if name in only and value is not None and value != only[name]:
-            raise HeddleError(f"{name} = {value!r} in config.json: heddle has only {only[name]!r}")
+            raise HeddleError(f"{name} = {value!r} in config.json: heddle supports only {only[name]!r}")
         if name not in {*defaults, *only, *HARMLESS, *TRAINING, *idle} and value not in (None, [], {}):
             raise HeddleError(f"{name} = {value!r} in config.json: heddle does not know what this field changes")
-    return {name: found.get(name, default) for name, default in defaults.items()}
+    return {name: published.get(name, default) for name, default in defaults.items()}
 
 
-def own_code(found: Mapping[str, Any], prefix: str) -> tuple[str, ...]:
-    """`auto_map`, if it names only code that Hugging Face transformers now includes: some models are older than their class there.
+def own_code(published: Mapping[str, Any], prefix: str) -> tuple[str, ...]:
+    """`auto_map` as an idle field, if it names only classes that Hugging Face transformers now includes.
+
+    Some models are older than their class in transformers, so their files name code of their own.
 
     Args:
-        found: a config.json.
-        prefix: how the names of the classes begin.
+        published: a config.json.
+        prefix: the start of the names of the classes.
     """
-    said = found.get("auto_map")
-    if not isinstance(said, Mapping):
+    classes = published.get("auto_map")
+    if not isinstance(classes, Mapping):
         return ()
-    names = [each for name, each in said.items() if name != "AutoTokenizer"]  # heddle reads tokenizer.json
+    names = [each for name, each in classes.items() if name != "AutoTokenizer"]  # heddle reads tokenizer.json
     own = all(isinstance(each, str) and each.rsplit(".", 1)[-1].startswith(prefix) for each in names)
     return ("auto_map",) if own else ()
 
 
-def left_out(found: Mapping[str, Any]) -> list[str]:
-    """The fields of a config.json without effect in heddle, one line each."""
+def left_out(published: Mapping[str, Any]) -> list[str]:
+    """Notes on the fields of a config.json that have no effect in heddle."""
     lines = [
-        f"{name} = {found[name]!r} in config.json matters only in training: left out"
+        f"{name} = {published[name]!r} in config.json matters only in training: left out"
         for name in TRAINING
-        if found.get(name)
+        if published.get(name)
     ]
-    single = "SequenceClassification" in str(found.get("architectures")) and len(found.get("id2label") or ()) == 1
-    if single and found.get("problem_type") is None:
-        said = "read as a number, as Hugging Face transformers trains it; its pipeline shows sigmoid(number)"
-        lines.append(f"one label and no problem_type in config.json: {said}")
-    if found.get("alibi"):
+    single = (
+        "SequenceClassification" in str(published.get("architectures")) and len(published.get("id2label") or ()) == 1
+    )
+    if single and published.get("problem_type") is None:
+        lines.append(
+            "one label and no problem_type in config.json: read as regression, as Hugging Face transformers trains it; "
+            "its pipeline shows sigmoid(score)"
+        )
+    if published.get("alibi"):
         lines.append("alibi: Hugging Face transformers rounds slope · position to bf16, and heddle does not")
-    if found.get("use_sliding_window") is False and layers.LOCAL in (found.get("layer_types") or ()):
+    if published.get("use_sliding_window") is False and layers.LOCAL in (published.get("layer_types") or ()):
         lines.append(
             f"layer_types in config.json names {layers.LOCAL}, but use_sliding_window is false: no layer has a window"
         )
@@ -304,24 +309,20 @@ def left_out(found: Mapping[str, Any]) -> list[str]:
 
 
 def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The fields, without those that a related family does not have."""
+    """The fields without `names`."""
     return {name: value for name, value in fields.items() if name not in names}
 
 
-def our_activation(name: Any, field: str) -> str:
+def heddle_activation(name: Any, field: str) -> str:
     """heddle's name for a Hugging Face activation."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise HeddleError(f"{field} = {name!r} in config.json: heddle knows {', '.join(ACTIVATIONS)}")
+        raise HeddleError(f"{field} = {name!r} in config.json: heddle supports {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
-def their_activation(name: str) -> str:
-    """Hugging Face's usual name for a heddle activation.
-
-    Raises:
-        HeddleError: it has none.
-    """
-    for theirs, ours in ACTIVATIONS.items():
-        if ours == name:
-            return theirs
+def published_activation(name: str) -> str:
+    """Hugging Face's name for a heddle activation."""
+    for published, activation in ACTIVATIONS.items():
+        if activation == name:
+            return published
     raise HeddleError(f"Hugging Face transformers has no activation {name!r}")

@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team 2024) in Hugging Face's format: sandwich norms stored minus 1, caps, alternating local and global layers."""
+"""Gemma 2 (Gemma Team 2024) in Hugging Face's format: sandwich norms stored minus 1, softcapping, alternating local layers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,10 @@ from heddle.convert.families import layers, llama, rotary
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Names, TensorRow
 from heddle.errors import HeddleError
@@ -27,49 +27,49 @@ DEFAULTS: dict[str, Any] = {
     "layer_types": None, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0,
     **rotary.DEFAULTS, "hidden_act": None,
 }  # fmt: skip
-# Older files' settings for the cache in generation, and a second name of sliding_window, which nothing reads.
+# A setting for the KV cache in older files, and a second name for sliding_window, which transformers does not read.
 IDLE = ("cache_implementation", "sliding_window_size")
 FIXED = {**rotary.FIXED, "use_bidirectional_attention": False}
 OPTIONS = FamilyOptions(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
-THEIRS, OURS = llama.THEIRS, llama.OURS
+LAYER, BLOCK = llama.LAYER, llama.BLOCK
 TABLE = (
-    *(row for row in llama.TABLE if "norm" not in row.theirs and not row.theirs.endswith("_proj.bias")),
-    *(row for row in llama.TABLE if ".self_attn." in row.theirs and row.theirs.endswith("_proj.bias")),
-    TensorRow(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",), shift=1.0),
-    TensorRow(THEIRS + "post_attention_layernorm.weight", (OURS + "mixer_residual.after.weight",), shift=1.0),
-    TensorRow(THEIRS + "pre_feedforward_layernorm.weight", (OURS + "ffn_residual.before.weight",), shift=1.0),
-    TensorRow(THEIRS + "post_feedforward_layernorm.weight", (OURS + "ffn_residual.after.weight",), shift=1.0),
+    *(row for row in llama.TABLE if "norm" not in row.published and not row.published.endswith("_proj.bias")),
+    *(row for row in llama.TABLE if ".self_attn." in row.published and row.published.endswith("_proj.bias")),
+    TensorRow(LAYER + "input_layernorm.weight", (BLOCK + "mixer_residual.before.weight",), shift=1.0),
+    TensorRow(LAYER + "post_attention_layernorm.weight", (BLOCK + "mixer_residual.after.weight",), shift=1.0),
+    TensorRow(LAYER + "pre_feedforward_layernorm.weight", (BLOCK + "ffn_residual.before.weight",), shift=1.0),
+    TensorRow(LAYER + "post_feedforward_layernorm.weight", (BLOCK + "ffn_residual.after.weight",), shift=1.0),
     TensorRow("model.norm.weight", ("decoder.final_norm.weight",), shift=1.0),
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Gemma 2 `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
-    data = described(f)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
+    data = config_data(f)
     stack = data["decoder"]
     every_second = layers.numbers(stack["depth"])[::2]
-    local = layers.said_local(f["layer_types"], stack["depth"], every_second)
-    layers.windowed(stack, local, f["sliding_window"])
+    local = layers.local_layers(f["layer_types"], stack["depth"], every_second)
+    layers.set_window(stack, local, f["sliding_window"])
     return TransformerConfig.of(data, where="Gemma 2's config.json in heddle's terms")
 
 
-def described(f: Mapping[str, Any]) -> dict[str, Any]:
+def config_data(f: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that Gemma 2 and Gemma 3 share, as the data of a heddle config."""
     activation = f["hidden_activation"] or DEFAULTS["hidden_activation"]
-    data = llama.described({**f, "hidden_act": activation, "mlp_bias": False})
+    data = llama.config_data({**f, "hidden_act": activation, "mlp_bias": False})
     scalar = f["query_pre_attn_scalar"]
     if not isinstance(scalar, int | float) or scalar <= 0:
         raise HeddleError(f"query_pre_attn_scalar = {scalar!r} in config.json: must be a number above 0")
     stack = data["decoder"]
     block = stack["block"]
     block["mixer"] |= {"scale": float(scalar) ** -0.5, "cap": f["attn_logit_softcapping"]}
-    block["ffn"]["activation"] = our_activation(activation, "hidden_activation")
+    block["ffn"]["activation"] = heddle_activation(activation, "hidden_activation")
     block["placement"] = "sandwich"
     stack |= {"final_norm": True, "entry": {"scale": True}}
     data["head"]["cap"] = f["final_logit_softcapping"]
@@ -81,7 +81,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     block, stack, head = one_block(config), config.stacks()["decoder"], config.head
     mixer, width = block.mixer, block.mixer.width(config.dim)
     scale = {"head_dim": width**-0.5, "dim": config.dim**-0.5}.get(mixer.scale, mixer.scale)
-    window, types = layers.written_windows(stack)
+    window, types = layers.windows_and_types(stack)
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
@@ -90,7 +90,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "num_attention_heads": mixer.heads,
         "num_key_value_heads": mixer.key_heads(),
         "head_dim": width,
-        "hidden_activation": their_activation(block.ffn.activation),
+        "hidden_activation": published_activation(block.ffn.activation),
         "max_position_embeddings": config.context,
         "initializer_range": config.initial.std,
         "rms_norm_eps": block.norm.eps,
@@ -103,7 +103,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "layer_types": types,
         "final_logit_softcapping": getattr(head, "cap", None),
         "attn_logit_softcapping": mixer.cap,
-        **rotary.their_rotary(mixer.relative, width),
+        **rotary.published_rotary(mixer.relative, width),
     }
 
 
@@ -114,7 +114,7 @@ GEMMA2 = Family(
     from_config=from_config,
     table=TABLE,
     names=Names(prefix="model.", copies={"lm_head.weight": ("model.embed_tokens.weight",)}),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=OPTIONS,
     ids={"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0},
 )

@@ -10,10 +10,10 @@ from heddle.convert.families import layers
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Fused, Names, TensorRow, Transposed, Vocabulary, fused, pair
 
@@ -26,37 +26,37 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
-THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
+LAYER, BLOCK = "transformer.h.{i}.", "decoder.blocks.{i}."
 TABLE = (
     TensorRow("transformer.wte.weight", ("embedding.weight",), Vocabulary()),
     TensorRow("transformer.wpe.weight", ("decoder.entry.positions.weight",)),
-    *pair(THEIRS + "ln_1", OURS + "mixer_residual.before"),
-    *fused(THEIRS + "attn.c_attn", OURS + "mixer", Fused(1, 3, each=Transposed()), Fused(0, 3)),
-    TensorRow(THEIRS + "attn.c_proj.weight", (OURS + "mixer.o.weight",), Transposed()),
-    TensorRow(THEIRS + "attn.c_proj.bias", (OURS + "mixer.o.bias",)),
-    *pair(THEIRS + "ln_2", OURS + "ffn_residual.before"),
-    TensorRow(THEIRS + "mlp.c_fc.weight", (OURS + "ffn.up.weight",), Transposed()),
-    TensorRow(THEIRS + "mlp.c_fc.bias", (OURS + "ffn.up.bias",)),
-    TensorRow(THEIRS + "mlp.c_proj.weight", (OURS + "ffn.down.weight",), Transposed()),
-    TensorRow(THEIRS + "mlp.c_proj.bias", (OURS + "ffn.down.bias",)),
+    *pair(LAYER + "ln_1", BLOCK + "mixer_residual.before"),
+    *fused(LAYER + "attn.c_attn", BLOCK + "mixer", Fused(1, 3, each=Transposed()), Fused(0, 3)),
+    TensorRow(LAYER + "attn.c_proj.weight", (BLOCK + "mixer.o.weight",), Transposed()),
+    TensorRow(LAYER + "attn.c_proj.bias", (BLOCK + "mixer.o.bias",)),
+    *pair(LAYER + "ln_2", BLOCK + "ffn_residual.before"),
+    TensorRow(LAYER + "mlp.c_fc.weight", (BLOCK + "ffn.up.weight",), Transposed()),
+    TensorRow(LAYER + "mlp.c_fc.bias", (BLOCK + "ffn.up.bias",)),
+    TensorRow(LAYER + "mlp.c_proj.weight", (BLOCK + "ffn.down.weight",), Transposed()),
+    TensorRow(LAYER + "mlp.c_proj.bias", (BLOCK + "ffn.down.bias",)),
     *pair("transformer.ln_f", "decoder.final_norm"),
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A GPT-2 `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, {})
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, {})
     block = {
         "mixer": {"kind": "attention", "heads": f["n_head"], "dropout": f["attn_pdrop"]},
         "ffn": {
             "kind": "mlp",
             "hidden": f["n_inner"],
-            "activation": our_activation(f["activation_function"], "activation_function"),
+            "activation": heddle_activation(f["activation_function"], "activation_function"),
         },
         "norm": {"kind": "layer", "eps": f["layer_norm_epsilon"]},
         "dropout": f["resid_pdrop"],
@@ -84,16 +84,16 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 
 
 def _factors(f: Mapping[str, Any]) -> list[float]:
-    """The factor on the scores of each layer; empty if it is the usual 1/√d in all of them."""
-    whole, by_layer, dim, heads = (
+    """The factor on the scores of each layer; empty if it is the default 1/√d in all layers."""
+    scaled, by_layer, dim, heads = (
         f[name] for name in ("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "n_embd", "n_head")
     )
     possible = all(
         isinstance(size, int) and size > 0 for size in (dim, heads)
     )  # other values raise an error where they are read
-    if (whole and not by_layer) or not possible:
+    if (scaled and not by_layer) or not possible:
         return []
-    factor = (dim // heads or 1) ** -0.5 if whole else 1.0
+    factor = (dim // heads or 1) ** -0.5 if scaled else 1.0
     return [factor / (i + 1 if by_layer else 1) for i in layers.numbers(f["n_layer"])]
 
 
@@ -104,10 +104,10 @@ def _is_by_layer(config: TransformerConfig) -> bool:
 
 
 def _scale(mixer: Any, dim: int) -> float:
-    said = getattr(mixer, "scale", 1.0)
-    if isinstance(said, str):
-        return float((mixer.width(dim) if said == "head_dim" else dim) ** -0.5)
-    return float(said)
+    scale = getattr(mixer, "scale", 1.0)
+    if isinstance(scale, str):
+        return float((mixer.width(dim) if scale == "head_dim" else dim) ** -0.5)
+    return float(scale)
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
@@ -121,14 +121,14 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "n_layer": config.stacks()["decoder"].depth,
         "n_head": block.mixer.heads,
         "n_inner": block.ffn.width(config.dim),
-        "activation_function": their_activation(block.ffn.activation),
+        "activation_function": published_activation(block.ffn.activation),
         "resid_pdrop": block.dropout,
         "embd_pdrop": entry.dropout,
         "attn_pdrop": block.mixer.dropout,
         "layer_norm_epsilon": block.norm.eps,
         "initializer_range": config.initial.std,
         "tie_word_embeddings": head.tied,
-        # For any other scale, the later comparison reports that the family does not have it.
+        # The comparison of the round trip reports any other scale.
         "scale_attn_weights": _scale(block.mixer, config.dim) != 1.0 or block.mixer.width(config.dim) == 1,
         "scale_attn_by_inverse_layer_idx": _is_by_layer(config),
     }
@@ -142,11 +142,11 @@ GPT2 = Family(
     table=TABLE,
     names=Names(
         prefix="transformer.",
-        # Older files keep the causal mask and its filler.
-        ignorable=(THEIRS + "attn.bias", THEIRS + "attn.masked_bias"),
+        # Older files contain the causal mask and its fill value.
+        ignorable=(LAYER + "attn.bias", LAYER + "attn.masked_bias"),
         copies={"lm_head.weight": ("transformer.wte.weight",)},
     ),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=OPTIONS,
     ids={"bos_token_id": 50256, "eos_token_id": 50256},
 )

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022; Pythia) in Hugging Face's format: parallel branches, partly rotated heads, q, k and v as one."""
+"""GPT-NeoX (Black et al. 2022; Pythia) in Hugging Face's format: parallel branches, partial rotary positions, fused q, k and v."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,10 @@ from heddle.convert.families import rotary
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Grouped, Names, TensorRow, Vocabulary, fused, pair
 
@@ -28,34 +28,34 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),), relatives=(RotaryConfig(),))
 
-THEIRS, OURS = "gpt_neox.layers.{i}.", "decoder.blocks.{i}."
+LAYER, BLOCK = "gpt_neox.layers.{i}.", "decoder.blocks.{i}."
 TABLE = (
     TensorRow("gpt_neox.embed_in.weight", ("embedding.weight",), Vocabulary()),
-    *pair(THEIRS + "input_layernorm", OURS + "mixer_residual.before"),
-    *pair(THEIRS + "post_attention_layernorm", OURS + "ffn_residual.before"),
-    *fused(THEIRS + "attention.query_key_value", OURS + "mixer", Grouped(), Grouped()),
-    *pair(THEIRS + "attention.dense", OURS + "mixer.o"),
-    *pair(THEIRS + "mlp.dense_h_to_4h", OURS + "ffn.up"),
-    *pair(THEIRS + "mlp.dense_4h_to_h", OURS + "ffn.down"),
+    *pair(LAYER + "input_layernorm", BLOCK + "mixer_residual.before"),
+    *pair(LAYER + "post_attention_layernorm", BLOCK + "ffn_residual.before"),
+    *fused(LAYER + "attention.query_key_value", BLOCK + "mixer", Grouped(), Grouped()),
+    *pair(LAYER + "attention.dense", BLOCK + "mixer.o"),
+    *pair(LAYER + "mlp.dense_h_to_4h", BLOCK + "ffn.up"),
+    *pair(LAYER + "mlp.dense_4h_to_h", BLOCK + "ffn.down"),
     *pair("gpt_neox.final_layer_norm", "decoder.final_norm"),
     TensorRow("embed_out.weight", ("head.weight",), Vocabulary()),
 )
 
 
 def _rotary(f: Mapping[str, Any]) -> dict[str, Any]:
-    """Base, fraction and scaling of the angles, from the places where versions of Hugging Face transformers write them."""
-    fraction = rotary.said_fraction(f, FRACTION, "rotary_pct", "partial_rotary_factor")
+    """Base, fraction and scaling of the angles, from the places in which versions of Hugging Face transformers store them."""
+    fraction = rotary.read_fraction(f, FRACTION, "rotary_pct", "partial_rotary_factor")
     base = f["rope_theta"] if f["rotary_emb_base"] is None else f["rotary_emb_base"]
-    return rotary.our_rotary({**f, "rope_theta": base}, fraction=fraction)
+    return rotary.heddle_rotary({**f, "rope_theta": base}, fraction=fraction)
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A GPT-NeoX `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, {"rope_interleaved": False})
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, {"rope_interleaved": False})
     block = {
         "mixer": {
             "kind": "attention",
@@ -67,7 +67,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "ffn": {
             "kind": "mlp",
             "hidden": f["intermediate_size"],
-            "activation": our_activation(f["hidden_act"], "hidden_act"),
+            "activation": heddle_activation(f["hidden_act"], "hidden_act"),
         },
         "norm": {"kind": "layer", "eps": f["layer_norm_eps"]},
         "wiring": "parallel" if f["use_parallel_residual"] else "serial",
@@ -92,14 +92,14 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest GPT-NeoX `config.json`."""
     block = one_block(config)
     mixer, relative = block.mixer, block.mixer.relative
-    said = rotary.their_rotary(relative, mixer.width(config.dim), partial=True)
+    rotary_fields = rotary.published_rotary(relative, mixer.width(config.dim), partial=True)
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
         "num_hidden_layers": config.stacks()["decoder"].depth,
         "num_attention_heads": mixer.heads,
         "intermediate_size": block.ffn.width(config.dim),
-        "hidden_act": their_activation(block.ffn.activation),
+        "hidden_act": published_activation(block.ffn.activation),
         "attention_dropout": mixer.dropout,
         "hidden_dropout": block.dropout,
         "max_position_embeddings": config.context,
@@ -109,8 +109,8 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "use_parallel_residual": block.wiring != "serial",
         "attention_bias": bool(mixer.biased()),
         "rotary_pct": relative.fraction,
-        "rotary_emb_base": said["rope_theta"],
-        **said,
+        "rotary_emb_base": rotary_fields["rope_theta"],
+        **rotary_fields,
     }
 
 
@@ -122,10 +122,10 @@ GPT_NEOX = Family(
     table=TABLE,
     names=Names(
         prefix="gpt_neox.",
-        ignorable=tuple(THEIRS + f"attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq")),
+        ignorable=tuple(LAYER + f"attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq")),
         copies={"embed_out.weight": ("gpt_neox.embed_in.weight",)},
     ),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=OPTIONS,
     ids={"bos_token_id": 0, "eos_token_id": 2},
 )

@@ -16,8 +16,8 @@ from heddle.errors import HeddleError
 ARCHITECTURE = "GptOssForCausalLM"
 BASE = 150_000.0
 ACTIVATION, ALPHA, LIMIT = "quick_gelu", 1.702, 7.0  # act(x) = x · sigmoid(alpha · x)
-# How angles are scaled where a config.json says nothing of it.
-USUAL = {
+# The default scaling of the angles.
+SCALING = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
@@ -32,59 +32,59 @@ FIXED = {**rotary.FIXED, "hidden_act": "silu", "swiglu_alpha": ALPHA}
 IDLE = ("initial_context_length", "experts_per_token")
 PACKED = "mxfp4"
 
-THEIRS, OURS = llama.THEIRS + "mlp.", llama.OURS + "ffn."
+MLP, FFN = llama.LAYER + "mlp.", llama.BLOCK + "ffn."
 
 
 class InputFirst:
     """Experts' matrices stored input first."""
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
-        return (theirs.transpose(1, 2),)
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        return (tensor.transpose(1, 2),)
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        return ours[0].transpose(1, 2)
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        return tensors[0].transpose(1, 2)
 
 
 class Alternating:
-    """Experts' gate and up in one tensor, which take turns along the last axis; matrices are stored input first."""
+    """Experts' gate and up interleaved along the last axis of one tensor; matrices are stored input first."""
 
-    def ours(self, theirs: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
-        rows = theirs.transpose(1, 2) if theirs.dim() == 3 else theirs
+    def to_heddle(self, tensor: Tensor, config: TransformerConfig) -> tuple[Tensor, ...]:
+        rows = tensor.transpose(1, 2) if tensor.dim() == 3 else tensor
         return rows[:, ::2], rows[:, 1::2]
 
-    def theirs(self, ours: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
-        gate, up = ours
+    def to_published(self, tensors: tuple[Tensor, ...], config: TransformerConfig) -> Tensor:
+        gate, up = tensors
         rows = gate.new_empty(gate.shape[0], 2 * gate.shape[1], *gate.shape[2:])
         rows[:, ::2], rows[:, 1::2] = gate, up
         return rows.transpose(1, 2) if rows.dim() == 3 else rows
 
 
 TABLE = (
-    *(row for row in llama.TABLE if ".mlp." not in row.theirs),
-    TensorRow(llama.THEIRS + "self_attn.sinks", (llama.OURS + "mixer.sinks",)),
-    TensorRow(THEIRS + "router.weight", (OURS + "router.weight",)),
-    TensorRow(THEIRS + "router.bias", (OURS + "router.score_bias",)),
-    TensorRow(THEIRS + "experts.gate_up_proj", (OURS + "experts.gate", OURS + "experts.up"), Alternating()),
-    TensorRow(
-        THEIRS + "experts.gate_up_proj_bias", (OURS + "experts.gate_bias", OURS + "experts.up_bias"), Alternating()
-    ),
-    TensorRow(THEIRS + "experts.down_proj", (OURS + "experts.down",), InputFirst()),
-    TensorRow(THEIRS + "experts.down_proj_bias", (OURS + "experts.down_bias",)),
+    *(row for row in llama.TABLE if ".mlp." not in row.published),
+    TensorRow(llama.LAYER + "self_attn.sinks", (llama.BLOCK + "mixer.sinks",)),
+    TensorRow(MLP + "router.weight", (FFN + "router.weight",)),
+    TensorRow(MLP + "router.bias", (FFN + "router.score_bias",)),
+    TensorRow(MLP + "experts.gate_up_proj", (FFN + "experts.gate", FFN + "experts.up"), Alternating()),
+    TensorRow(MLP + "experts.gate_up_proj_bias", (FFN + "experts.gate_bias", FFN + "experts.up_bias"), Alternating()),
+    TensorRow(MLP + "experts.down_proj", (FFN + "experts.down",), InputFirst()),
+    TensorRow(MLP + "experts.down_proj_bias", (FFN + "experts.down_bias",)),
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A gpt-oss `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    packed = found.get("quantization_config")
-    known = isinstance(packed, Mapping) and packed.get("quant_method") == PACKED
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=(*IDLE, *(("quantization_config",) if known else ())))
+    quantization = published.get("quantization_config")
+    is_packed = isinstance(quantization, Mapping) and quantization.get("quant_method") == PACKED
+    f = read_fields(
+        published, ARCHITECTURE, DEFAULTS, FIXED, idle=(*IDLE, *(("quantization_config",) if is_packed else ()))
+    )
     if f["rope_parameters"] is None and f["rope_scaling"] is None:
-        f["rope_parameters"] = USUAL
-    data = llama.described({**f, "mlp_bias": False, "hidden_act": "silu"}, BASE)
+        f["rope_parameters"] = SCALING
+    data = llama.config_data({**f, "mlp_bias": False, "hidden_act": "silu"}, BASE)
     stack = data["decoder"]
     stack["block"]["mixer"]["sinks"] = True
     expert = {
@@ -102,17 +102,17 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "router_bias": True,
         "renormalise": True,
     }
-    local = layers.said_local(f["layer_types"], stack["depth"], layers.numbers(stack["depth"])[::2])
+    local = layers.local_layers(f["layer_types"], stack["depth"], layers.numbers(stack["depth"])[::2])
     if local and f["sliding_window"] is None:
         raise HeddleError(f"layer_types in config.json has {layers.LOCAL}, but sliding_window is null")
-    layers.windowed(stack, local, f["sliding_window"])
+    layers.set_window(stack, local, f["sliding_window"])
     return TransformerConfig.of(data, where="gpt-oss's config.json in heddle's terms")
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest gpt-oss `config.json`."""
     ffn = one_block(config).ffn
-    window, types = layers.written_windows(config.stacks()["decoder"])
+    window, types = layers.windows_and_types(config.stacks()["decoder"])
     return {
         **without(llama.from_config(config), "mlp_bias"),
         "hidden_act": "silu",
@@ -120,7 +120,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "num_local_experts": ffn.experts,
         "num_experts_per_tok": ffn.active,
         "swiglu_limit": getattr(ffn.expert, "limit", None) or LIMIT,
-        # Hugging Face transformers makes the window's mask even where no layer uses it.
+        # Hugging Face transformers builds the mask of the window even if no layer uses it.
         "sliding_window": window or DEFAULTS["sliding_window"],
         "layer_types": types,
     }

@@ -10,10 +10,10 @@ from heddle.config.positions import RotaryConfig
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Names, TensorRow, Vocabulary, pair
 from heddle.errors import HeddleError
@@ -26,17 +26,17 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 FIXED = {"rotary": True, "scale_attn_weights": True}
 
-THEIRS, OURS = "transformer.h.{i}.", "decoder.blocks.{i}."
+LAYER, BLOCK = "transformer.h.{i}.", "decoder.blocks.{i}."
 PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 TABLE = (
     TensorRow("transformer.wte.weight", ("embedding.weight",), Vocabulary()),
-    *pair(THEIRS + "ln_1", OURS + "mixer_residual.before"),
+    *pair(LAYER + "ln_1", BLOCK + "mixer_residual.before"),
     *(
-        TensorRow(f"{THEIRS}attn.{theirs}.weight", (f"{OURS}mixer.{ours}.weight",))
-        for theirs, ours in PROJECTIONS.items()
+        TensorRow(f"{LAYER}attn.{published}.weight", (f"{BLOCK}mixer.{heddle}.weight",))
+        for published, heddle in PROJECTIONS.items()
     ),
-    *pair(THEIRS + "mlp.fc_in", OURS + "ffn.up"),
-    *pair(THEIRS + "mlp.fc_out", OURS + "ffn.down"),
+    *pair(LAYER + "mlp.fc_in", BLOCK + "ffn.up"),
+    *pair(LAYER + "mlp.fc_out", BLOCK + "ffn.down"),
     *pair("transformer.ln_f", "decoder.final_norm"),
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
     TensorRow("lm_head.bias", ("head.bias",), Vocabulary()),
@@ -44,25 +44,25 @@ TABLE = (
 
 
 def _fraction(rotated: Any, dim: Any, heads: Any) -> float:
-    """The share of a head's channels that rotates.
+    """The fraction of a head's channels that rotates.
 
     Raises:
-        HeddleError: there are not so many.
+        HeddleError: a head has fewer channels.
     """
-    whole = all(isinstance(each, int) and each > 0 for each in (rotated, dim, heads))
-    if not whole or rotated > dim // heads:
+    valid = all(isinstance(each, int) and each > 0 for each in (rotated, dim, heads))
+    if not valid or rotated > dim // heads:
         raise HeddleError(f"rotary_dim = {rotated!r} in config.json: must be a whole number up to a head's width")
     share: float = rotated / (dim // heads)
     return share if int(dim // heads * share) == rotated else nextafter(share, inf)
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A GPT-J `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED)
     fraction = _fraction(f["rotary_dim"], f["n_embd"], f["n_head"])
     block = {
         "mixer": {
@@ -75,7 +75,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "ffn": {
             "kind": "mlp",
             "hidden": f["n_inner"],
-            "activation": our_activation(f["activation_function"], "activation_function"),
+            "activation": heddle_activation(f["activation_function"], "activation_function"),
         },
         "norm": {"kind": "layer", "eps": f["layer_norm_epsilon"]},
         "wiring": "parallel_one_norm",
@@ -103,7 +103,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "n_head": block.mixer.heads,
         "rotary_dim": block.mixer.relative.rotated_dim(block.mixer.width(config.dim)),
         "n_inner": block.ffn.width(config.dim),
-        "activation_function": their_activation(block.ffn.activation),
+        "activation_function": published_activation(block.ffn.activation),
         "resid_pdrop": block.dropout,
         "embd_pdrop": stack.entry.dropout,
         "attn_pdrop": block.mixer.dropout,
@@ -121,10 +121,10 @@ GPTJ = Family(
     table=TABLE,
     names=Names(
         prefix="transformer.",
-        ignorable=tuple(THEIRS + f"attn.{name}" for name in ("bias", "masked_bias", "embed_positions")),
+        ignorable=tuple(LAYER + f"attn.{name}" for name in ("bias", "masked_bias", "embed_positions")),
         copies={"lm_head.weight": ("transformer.wte.weight",)},
     ),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=FamilyOptions(
         norm=LayerNormConfig(),
         ffns=(MLPConfig(),),

@@ -17,17 +17,17 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Granite `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, rotary.FIXED)
     for name in ("embedding_multiplier", "logits_scaling"):
         if isinstance(f[name], bool) or not isinstance(f[name], int | float) or not f[name] > 0:
             raise HeddleError(f"{name} = {f[name]!r} in config.json: must be a number above 0")
-    data = llama.described({**f, "head_dim": None})
+    data = llama.config_data({**f, "head_dim": None})
     data["decoder"]["entry"] = {"scale": f["embedding_multiplier"]}
     data["decoder"]["block"]["branch_scale"] = f["residual_multiplier"]
     data["decoder"]["block"]["mixer"]["scale"] = f["attention_multiplier"]
@@ -40,12 +40,12 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     block, mixer = one_block(config), one_block(config).mixer
     entry, scale = config.stacks()["decoder"].entry, getattr(config.head, "scale", 1.0)
     near = (1 / scale, nextafter(1 / scale, inf), nextafter(1 / scale, 0))
-    named = {"head_dim": mixer.width(config.dim) ** -0.5, "dim": config.dim**-0.5}
+    named_scales = {"head_dim": mixer.width(config.dim) ** -0.5, "dim": config.dim**-0.5}
     return {
         **without(llama.from_config(config), "head_dim"),
         "embedding_multiplier": entry.factor(config.dim),
         "residual_multiplier": block.branch_scale,
-        "attention_multiplier": named.get(mixer.scale, mixer.scale),
+        "attention_multiplier": named_scales.get(mixer.scale, mixer.scale),
         "logits_scaling": next((each for each in near if 1 / each == scale), near[0]),
     }
 

@@ -10,10 +10,10 @@ from heddle.convert.families import rotary
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Names, TensorRow, Vocabulary
 from heddle.errors import HeddleError
@@ -29,41 +29,41 @@ DEFAULTS: dict[str, Any] = {
 
 OPTIONS = FamilyOptions(norm=RMSNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
-THEIRS, OURS = "model.layers.{i}.", "decoder.blocks.{i}."
+LAYER, BLOCK = "model.layers.{i}.", "decoder.blocks.{i}."
 TABLE = (
     TensorRow("model.embed_tokens.weight", ("embedding.weight",), Vocabulary()),
-    TensorRow(THEIRS + "input_layernorm.weight", (OURS + "mixer_residual.before.weight",)),
-    TensorRow(THEIRS + "self_attn.q_proj.weight", (OURS + "mixer.q.weight",)),
-    TensorRow(THEIRS + "self_attn.q_proj.bias", (OURS + "mixer.q.bias",)),
-    TensorRow(THEIRS + "self_attn.k_proj.weight", (OURS + "mixer.k.weight",)),
-    TensorRow(THEIRS + "self_attn.k_proj.bias", (OURS + "mixer.k.bias",)),
-    TensorRow(THEIRS + "self_attn.v_proj.weight", (OURS + "mixer.v.weight",)),
-    TensorRow(THEIRS + "self_attn.v_proj.bias", (OURS + "mixer.v.bias",)),
-    TensorRow(THEIRS + "self_attn.o_proj.weight", (OURS + "mixer.o.weight",)),
-    TensorRow(THEIRS + "self_attn.o_proj.bias", (OURS + "mixer.o.bias",)),
-    TensorRow(THEIRS + "post_attention_layernorm.weight", (OURS + "ffn_residual.before.weight",)),
-    TensorRow(THEIRS + "mlp.gate_proj.weight", (OURS + "ffn.gate.weight",)),
-    TensorRow(THEIRS + "mlp.gate_proj.bias", (OURS + "ffn.gate.bias",)),
-    TensorRow(THEIRS + "mlp.up_proj.weight", (OURS + "ffn.up.weight",)),
-    TensorRow(THEIRS + "mlp.up_proj.bias", (OURS + "ffn.up.bias",)),
-    TensorRow(THEIRS + "mlp.down_proj.weight", (OURS + "ffn.down.weight",)),
-    TensorRow(THEIRS + "mlp.down_proj.bias", (OURS + "ffn.down.bias",)),
+    TensorRow(LAYER + "input_layernorm.weight", (BLOCK + "mixer_residual.before.weight",)),
+    TensorRow(LAYER + "self_attn.q_proj.weight", (BLOCK + "mixer.q.weight",)),
+    TensorRow(LAYER + "self_attn.q_proj.bias", (BLOCK + "mixer.q.bias",)),
+    TensorRow(LAYER + "self_attn.k_proj.weight", (BLOCK + "mixer.k.weight",)),
+    TensorRow(LAYER + "self_attn.k_proj.bias", (BLOCK + "mixer.k.bias",)),
+    TensorRow(LAYER + "self_attn.v_proj.weight", (BLOCK + "mixer.v.weight",)),
+    TensorRow(LAYER + "self_attn.v_proj.bias", (BLOCK + "mixer.v.bias",)),
+    TensorRow(LAYER + "self_attn.o_proj.weight", (BLOCK + "mixer.o.weight",)),
+    TensorRow(LAYER + "self_attn.o_proj.bias", (BLOCK + "mixer.o.bias",)),
+    TensorRow(LAYER + "post_attention_layernorm.weight", (BLOCK + "ffn_residual.before.weight",)),
+    TensorRow(LAYER + "mlp.gate_proj.weight", (BLOCK + "ffn.gate.weight",)),
+    TensorRow(LAYER + "mlp.gate_proj.bias", (BLOCK + "ffn.gate.bias",)),
+    TensorRow(LAYER + "mlp.up_proj.weight", (BLOCK + "ffn.up.weight",)),
+    TensorRow(LAYER + "mlp.up_proj.bias", (BLOCK + "ffn.up.bias",)),
+    TensorRow(LAYER + "mlp.down_proj.weight", (BLOCK + "ffn.down.weight",)),
+    TensorRow(LAYER + "mlp.down_proj.bias", (BLOCK + "ffn.down.bias",)),
     TensorRow("model.norm.weight", ("decoder.final_norm.weight",)),
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Llama `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    data = described(read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED))
+    data = config_data(read_fields(published, ARCHITECTURE, DEFAULTS, rotary.FIXED))
     return TransformerConfig.of(data, where="Llama's config.json in heddle's terms")
 
 
-def described(f: Mapping[str, Any], usual: float = rotary.BASE, fraction: float = 1.0) -> dict[str, Any]:
+def config_data(f: Mapping[str, Any], default_base: float = rotary.BASE, fraction: float = 1.0) -> dict[str, Any]:
     """The fields that Llama and related families share, as the data of a heddle config."""
     mixer = {
         "kind": "attention",
@@ -71,13 +71,13 @@ def described(f: Mapping[str, Any], usual: float = rotary.BASE, fraction: float 
         "kv_heads": f["num_key_value_heads"],
         "head_dim": f["head_dim"],
         "bias": f["attention_bias"],
-        "relative": rotary.our_rotary(f, usual, fraction),
+        "relative": rotary.heddle_rotary(f, default_base, fraction),
         "dropout": f["attention_dropout"],
     }
     ffn = {
         "kind": "gated",
         "hidden": f["intermediate_size"],
-        "activation": our_activation(f["hidden_act"], "hidden_act"),
+        "activation": heddle_activation(f["hidden_act"], "hidden_act"),
         "bias": f["mlp_bias"],
     }
     return {
@@ -99,7 +99,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     Raises:
         HeddleError: the width is not a multiple of the heads, which the Hugging Face class refuses.
     """
-    block, head = one_block(config), config.head  # whose feed-forward may be a related family's experts
+    block, head = one_block(config), config.head  # the feed-forward may be the experts of a related family
     mixer = block.mixer
     assert isinstance(head, LanguageHeadConfig)
     if config.dim % mixer.heads:
@@ -112,7 +112,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "num_attention_heads": mixer.heads,
         "num_key_value_heads": mixer.key_heads(),
         "head_dim": mixer.width(config.dim),
-        "hidden_act": their_activation(getattr(block.ffn, "activation", "silu")),
+        "hidden_act": published_activation(getattr(block.ffn, "activation", "silu")),
         "max_position_embeddings": config.context,
         "initializer_range": config.initial.std,
         "rms_norm_eps": block.norm.eps,
@@ -120,7 +120,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "attention_bias": bool(mixer.biased()),
         "attention_dropout": mixer.dropout,
         "mlp_bias": getattr(block.ffn, "bias", False),
-        **rotary.their_rotary(mixer.relative, mixer.width(config.dim)),
+        **rotary.published_rotary(mixer.relative, mixer.width(config.dim)),
     }
 
 
@@ -132,10 +132,10 @@ LLAMA = Family(
     table=TABLE,
     names=Names(
         prefix="model.",
-        ignorable=(THEIRS + "self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
+        ignorable=(LAYER + "self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
         copies={"lm_head.weight": ("model.embed_tokens.weight",)},
     ),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=OPTIONS,
     ids={"bos_token_id": 1, "eos_token_id": 2},
 )

@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt et al. 2018) in Hugging Face's format: Vaswani's Transformer, all sines before all cosines."""
+"""Marian (Junczys-Dowmunt et al. 2018) in Hugging Face's format: Vaswani's Transformer, with all sines before all cosines."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from heddle.convert.families.family import Tensors, read_fields
 from heddle.errors import HeddleError
 
 ARCHITECTURE = "MarianMTModel"
-NEVER = -1e4  # a score without a probability, which a file can hold
+NEVER = -1e4  # a finite logit for an id without a probability
 DEFAULTS: dict[str, Any] = {
     **bart.DEFAULTS,
     "vocab_size": 58101,
@@ -24,13 +24,13 @@ FIXED = {
 }  # fmt: skip
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Marian `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=bart.IDLE)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED, idle=bart.IDLE)
     source, target = f["vocab_size"], f["vocab_size"] if f["decoder_vocab_size"] is None else f["decoder_vocab_size"]
     shared = f["share_encoder_decoder_embeddings"]
     if shared and source != target:
@@ -38,7 +38,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
             f"decoder_vocab_size = {target!r} in config.json, but share_encoder_decoder_embeddings means one table of "
             f"vocab_size = {source!r}"
         )
-    data = bart.described(f, {"positions": "sinusoidal_halves"})
+    data = bart.config_data(f, {"positions": "sinusoidal_halves"})
     if not shared:
         data |= {"vocab_size": target, "source_vocab_size": source}
     return TransformerConfig.of(data, where="Marian's config.json in heddle's terms")
@@ -55,32 +55,34 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def from_zero(config: TransformerConfig, tensors: Tensors, start: int) -> tuple[TransformerConfig, Tensors]:
-    """A Marian whose decoder starts with a zero vector, as published ones do and other readers of its files take for granted.
+def start_from_zero(config: TransformerConfig, tensors: Tensors, start: int) -> tuple[TransformerConfig, Tensors]:
+    """An equivalent Marian whose decoder starts with a zero vector, as in published models, which other readers rely on.
 
-    The vector c that the decoder starts with is subtracted from all of its table. What reads these vectors is the first layer: its
-    queries, keys and values get W c more, and so does the residual beside them, through the bias of the attention's output. A tied
-    head gives every id the same number less at a position, which changes no probability.
+    The vector c that the decoder starts with is subtracted from its whole table. The first layer makes up for it: the biases of its
+    queries, keys and values get W c, and the bias of the attention's output gets c, which restores the residual. A tied head lowers
+    all logits at a position by the same number, which changes no probability.
     """
-    count, found = config.vocab_size, dict(tensors)
-    lost = tensors["embedding.weight"][start]
+    count, rewritten = config.vocab_size, dict(tensors)
+    start_vector = tensors["embedding.weight"][start]
     stacks = ("encoder", "decoder") if bart.one_table(config) else ("decoder",)
     for name in stacks:
-        scaled = lost * (config.dim**0.5 if config.stacks()[name].entry.scale else 1.0)
+        scaled = start_vector * (config.dim**0.5 if config.stacks()[name].entry.scale else 1.0)
         first = f"{name}.blocks.0.mixer."
         for part in "qkv":
-            found[f"{first}{part}.bias"] = tensors[f"{first}{part}.bias"] + tensors[f"{first}{part}.weight"] @ scaled
-        found[f"{first}o.bias"] = tensors[f"{first}o.bias"] + scaled
+            rewritten[f"{first}{part}.bias"] = (
+                tensors[f"{first}{part}.bias"] + tensors[f"{first}{part}.weight"] @ scaled
+            )
+        rewritten[f"{first}o.bias"] = tensors[f"{first}o.bias"] + scaled
     for name in ("embedding.weight", "source_embedding.weight", "head.weight"):
         if name in tensors:
             table = tensors[name][:count]
-            table = table - lost if name == "embedding.weight" else table
-            found[name] = torch.cat((table, table.new_zeros(1, config.dim)))
+            table = table - start_vector if name == "embedding.weight" else table
+            rewritten[name] = torch.cat((table, table.new_zeros(1, config.dim)))
     bias = tensors["head.bias"][:count]
-    found["head.bias"] = torch.cat((bias, bias.new_full((1,), NEVER)))
+    rewritten["head.bias"] = torch.cat((bias, bias.new_full((1,), NEVER)))
     sizes = {"vocab_size": count + 1, "pad_vocab_to": 1}
     more = {} if bart.one_table(config) else {"source_vocab_size": count + 1}
-    return config.override({**sizes, **more}), found
+    return config.override({**sizes, **more}), rewritten
 
 
 MARIAN = replace(
@@ -89,12 +91,12 @@ MARIAN = replace(
     architecture=ARCHITECTURE,
     to_config=to_config,
     from_config=from_config,
-    from_zero=from_zero,
+    start_from_zero=start_from_zero,
     ids={"eos_token_id": 0, "pad_token_id": 58100, "decoder_start_token_id": 58100, "forced_eos_token_id": 0},
     table=(replace(bart.SHARED_TABLE, when=bart.one_table), *bart.SHARED),
     names=replace(
         bart.NAMES,
-        # Sines and cosines, which older files hold, and a table that no layer reads if there are two.
+        # Older files contain sines and cosines. The shared table is not read if there are two tables.
         ignorable=(
             "model.encoder.embed_positions.weight",
             "model.decoder.embed_positions.weight",

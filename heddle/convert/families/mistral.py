@@ -16,14 +16,14 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Mistral `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
-    data = llama.described({**f, "attention_bias": False, "mlp_bias": False})
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, rotary.FIXED)
+    data = llama.config_data({**f, "attention_bias": False, "mlp_bias": False})
     data["decoder"]["block"]["mixer"]["window"] = f["sliding_window"]
     return TransformerConfig.of(data, where="Mistral's config.json in heddle's terms")
 

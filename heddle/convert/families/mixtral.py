@@ -7,7 +7,7 @@ from typing import Any
 from heddle.config.layers import MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import llama, mistral, rotary
-from heddle.convert.families.family import one_block, our_activation, read_fields, their_activation, without
+from heddle.convert.families.family import heddle_activation, one_block, published_activation, read_fields, without
 from heddle.convert.mapping import TensorRow
 
 ARCHITECTURE = "MixtralForCausalLM"
@@ -17,24 +17,24 @@ DEFAULTS: dict[str, Any] = {
     "rms_norm_eps": 1e-5, "sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2,
 }  # fmt: skip
 
-THEIRS, OURS = llama.THEIRS + "block_sparse_moe.", llama.OURS + "ffn."
+MOE, FFN = llama.LAYER + "block_sparse_moe.", llama.BLOCK + "ffn."
 TABLE = (
-    *(row for row in llama.TABLE if ".mlp." not in row.theirs),
-    TensorRow(THEIRS + "gate.weight", (OURS + "router.weight",)),
-    TensorRow(THEIRS + "experts.{e}.w1.weight", (OURS + "experts.gate",)),
-    TensorRow(THEIRS + "experts.{e}.w3.weight", (OURS + "experts.up",)),
-    TensorRow(THEIRS + "experts.{e}.w2.weight", (OURS + "experts.down",)),
+    *(row for row in llama.TABLE if ".mlp." not in row.published),
+    TensorRow(MOE + "gate.weight", (FFN + "router.weight",)),
+    TensorRow(MOE + "experts.{e}.w1.weight", (FFN + "experts.gate",)),
+    TensorRow(MOE + "experts.{e}.w3.weight", (FFN + "experts.up",)),
+    TensorRow(MOE + "experts.{e}.w2.weight", (FFN + "experts.down",)),
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Mixtral `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
-    data = llama.described({**f, "attention_bias": False, "mlp_bias": False}, BASE)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, rotary.FIXED)
+    data = llama.config_data({**f, "attention_bias": False, "mlp_bias": False}, BASE)
     block = data["decoder"]["block"]
     block["mixer"]["window"] = f["sliding_window"]
     block["ffn"] = {
@@ -44,7 +44,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "expert": {
             "kind": "gated",
             "hidden": f["intermediate_size"],
-            "activation": our_activation(f["hidden_act"], "hidden_act"),
+            "activation": heddle_activation(f["hidden_act"], "hidden_act"),
         },
         "renormalise": True,
     }
@@ -58,7 +58,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     return {
         **shared,
         "intermediate_size": block.ffn.width(config.dim),
-        "hidden_act": their_activation(block.ffn.expert.activation),
+        "hidden_act": published_activation(block.ffn.expert.activation),
         "sliding_window": block.mixer.window,
         "num_local_experts": block.ffn.experts,
         "num_experts_per_tok": block.ffn.active,

@@ -1,5 +1,5 @@
-"""ModernBERT (Warner et al. 2024) in Hugging Face's format, with its head for masked tokens: an encoder with gated feed-forwards,
-most of whose layers see a window."""
+"""ModernBERT (Warner et al. 2024) in Hugging Face's format, with its masked LM head: an encoder with gated feed-forwards, and a
+window in most layers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from heddle.convert.families import layers
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Fused, Names, TensorRow, Vocabulary, fused, pair
 from heddle.errors import HeddleError
@@ -29,9 +29,9 @@ DEFAULTS: dict[str, Any] = {
     "classifier_bias": False, "classifier_activation": "gelu", "tie_word_embeddings": True,
     "global_rope_theta": None, "local_rope_theta": None, "global_attn_every_n_layers": PERIOD,
 }  # fmt: skip
-# attention_dropout would also drop parts of attention's output, which heddle has for all branches or for none.
+# attention_dropout would also apply to the output of attention; in heddle, all branches have dropout or none.
 FIXED = {"attention_dropout": 0.0, "rope_scaling": None, "partial_rotary_factor": 1.0}
-# Initial values, other heads, how to compute, and fields of older files that nothing reads.
+# Initial values, other heads, implementations, and fields of older files that are not read.
 IDLE = (
     "initializer_cutoff_factor",
     "classifier_pooling",
@@ -46,7 +46,7 @@ IDLE = (
 )
 OPTIONS = FamilyOptions(stacks=("encoder",), norm=LayerNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),))
 
-THEIRS, OURS = "model.layers.{i}.", "encoder.blocks.{i}."
+LAYER, BLOCK = "model.layers.{i}.", "encoder.blocks.{i}."
 
 
 def _untied(config: TransformerConfig) -> bool:
@@ -56,15 +56,15 @@ def _untied(config: TransformerConfig) -> bool:
 TABLE = (
     TensorRow("model.embeddings.tok_embeddings.weight", ("embedding.weight",), Vocabulary()),
     *pair("model.embeddings.norm", "encoder.entry.norm"),
-    *pair(THEIRS + "attn_norm", OURS + "mixer_residual.before"),
-    *fused(THEIRS + "attn.Wqkv", OURS + "mixer", Fused(0, 3), Fused(0, 3)),
-    *pair(THEIRS + "attn.Wo", OURS + "mixer.o"),
-    *pair(THEIRS + "mlp_norm", OURS + "ffn_residual.before"),
+    *pair(LAYER + "attn_norm", BLOCK + "mixer_residual.before"),
+    *fused(LAYER + "attn.Wqkv", BLOCK + "mixer", Fused(0, 3), Fused(0, 3)),
+    *pair(LAYER + "attn.Wo", BLOCK + "mixer.o"),
+    *pair(LAYER + "mlp_norm", BLOCK + "ffn_residual.before"),
     *(
-        TensorRow(f"{THEIRS}mlp.Wi.{part}", (f"{OURS}ffn.gate.{part}", f"{OURS}ffn.up.{part}"), Fused(0, 2))
+        TensorRow(f"{LAYER}mlp.Wi.{part}", (f"{BLOCK}ffn.gate.{part}", f"{BLOCK}ffn.up.{part}"), Fused(0, 2))
         for part in ("weight", "bias")
     ),
-    *pair(THEIRS + "mlp.Wo", OURS + "ffn.down"),
+    *pair(LAYER + "mlp.Wo", BLOCK + "ffn.down"),
     *pair("model.final_norm", "encoder.final_norm"),
     *pair("head.dense", "head.dense"),
     *pair("head.norm", "head.norm"),
@@ -73,13 +73,13 @@ TABLE = (
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A ModernBERT `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
     if f["classifier_bias"] != f["norm_bias"]:
         raise HeddleError(
             "classifier_bias and norm_bias differ in config.json: heddle's head has both biases or neither"
@@ -92,7 +92,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "ffn": {
             "kind": "gated",
             "hidden": f["intermediate_size"],
-            "activation": our_activation(f["hidden_activation"], "hidden_activation"),
+            "activation": heddle_activation(f["hidden_activation"], "hidden_activation"),
             "bias": f["mlp_bias"],
             "dropout": f["mlp_dropout"],
         },
@@ -104,14 +104,14 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "entry": {"norm": norm, "dropout": f["embedding_dropout"]},
         "final_norm": True,
     }
-    whole, local = layers.two_rotaries(
+    global_rotary, local_rotary = layers.read_rotaries(
         {**f, "rope_scaling": None}, ("global_rope_theta", GLOBAL), ("local_rope_theta", LOCAL)
     )
     period = layers.period(f["global_attn_every_n_layers"], "global_attn_every_n_layers")
-    usual = [number for number in layers.numbers(stack["depth"]) if number % period]
-    places = layers.said_local(f["layer_types"], stack["depth"], usual)
-    # It says how many tokens a token sees on both sides together, heddle how many on one side, with the token.
-    layers.local_and_global(stack, places, f["local_attention"] // 2 + 1, whole, local)
+    default_local = [number for number in layers.numbers(stack["depth"]) if number % period]
+    places = layers.local_layers(f["layer_types"], stack["depth"], default_local)
+    # local_attention counts the visible tokens on both sides, heddle's window those on one side and the token itself.
+    layers.set_local_and_global(stack, places, f["local_attention"] // 2 + 1, global_rotary, local_rotary)
     layers.changed(stack, layers.numbers(stack["depth"])[:1], {"placement": "pre_ffn"})  # the entry's norm comes before
     data = {
         "vocab_size": f["vocab_size"],
@@ -122,7 +122,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
             "tied": f["tie_word_embeddings"],
             "bias": f["decoder_bias"],
             "transform": True,
-            "activation": our_activation(f["classifier_activation"], "classifier_activation"),
+            "activation": heddle_activation(f["classifier_activation"], "classifier_activation"),
             "eps": f["norm_eps"],
             "transform_bias": f["classifier_bias"],
         },
@@ -134,8 +134,8 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest ModernBERT `config.json`."""
     block, stack, head = one_block(config, "encoder"), config.stacks()["encoder"], config.head
-    window, types = layers.written_windows(stack)
-    said = layers.written_rotaries(stack, block.mixer.width(config.dim), GLOBAL, LOCAL)
+    window, types = layers.windows_and_types(stack)
+    rotaries = layers.rotary_fields(stack, block.mixer.width(config.dim), GLOBAL, LOCAL)
     bias = getattr(block.norm, "bias", True)
     return {
         "vocab_size": config.vocab_size,
@@ -143,7 +143,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "intermediate_size": block.ffn.width(config.dim),
         "num_hidden_layers": stack.depth,
         "num_attention_heads": block.mixer.heads,
-        "hidden_activation": their_activation(block.ffn.activation),
+        "hidden_activation": published_activation(block.ffn.activation),
         "max_position_embeddings": config.context,
         "initializer_range": config.initial.std,
         "norm_eps": block.norm.eps,
@@ -151,16 +151,16 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "attention_bias": bool(block.mixer.biased()),
         "attention_dropout": 0.0,
         "layer_types": types,
-        "rope_parameters": {name: each["rope_parameters"] for name, each in said.items()},
-        "global_rope_theta": said[layers.WHOLE]["rope_theta"],
-        "local_rope_theta": said[layers.LOCAL]["rope_theta"],
+        "rope_parameters": {name: each["rope_parameters"] for name, each in rotaries.items()},
+        "global_rope_theta": rotaries[layers.FULL]["rope_theta"],
+        "local_rope_theta": rotaries[layers.LOCAL]["rope_theta"],
         "local_attention": DEFAULTS["local_attention"] if window is None else 2 * (window - 1),
         "embedding_dropout": stack.entry.dropout,
         "mlp_bias": block.ffn.bias,
         "mlp_dropout": block.ffn.dropout,
         "decoder_bias": getattr(head, "bias", True),
         "classifier_bias": bias,
-        "classifier_activation": their_activation(getattr(head, "activation", "gelu")),
+        "classifier_activation": published_activation(getattr(head, "activation", "gelu")),
         "tie_word_embeddings": getattr(head, "tied", True),
     }
 
@@ -172,7 +172,7 @@ MODERNBERT = Family(
     from_config=from_config,
     table=TABLE,
     names=Names(prefix="model.", copies={"decoder.weight": ("model.embeddings.tok_embeddings.weight",)}),
-    layers={"encoder": THEIRS},
+    layers={"encoder": LAYER},
     options=OPTIONS,
     ids={"bos_token_id": 50281, "eos_token_id": 50282, "pad_token_id": 50283},
 )

@@ -1,4 +1,4 @@
-"""MPNet (Song et al. 2020) in Hugging Face's format: a RoBERTa without token types, with T5's buckets of distances beside its
+"""MPNet (Song et al. 2020) in Hugging Face's format: a RoBERTa without token types, with T5's relative positions in addition to its
 learned positions."""
 
 from collections.abc import Mapping
@@ -9,39 +9,39 @@ from heddle.config.positions import BucketsConfig
 from heddle.convert.families import bert, encoders
 from heddle.convert.families.encoders import Encoder, classifier, masked_head
 from heddle.convert.families.family import FamilyOptions, without
-from heddle.convert.families.roberta import ROBERTA_IDS, offset_positions, written_places
+from heddle.convert.families.roberta import ROBERTA_IDS, offset_positions, position_fields
 from heddle.convert.mapping import TensorRow, pair
 
 DEFAULTS: dict[str, Any] = {
     **without(bert.DEFAULTS, "type_vocab_size", "classifier_dropout"), "vocab_size": 30527,
 }  # fmt: skip
-PADDING = 1  # Hugging Face transformers counts positions from it, whatever config.json says
-BUCKETS = 32  # likewise: its table may have more rows than this, and nothing reads them
+PADDING = 1  # Hugging Face transformers counts positions from it, regardless of config.json
+BUCKETS = 32  # likewise fixed: the table may have more rows, which are not read
 FIXED = {**bert.FIXED, "pad_token_id": PADDING, "relative_attention_num_buckets": BUCKETS}
 OPTIONS = FamilyOptions(
     stacks=bert.OPTIONS.stacks, norm=bert.OPTIONS.norm, ffns=bert.OPTIONS.ffns, relatives=(BucketsConfig(),)
 )
 
-THEIRS, OURS = "mpnet.encoder.layer.{i}.", "encoder.blocks.{i}."
+LAYER, BLOCK = "mpnet.encoder.layer.{i}.", "encoder.blocks.{i}."
 ATTENTION = ("attention.self", "attention.output")
 ROWS = (
-    *(row for row in encoders.bert_tables("mpnet.") if "token_type" not in row.theirs),
+    *(row for row in encoders.bert_tables("mpnet.") if "token_type" not in row.published),
     TensorRow("mpnet.encoder.relative_attention_bias.weight", ("encoder.relative.0.weight",)),
-    *(row for row in encoders.bert_layers("mpnet.") if not any(name in row.theirs for name in ATTENTION)),
-    *(row for name in "qkvo" for row in pair(f"{THEIRS}attention.attn.{name}", f"{OURS}mixer.{name}")),
-    *pair(THEIRS + "attention.LayerNorm", OURS + "mixer_residual.outside"),
+    *(row for row in encoders.bert_layers("mpnet.") if not any(name in row.published for name in ATTENTION)),
+    *(row for name in "qkvo" for row in pair(f"{LAYER}attention.attn.{name}", f"{BLOCK}mixer.{name}")),
+    *pair(LAYER + "attention.LayerNorm", BLOCK + "mixer_residual.outside"),
 )
 
 
-def _described(f: Mapping[str, Any]) -> dict[str, Any]:
-    data = bert.described({**f, "type_vocab_size": 0})
+def _config_data(f: Mapping[str, Any]) -> dict[str, Any]:
+    data = bert.config_data({**f, "type_vocab_size": 0})
     data["encoder"]["block"]["mixer"]["relative"] = {"kind": "buckets", "buckets": BUCKETS}
     return offset_positions(data, f["max_position_embeddings"], PADDING)
 
 
-def _written(config: TransformerConfig) -> dict[str, Any]:
-    fields = without(bert.written(config), "type_vocab_size")
-    return {**fields, **written_places(config), "relative_attention_num_buckets": BUCKETS}
+def _published_fields(config: TransformerConfig) -> dict[str, Any]:
+    fields = without(bert.published_fields(config), "type_vocab_size")
+    return {**fields, **position_fields(config), "relative_attention_num_buckets": BUCKETS}
 
 
 ENCODER = Encoder(
@@ -50,8 +50,8 @@ ENCODER = Encoder(
     prefix="mpnet.",
     layers="encoder.layer.{i}.",
     defaults=DEFAULTS,
-    described=_described,
-    written=_written,
+    config_data=_config_data,
+    published_fields=_published_fields,
     rows=ROWS,
     options=OPTIONS,
     fixed=FIXED,

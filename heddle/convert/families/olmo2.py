@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo team 2025) in Hugging Face's format: norms behind the branches, and over all queries and all keys of a token."""
+"""OLMo 2 (OLMo team 2025) in Hugging Face's format: norms after the branches, and over all queries and all keys of a token."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,29 +14,29 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 FIXED = {"rope_interleaved": False, "partial_rotary_factor": 1.0}
 
-THEIRS, OURS = llama.THEIRS, llama.OURS
+LAYER, BLOCK = llama.LAYER, llama.BLOCK
 PLACED = ("input_layernorm", "post_attention_layernorm", "mlp.")
 TABLE = (
     *(
         row
         for row in llama.TABLE
-        if not any(name in row.theirs for name in PLACED) or row.theirs.endswith("proj.weight")
+        if not any(name in row.published for name in PLACED) or row.published.endswith("proj.weight")
     ),
-    TensorRow(THEIRS + "self_attn.q_norm.weight", (OURS + "mixer.q_norm.weight",)),
-    TensorRow(THEIRS + "self_attn.k_norm.weight", (OURS + "mixer.k_norm.weight",)),
-    TensorRow(THEIRS + "post_attention_layernorm.weight", (OURS + "mixer_residual.after.weight",)),
-    TensorRow(THEIRS + "post_feedforward_layernorm.weight", (OURS + "ffn_residual.after.weight",)),
+    TensorRow(LAYER + "self_attn.q_norm.weight", (BLOCK + "mixer.q_norm.weight",)),
+    TensorRow(LAYER + "self_attn.k_norm.weight", (BLOCK + "mixer.k_norm.weight",)),
+    TensorRow(LAYER + "post_attention_layernorm.weight", (BLOCK + "mixer_residual.after.weight",)),
+    TensorRow(LAYER + "post_feedforward_layernorm.weight", (BLOCK + "ffn_residual.after.weight",)),
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """An OLMo 2 `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
-    data = llama.described({**f, "mlp_bias": False, "head_dim": None})
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED)
+    data = llama.config_data({**f, "mlp_bias": False, "head_dim": None})
     block = data["decoder"]["block"]
     block["placement"] = "output"
     block["mixer"] |= {"qk_norm": block["norm"], "qk_norm_over": "all"}
@@ -56,7 +56,7 @@ OLMO2 = Family(
     from_config=from_config,
     table=TABLE,
     names=Names(prefix="model.", copies={"lm_head.weight": ("model.embed_tokens.weight",)}),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=llama.OPTIONS,
     ids={"pad_token_id": 1, "eos_token_id": 50279},
 )

@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022) in Hugging Face's format: a decoder whose table of positions starts two rows late."""
+"""OPT (Zhang et al. 2022) in Hugging Face's format: a decoder whose table of positions has an offset of two rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,10 @@ from heddle.config.model import TransformerConfig
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Names, TensorRow, Vocabulary, pair
 from heddle.errors import HeddleError
@@ -28,7 +28,7 @@ IDLE = ("activation_dropout",)  # in older files; no version of Hugging Face tra
 EPS = 1e-5  # Hugging Face transformers has no field for it
 OPTIONS = FamilyOptions(norm=LayerNormConfig(), ffns=(MLPConfig(),))
 
-THEIRS, OURS = "model.decoder.layers.{i}.", "decoder.blocks.{i}."
+LAYER, BLOCK = "model.decoder.layers.{i}.", "decoder.blocks.{i}."
 
 
 def _before(config: TransformerConfig) -> bool:
@@ -43,26 +43,30 @@ PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 TABLE = (
     TensorRow("model.decoder.embed_tokens.weight", ("embedding.weight",), Vocabulary()),
     TensorRow("model.decoder.embed_positions.weight", ("decoder.entry.positions.weight",)),
-    *pair(THEIRS + "self_attn_layer_norm", OURS + "mixer_residual.before", when=_before),
-    *pair(THEIRS + "self_attn_layer_norm", OURS + "mixer_residual.outside", when=_after),
-    *(row for their, our in PROJECTIONS.items() for row in pair(f"{THEIRS}self_attn.{their}", f"{OURS}mixer.{our}")),
-    *pair(THEIRS + "final_layer_norm", OURS + "ffn_residual.before", when=_before),
-    *pair(THEIRS + "final_layer_norm", OURS + "ffn_residual.outside", when=_after),
-    *pair(THEIRS + "fc1", OURS + "ffn.up"),
-    *pair(THEIRS + "fc2", OURS + "ffn.down"),
+    *pair(LAYER + "self_attn_layer_norm", BLOCK + "mixer_residual.before", when=_before),
+    *pair(LAYER + "self_attn_layer_norm", BLOCK + "mixer_residual.outside", when=_after),
+    *(
+        row
+        for published, heddle in PROJECTIONS.items()
+        for row in pair(f"{LAYER}self_attn.{published}", f"{BLOCK}mixer.{heddle}")
+    ),
+    *pair(LAYER + "final_layer_norm", BLOCK + "ffn_residual.before", when=_before),
+    *pair(LAYER + "final_layer_norm", BLOCK + "ffn_residual.outside", when=_after),
+    *pair(LAYER + "fc1", BLOCK + "ffn.up"),
+    *pair(LAYER + "fc2", BLOCK + "ffn.down"),
     *pair("model.decoder.final_layer_norm", "decoder.final_norm"),
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """An OPT `config.json` as a heddle config.
 
     Raises:
-        HeddleError: it has a setting that heddle does not support, such as token vectors of another width than the model's, or
-            its sizes are impossible.
+        HeddleError: it has a setting that heddle does not support, such as token vectors narrower than the model, or its sizes
+            are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE)
     width = f["word_embed_proj_dim"]
     if width not in (None, f["hidden_size"]):
         raise HeddleError(
@@ -79,7 +83,7 @@ def to_config(found: Mapping[str, Any]) -> TransformerConfig:
         "ffn": {
             "kind": "mlp",
             "hidden": f["ffn_dim"],
-            "activation": our_activation(f["activation_function"], "activation_function"),
+            "activation": heddle_activation(f["activation_function"], "activation_function"),
             "bias": f["enable_bias"],
         },
         "norm": {"kind": "layer", "eps": EPS},
@@ -117,7 +121,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "dropout": block.dropout,
         "attention_dropout": block.mixer.dropout,
         "num_attention_heads": block.mixer.heads,
-        "activation_function": their_activation(block.ffn.activation),
+        "activation_function": published_activation(block.ffn.activation),
         "init_std": config.initial.std,
         "enable_bias": bool(block.mixer.biased()),
         "tie_word_embeddings": getattr(config.head, "tied", True),
@@ -131,7 +135,7 @@ OPT = Family(
     from_config=from_config,
     table=TABLE,
     names=Names(prefix="model.", copies={"lm_head.weight": ("model.decoder.embed_tokens.weight",)}),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=OPTIONS,
     ids={"bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1},
 )

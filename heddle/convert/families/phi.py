@@ -1,4 +1,4 @@
-"""Phi-1 to Phi-2 (Gunasekar et al. 2023) in Hugging Face's format: one norm for both branches, heads that rotate in part."""
+"""Phi-1 to Phi-2 (Gunasekar et al. 2023) in Hugging Face's format: parallel branches with one norm, partial rotary positions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,10 @@ from heddle.convert.families import llama, rotary
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Names, TensorRow, Vocabulary, pair
 
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "qk_layernorm": False, **rotary.DEFAULTS, "partial_rotary_factor": None,
 }  # fmt: skip
 
-THEIRS, OURS = llama.THEIRS, llama.OURS
+LAYER, BLOCK = llama.LAYER, llama.BLOCK
 PROJECTIONS = {
     "q_proj": "q",
     "k_proj": "k",
@@ -37,38 +37,42 @@ PROJECTIONS = {
 }
 TABLE = (
     TensorRow("model.embed_tokens.weight", ("embedding.weight",), Vocabulary()),
-    *pair(THEIRS + "input_layernorm", OURS + "mixer_residual.before"),
-    *(row for their, our in PROJECTIONS.items() for row in pair(f"{THEIRS}self_attn.{their}", f"{OURS}mixer.{our}")),
-    *pair(THEIRS + "mlp.fc1", OURS + "ffn.up"),
-    *pair(THEIRS + "mlp.fc2", OURS + "ffn.down"),
+    *pair(LAYER + "input_layernorm", BLOCK + "mixer_residual.before"),
+    *(
+        row
+        for published, heddle in PROJECTIONS.items()
+        for row in pair(f"{LAYER}self_attn.{published}", f"{BLOCK}mixer.{heddle}")
+    ),
+    *pair(LAYER + "mlp.fc1", BLOCK + "ffn.up"),
+    *pair(LAYER + "mlp.fc2", BLOCK + "ffn.down"),
     *pair("model.final_layernorm", "decoder.final_norm"),
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
     TensorRow("lm_head.bias", ("head.bias",), Vocabulary()),
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Phi `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, {"rope_interleaved": False})
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, {"rope_interleaved": False})
     norm = {"kind": "layer", "eps": f["layer_norm_eps"]}
-    fraction = rotary.said_fraction(f, FRACTION, "partial_rotary_factor")
+    fraction = rotary.read_fraction(f, FRACTION, "partial_rotary_factor")
     block = {
         "mixer": {
             "kind": "attention",
             "heads": f["num_attention_heads"],
             "kv_heads": f["num_key_value_heads"],
             "qk_norm": norm if f["qk_layernorm"] else None,
-            "relative": rotary.our_rotary(f, fraction=fraction),
+            "relative": rotary.heddle_rotary(f, fraction=fraction),
             "dropout": f["attention_dropout"],
         },
         "ffn": {
             "kind": "mlp",
             "hidden": f["intermediate_size"],
-            "activation": our_activation(f["hidden_act"], "hidden_act"),
+            "activation": heddle_activation(f["hidden_act"], "hidden_act"),
         },
         "norm": norm,
         "wiring": "parallel_one_norm",
@@ -99,14 +103,14 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "resid_pdrop": block.dropout,
         "embd_pdrop": stack.entry.dropout,
         "attention_dropout": mixer.dropout,
-        "hidden_act": their_activation(block.ffn.activation),
+        "hidden_act": published_activation(block.ffn.activation),
         "max_position_embeddings": config.context,
         "initializer_range": config.initial.std,
         "layer_norm_eps": block.norm.eps,
         "tie_word_embeddings": getattr(config.head, "tied", False),
         "qk_layernorm": mixer.qk_norm is not None,
         "partial_rotary_factor": mixer.relative.fraction,
-        **rotary.their_rotary(mixer.relative, mixer.width(config.dim), partial=True),
+        **rotary.published_rotary(mixer.relative, mixer.width(config.dim), partial=True),
     }
 
 
@@ -118,10 +122,10 @@ PHI = Family(
     table=TABLE,
     names=Names(
         prefix="model.",
-        ignorable=(THEIRS + "self_attn.rotary_emb.inv_freq",),
+        ignorable=(LAYER + "self_attn.rotary_emb.inv_freq",),
         copies={"lm_head.weight": ("model.embed_tokens.weight",)},
     ),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=FamilyOptions(
         norm=LayerNormConfig(),
         ffns=(MLPConfig(),),

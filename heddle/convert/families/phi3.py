@@ -1,4 +1,4 @@
-"""Phi-3 (Abdin et al. 2024) in Hugging Face's format: a Llama with fused projections, whose heads may rotate in part."""
+"""Phi-3 (Abdin et al. 2024) in Hugging Face's format: a Llama with fused projections and optional partial rotary positions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "partial_rotary_factor": None,
 }  # fmt: skip
 IDLE = ("embd_pdrop",)  # Hugging Face transformers does not read it
-# Published files also have fields of the code that they were first published with.
+# Published files also have fields of the code that they were first released with.
 FIXED = {
     "rope_interleaved": False, "attention_bias": False, "mlp_bias": False, "lm_head_bias": False, "full_attn_mod": 1,
     "interpolate_factor": 1,
@@ -28,20 +28,24 @@ FIXED = {
 SPELLINGS = {"su": "longrope", "yarn": "longrope"}  # in older files
 KINDS = ("default", "longrope")
 
-THEIRS, OURS = llama.THEIRS, llama.OURS
+LAYER, BLOCK = llama.LAYER, llama.BLOCK
 SPLIT = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
 TABLE = (
-    *(row for row in llama.TABLE if not row.theirs.endswith(".bias") and not any(name in row.theirs for name in SPLIT)),
-    TensorRow(
-        THEIRS + "self_attn.qkv_proj.weight", tuple(f"{OURS}mixer.{name}.weight" for name in "qkv"), Consecutive()
+    *(
+        row
+        for row in llama.TABLE
+        if not row.published.endswith(".bias") and not any(name in row.published for name in SPLIT)
     ),
-    TensorRow(THEIRS + "mlp.gate_up_proj.weight", (OURS + "ffn.gate.weight", OURS + "ffn.up.weight"), Fused(0, 2)),
+    TensorRow(
+        LAYER + "self_attn.qkv_proj.weight", tuple(f"{BLOCK}mixer.{name}.weight" for name in "qkv"), Consecutive()
+    ),
+    TensorRow(LAYER + "mlp.gate_up_proj.weight", (BLOCK + "ffn.gate.weight", BLOCK + "ffn.up.weight"), Fused(0, 2)),
 )
 
 
 def _tables(f: Mapping[str, Any]) -> dict[str, Any]:
-    """The two tables of rotary positions in today's spelling; a field beside them has LongRoPE's original context."""
-    found = {}
+    """The two tables of rotary positions in current spelling, with LongRoPE's original context from a separate field."""
+    tables = {}
     for name in rotary.TABLES:
         table = f[name]
         if isinstance(table, Mapping):
@@ -53,19 +57,19 @@ def _tables(f: Mapping[str, Any]) -> dict[str, Any]:
             table = {**table, **kinds}
             if "longrope" in kinds.values():
                 table["original_max_position_embeddings"] = f["original_max_position_embeddings"]
-        found[name] = table
-    return found
+        tables[name] = table
+    return tables
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Phi-3 `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=(*IDLE, *own_code(found, "Phi3")))
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED, idle=(*IDLE, *own_code(published, "Phi3")))
     f |= {**_tables(f), "attention_bias": False, "mlp_bias": False, "head_dim": None}
-    data = llama.described(f, fraction=rotary.said_fraction(f, 1.0, "partial_rotary_factor"))
+    data = llama.config_data(f, fraction=rotary.read_fraction(f, 1.0, "partial_rotary_factor"))
     data["decoder"]["block"]["mixer"]["window"] = f["sliding_window"]
     data["decoder"]["block"]["dropout"] = f["resid_pdrop"]
     return TransformerConfig.of(data, where="Phi-3's config.json in heddle's terms")
@@ -78,7 +82,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     scaling = relative.scaling
     return {
         **without(llama.from_config(config), *ABSENT),
-        **rotary.their_rotary(relative, width, partial=True),
+        **rotary.published_rotary(relative, width, partial=True),
         "original_max_position_embeddings": scaling.original
         if isinstance(scaling, LongRopeScaling)
         else config.context,

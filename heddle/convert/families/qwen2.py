@@ -15,16 +15,16 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Qwen2 `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED)
-    data = llama.described({**f, "attention_bias": False, "mlp_bias": False})
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, rotary.FIXED)
+    data = llama.config_data({**f, "attention_bias": False, "mlp_bias": False})
     data["decoder"]["block"]["mixer"]["bias"] = ["q", "k", "v"]
-    layers.windowed_from(data["decoder"], f, lambda number: number >= f["max_window_layers"])
+    layers.set_qwen_windows(data["decoder"], f, lambda number: number >= f["max_window_layers"])
     return TransformerConfig.of(data, where="Qwen2's config.json in heddle's terms")
 
 

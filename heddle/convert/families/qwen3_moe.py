@@ -7,14 +7,14 @@ from typing import Any
 from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import layers, llama, qwen3, rotary
-from heddle.convert.families.family import one_block, our_activation, read_fields, their_activation, without
+from heddle.convert.families.family import heddle_activation, one_block, published_activation, read_fields, without
 from heddle.convert.mapping import TensorRow
 from heddle.errors import HeddleError
 
 ARCHITECTURE = "Qwen3MoeForCausalLM"
-# Fields that other versions of Hugging Face transformers write; a window applies to all layers here.
+# Written by some versions of Hugging Face transformers, but a window applies to all layers here.
 IDLE = ("max_window_layers",)
-# Two names for one field, depending on the version of Hugging Face transformers.
+# The name of the field depends on the version of Hugging Face transformers.
 EXPERTS = ("num_experts", "num_local_experts")
 DEFAULTS: dict[str, Any] = {
     **without(llama.DEFAULTS, "mlp_bias"),
@@ -24,27 +24,27 @@ DEFAULTS: dict[str, Any] = {
     "mlp_only_layers": None, "use_sliding_window": False, "sliding_window": 4096,
 }  # fmt: skip
 
-THEIRS, OURS = llama.THEIRS + "mlp.", llama.OURS + "ffn."
+MLP, FFN = llama.LAYER + "mlp.", llama.BLOCK + "ffn."
 EXPERT_ROWS = (
-    TensorRow(THEIRS + "gate.weight", (OURS + "router.weight",)),
-    TensorRow(THEIRS + "experts.{e}.gate_proj.weight", (OURS + "experts.gate",)),
-    TensorRow(THEIRS + "experts.{e}.up_proj.weight", (OURS + "experts.up",)),
-    TensorRow(THEIRS + "experts.{e}.down_proj.weight", (OURS + "experts.down",)),
+    TensorRow(MLP + "gate.weight", (FFN + "router.weight",)),
+    TensorRow(MLP + "experts.{e}.gate_proj.weight", (FFN + "experts.gate",)),
+    TensorRow(MLP + "experts.{e}.up_proj.weight", (FFN + "experts.up",)),
+    TensorRow(MLP + "experts.{e}.down_proj.weight", (FFN + "experts.down",)),
 )
 TABLE = (*qwen3.TABLE, *EXPERT_ROWS)
 
 
-def fed_by_experts(data: dict[str, Any], f: Mapping[str, Any], usual: int = 128, **shared: Any) -> None:
-    """Put experts into every layer of a config, as data, except those that `mlp_only_layers` and `decoder_sparse_step` exclude.
+def add_experts(data: dict[str, Any], f: Mapping[str, Any], default_experts: int = 128, **shared: Any) -> None:
+    """Put experts into the layers of config data, except those that `mlp_only_layers` and `decoder_sparse_step` exclude.
 
     Args:
-        data: the result of `llama.described`; its feed-forward is that of the excluded layers.
+        data: the result of `llama.config_data`; its feed-forward is that of the excluded layers.
         f: the fields.
-        usual: the default number of experts.
-        **shared: more of the data of a `MoEConfig`.
+        default_experts: the default number of experts.
+        **shared: further data of the `MoEConfig`.
 
     Raises:
-        HeddleError: a field about them is impossible.
+        HeddleError: a field about experts is invalid.
     """
     stack, step, only = data["decoder"], f["decoder_sparse_step"], f["mlp_only_layers"] or []
     if not isinstance(step, int) or step < 1:
@@ -54,12 +54,12 @@ def fed_by_experts(data: dict[str, Any], f: Mapping[str, Any], usual: int = 128,
         raise HeddleError(f"mlp_only_layers = {only!r} in config.json: must be a list of numbers below {len(every)}")
     moe = {
         "kind": "moe",
-        "experts": next((f[name] for name in EXPERTS if f[name] is not None), usual),
+        "experts": next((f[name] for name in EXPERTS if f[name] is not None), default_experts),
         "active": f["num_experts_per_tok"],
         "expert": {
             "kind": "gated",
             "hidden": f["moe_intermediate_size"],
-            "activation": our_activation(f["hidden_act"], "hidden_act"),
+            "activation": heddle_activation(f["hidden_act"], "hidden_act"),
         },
         "renormalise": f["norm_topk_prob"],
         **shared,
@@ -73,15 +73,15 @@ def fed_by_experts(data: dict[str, Any], f: Mapping[str, Any], usual: int = 128,
     block["ffn"] = moe
 
 
-def written(config: TransformerConfig) -> dict[str, Any]:
-    """The fields that `fed_by_experts` and its callers read."""
+def published_fields(config: TransformerConfig) -> dict[str, Any]:
+    """The fields that `add_experts` and its callers read."""
     feeds = [block.ffn for block in config.stacks()["decoder"].blocks]
     moe = next((ffn for ffn in feeds if isinstance(ffn, MoEConfig)), MoEConfig(experts=1, active=1))
     dense = next((ffn for ffn in feeds if isinstance(ffn, GatedConfig)), None)
     return {
         **without(llama.from_config(config), "mlp_bias", "intermediate_size"),
         **({} if dense is None else {"intermediate_size": dense.width(config.dim)}),
-        "hidden_act": their_activation(moe.expert.activation if dense is None else dense.activation),
+        "hidden_act": published_activation(moe.expert.activation if dense is None else dense.activation),
         "moe_intermediate_size": moe.width(config.dim),
         "num_experts": moe.experts,
         "num_experts_per_tok": moe.active,
@@ -91,25 +91,25 @@ def written(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A Qwen3-MoE `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, rotary.FIXED, idle=IDLE)
-    data = llama.described({**f, "mlp_bias": False})
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, rotary.FIXED, idle=IDLE)
+    data = llama.config_data({**f, "mlp_bias": False})
     mixer = data["decoder"]["block"]["mixer"]
     mixer |= {"qk_norm": {"kind": "rms", "eps": f["rms_norm_eps"]}}
     mixer |= {"window": f["sliding_window"]} if f["use_sliding_window"] else {}
-    fed_by_experts(data, f)
+    add_experts(data, f)
     return TransformerConfig.of(data, where="Qwen3-MoE's config.json in heddle's terms")
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
     """The nearest Qwen3-MoE `config.json`."""
     window = one_block(config).mixer.window
-    return {**written(config), "use_sliding_window": window is not None, "sliding_window": window}
+    return {**published_fields(config), "use_sliding_window": window is not None, "sliding_window": window}
 
 
 QWEN3_MOE = replace(

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020) in Hugging Face's format: BERTs whose positions start after the
+"""RoBERTa (Liu et al. 2019) and XLM-R (Conneau et al. 2020) in Hugging Face's format: BERT with positions that start after the
 padding id."""
 
 from collections.abc import Mapping
@@ -17,42 +17,42 @@ ROBERTA_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
 
 
 def offset_positions(data: dict[str, Any], places: Any, padding: Any) -> dict[str, Any]:
-    """The data of a heddle config whose first token has the position after the padding id, in a table of `places` rows.
+    """The config data with positions that start after the padding id, in a table of `places` rows.
 
     Raises:
         HeddleError: the table has no row for a token.
     """
     if not isinstance(padding, int) or not isinstance(places, int) or not 0 <= padding < places - 1:
         raise HeddleError(
-            f"max_position_embeddings = {places!r} in config.json: positions start after pad_token_id = {padding!r}, and "
-            "none is left for a token"
+            f"max_position_embeddings = {places!r} in config.json: positions start after pad_token_id = {padding!r}, which "
+            "leaves none for a token"
         )
     data["context"] = places - padding - 1
     data["encoder"]["entry"]["offset"] = padding + 1
     return data
 
 
-def written_places(config: TransformerConfig) -> dict[str, Any]:
+def position_fields(config: TransformerConfig) -> dict[str, Any]:
     """The fields that `offset_positions` reads.
 
     Raises:
-        HeddleError: the positions start elsewhere than after the padding id.
+        HeddleError: the positions do not start after the padding id.
     """
     offset = config.stacks()["encoder"].entry.offset or 2
     padding = None if config.ids is None else config.ids.padding
     if padding not in (None, offset - 1):
         raise HeddleError(
-            f"encoder.entry.offset is {offset}, but the padding id is {padding}, and here the first position comes after it"
+            f"encoder.entry.offset is {offset}, but the padding id is {padding}, and positions must start after it"
         )
     return {"max_position_embeddings": config.context + offset, "pad_token_id": offset - 1}
 
 
-def _described(f: Mapping[str, Any]) -> dict[str, Any]:
-    return offset_positions(bert.described(f), f["max_position_embeddings"], f["pad_token_id"])
+def _config_data(f: Mapping[str, Any]) -> dict[str, Any]:
+    return offset_positions(bert.config_data(f), f["max_position_embeddings"], f["pad_token_id"])
 
 
-def _written(config: TransformerConfig) -> dict[str, Any]:
-    return {**bert.written(config), **written_places(config)}
+def _published_fields(config: TransformerConfig) -> dict[str, Any]:
+    return {**bert.published_fields(config), **position_fields(config)}
 
 
 ENCODER = Encoder(
@@ -61,8 +61,8 @@ ENCODER = Encoder(
     prefix="roberta.",
     layers="encoder.layer.{i}.",
     defaults=DEFAULTS,
-    described=_described,
-    written=_written,
+    config_data=_config_data,
+    published_fields=_published_fields,
     rows=(*encoders.bert_tables("roberta."), *encoders.bert_layers("roberta.")),
     options=bert.OPTIONS,
     fixed=bert.FIXED,

@@ -1,4 +1,4 @@
-"""Rotary positions in published configs: up to three places, two spellings, and scaling of the angles; both ways."""
+"""Rotary positions in published configs, read and written: up to three places, two spellings, and scaling of the angles."""
 
 from collections.abc import Mapping
 from math import log, sqrt
@@ -9,13 +9,13 @@ from heddle.config.positions import DynamicScaling, LongRopeScaling, NTKScaling,
 from heddle.errors import HeddleError
 
 BASE = 10_000.0
-# The fields that a family's defaults need for `our_rotary`.
+# The fields that a family's defaults need for `heddle_rotary`.
 DEFAULTS: dict[str, Any] = {"rope_theta": None, "rope_parameters": None, "rope_scaling": None}
-# In Hugging Face transformers both change which channels rotate; all else about rotary positions is in the tables.
+# Both change which channels rotate in Hugging Face transformers. All other settings of rotary positions are in the tables.
 FIXED = {"partial_rotary_factor": 1.0, "rope_interleaved": False}
 TABLES = ("rope_scaling", "rope_parameters")  # the first is the older place
 
-# Each kind in Hugging Face transformers: its fields, and heddle's names for them.
+# Each kind of scaling in Hugging Face transformers: its fields, and heddle's names for them.
 ORIGINAL = {"original_max_position_embeddings": "original"}
 KINDS: dict[str, dict[str, str]] = {
     "default": {},
@@ -34,67 +34,67 @@ NEEDED = {
     "linear": ("factor",), "yarn": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "dynamic": ("factor",), "longrope": ("short_factor", "long_factor"),
 }  # fmt: skip
-# Other fields of a table: some handled elsewhere, and one that no version of Hugging Face transformers reads.
-BESIDE = ("rope_type", "type", "rope_theta", "mscale", "mscale_all_dim", "finetuned")
+# Other fields of a table, which are handled elsewhere; no version of Hugging Face transformers reads `finetuned`.
+OTHERS = ("rope_type", "type", "rope_theta", "mscale", "mscale_all_dim", "finetuned")
 
 
-def our_rotary(f: Mapping[str, Any], usual: float = BASE, fraction: float = 1.0) -> dict[str, Any]:
-    """The data of a `RotaryConfig`, from the three places where versions of Hugging Face transformers write it.
+def heddle_rotary(f: Mapping[str, Any], default_base: float = BASE, fraction: float = 1.0) -> dict[str, Any]:
+    """The data of a `RotaryConfig`, from the three places in which versions of Hugging Face transformers store it.
 
     Args:
         f: the fields of `DEFAULTS`, and `max_position_embeddings`.
-        usual: the default base.
-        fraction: the share of a head's channels that rotates, which the tables may repeat.
+        default_base: the default base.
+        fraction: the fraction of a head's channels that rotates, which the tables may repeat.
 
     Raises:
-        HeddleError: the angles are scaled in a way that heddle does not support, or two places disagree.
+        HeddleError: heddle does not support the scaling of the angles, or two places disagree.
     """
     tables = {name: _table(f[name], name) for name in TABLES}
     bases = {name: table["rope_theta"] for name, table in tables.items() if "rope_theta" in table}
     bases |= {} if f["rope_theta"] is None else {"rope_theta": f["rope_theta"]}
     if any(base != next(iter(bases.values())) for base in bases.values()):
-        said = ", ".join(f"{name} {base}" for name, base in bases.items())
-        raise HeddleError(f"config.json names different rotary bases: {said}")
+        places = ", ".join(f"{name} {base}" for name, base in bases.items())
+        raise HeddleError(f"config.json has different rotary bases: {places}")
     read = [_scaling(table, name, f, fraction) for name, table in tables.items() if table.keys() - {"rope_theta"}]
     if any(each != read[0] for each in read):
         raise HeddleError(f"{' and '.join(TABLES)} in config.json disagree about rotary positions")
-    base = next(iter(bases.values()), usual)
+    base = next(iter(bases.values()), default_base)
     return {"kind": "rotary", "base": base, "fraction": fraction, "scaling": read[0] if read else None}
 
 
-def said_fraction(f: Mapping[str, Any], usual: float, *names: str) -> float:
-    """The share of a head's channels that rotates, from the fields `names` and the two tables.
+def read_fraction(f: Mapping[str, Any], default: float, *names: str) -> float:
+    """The fraction of a head's channels that rotates, from the fields `names` and the two tables.
 
     Raises:
         HeddleError: two places disagree.
     """
     tables = [f[name] for name in TABLES if isinstance(f[name], Mapping)]
-    said = [*(f[name] for name in names), *(table.get("partial_rotary_factor") for table in tables)]
-    fractions = [value for value in said if value is not None]
+    values = [*(f[name] for name in names), *(table.get("partial_rotary_factor") for table in tables)]
+    fractions = [value for value in values if value is not None]
     if any(value != fractions[0] for value in fractions):
-        raise HeddleError(f"config.json names different fractions: {', '.join(map(str, said))}")
-    return next(iter(fractions), usual)
+        raise HeddleError(f"config.json has different rotary fractions: {', '.join(map(str, values))}")
+    return next(iter(fractions), default)
 
 
-def _table(said: Any, name: str) -> dict[str, Any]:
-    """The table in one of the places, without null values."""
-    if not isinstance(said or {}, Mapping):
-        raise HeddleError(f"{name} = {said!r} in config.json: must be a table")
-    return {key: value for key, value in (said or {}).items() if value is not None}
+def _table(table: Any, name: str) -> dict[str, Any]:
+    """A table without null values."""
+    if not isinstance(table or {}, Mapping):
+        raise HeddleError(f"{name} = {table!r} in config.json: must be a table")
+    return {key: table for key, table in (table or {}).items() if table is not None}
 
 
 def _scaling(table: Mapping[str, Any], name: str, f: Mapping[str, Any], fraction: float) -> dict[str, Any] | None:
-    """A table converted to heddle's."""
+    """A table as the data of heddle's scaling, or None without scaling."""
     spelling = "rope_type" if "rope_type" in table else "type"
     kind = table.get(spelling, "default")
     if table.get("type", kind) != kind:
-        raise HeddleError(f"{name} in config.json names both rope_type = {kind!r} and type = {table['type']!r}")
+        raise HeddleError(f"{name} in config.json has both rope_type = {kind!r} and type = {table['type']!r}")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise HeddleError(f"{name}.{spelling} = {kind!r} in config.json: heddle has {', '.join(KINDS)}")
+        raise HeddleError(f"{name}.{spelling} = {kind!r} in config.json: heddle supports {', '.join(KINDS)}")
     for key, value in table.items():
         if key == "partial_rotary_factor" and value != fraction:
-            raise HeddleError(f"{name}.{key} = {value!r} in config.json: heddle has only {fraction!r} here")
-        if key not in (*KINDS[kind], *BESIDE, "partial_rotary_factor"):
+            raise HeddleError(f"{name}.{key} = {value!r} in config.json: heddle supports only {fraction!r} here")
+        if key not in (*KINDS[kind], *OTHERS, "partial_rotary_factor"):
             raise HeddleError(
                 f"{name}.{key} = {value!r} in config.json: heddle does not know what this changes in {kind}"
             )
@@ -103,19 +103,22 @@ def _scaling(table: Mapping[str, Any], name: str, f: Mapping[str, Any], fraction
     for key in NEEDED[kind]:
         if key not in table:
             raise HeddleError(f"{name} in config.json has no {key}, which {kind} requires")
-    said = {"original_max_position_embeddings": f["max_position_embeddings"], **table}
+    fields = {"original_max_position_embeddings": f["max_position_embeddings"], **table}
     if kind == "yarn":
-        said = {key: value for key, value in said.items() if value or not key.startswith("beta_")}
-        said |= _magnitude(said, name)
-    read = {"kind": kind, **{ours: said[theirs] for theirs, ours in KINDS[kind].items() if theirs in said}}
+        fields = {key: value for key, value in fields.items() if value or not key.startswith("beta_")}
+        fields |= _magnitude(fields, name)
+    read = {
+        "kind": kind,
+        **{heddle: fields[published] for published, heddle in KINDS[kind].items() if published in fields},
+    }
     if kind in ("dynamic", "longrope"):
-        # Their angles depend on the length of the text. heddle takes those of a text as long as the model's context.
+        # Their angles depend on the length of the text. heddle uses those for a text as long as the context.
         read |= {"original": f["max_position_embeddings"], **read, "length": f["max_position_embeddings"]}
     return _longrope(read, name) if kind == "longrope" else read
 
 
 def _longrope(read: dict[str, Any], name: str) -> dict[str, Any]:
-    """LongRoPE's table, with the factor on cosines and sines that follows from how much longer texts become."""
+    """LongRoPE's table, with the factor on cosines and sines computed from the extension of the context."""
     factor, original = read.pop("factor", None), read["original"]
     if "magnitude" in read:
         return read
@@ -131,7 +134,7 @@ def _longrope(read: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _magnitude(table: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The factor on YaRN's cosines and sines, if two other fields define it."""
+    """The factor on YaRN's cosines and sines, if `mscale` and `mscale_all_dim` define it."""
     each, all_dim = table.get("mscale"), table.get("mscale_all_dim")
     if "attention_factor" in table or not (each and all_dim):
         return {}
@@ -144,11 +147,11 @@ def _magnitude(table: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def of_one_length(config: TransformerConfig) -> list[str]:
-    """Where angles depend on a text's length in Hugging Face transformers, and not in heddle, one line each."""
+    """Notes on angles that depend on the length of a text in Hugging Face transformers, but not in heddle."""
     relatives = [getattr(block.mixer, "relative", None) for stack in config.stacks().values() for block in stack.blocks]
     scalings = [each.scaling for each in relatives if isinstance(each, RotaryConfig)]
     return [
-        f"{each.kind}: every text has the rotary angles of a text of {each.length} tokens; in Hugging Face transformers they "
+        f"{each.kind}: all texts use the rotary angles for {each.length} tokens; in Hugging Face transformers the angles "
         f"change once a text is longer than {each.original}"
         for each in dict.fromkeys(scalings)
         if isinstance(each, DynamicScaling | LongRopeScaling)
@@ -156,7 +159,7 @@ def of_one_length(config: TransformerConfig) -> list[str]:
 
 
 def plain_base(relative: RotaryConfig, rotated_dim: int) -> float:
-    """The base, including the NTK rules, which are just a larger base: base · factor^(d / (d - 2))."""
+    """The base with any NTK scaling, which is equivalent to the larger base · factor^(d / (d - 2))."""
     scaling = relative.scaling
     if not isinstance(scaling, NTKScaling | DynamicScaling) or rotated_dim <= 2:
         return relative.base
@@ -164,21 +167,21 @@ def plain_base(relative: RotaryConfig, rotated_dim: int) -> float:
     return float(relative.base * factor ** (rotated_dim / (rotated_dim - 2)))
 
 
-def _written(relative: RotaryConfig) -> dict[str, Any]:
-    """The kind of scaling and its fields, without the rules that are just a larger base.
+def _scaling_fields(relative: RotaryConfig) -> dict[str, Any]:
+    """The kind of scaling and its fields. Scalings that are equivalent to a larger base are left out.
 
-    A rule that depends on the length in Hugging Face transformers is written with equal values for every length.
+    A scaling that depends on the length in Hugging Face transformers is written with equal values for every length.
     """
     scaling = relative.scaling
     if scaling is None or isinstance(scaling, NTKScaling | DynamicScaling):
         return {"rope_type": "default"}
-    said = {theirs: getattr(scaling, ours, None) for theirs, ours in KINDS[scaling.kind].items()}
+    fields = {published: getattr(scaling, heddle, None) for published, heddle in KINDS[scaling.kind].items()}
     if isinstance(scaling, LongRopeScaling):
-        said |= {key: list(scaling.factors()) for key in ("short_factor", "long_factor")}
-    return {"rope_type": scaling.kind, **{key: value for key, value in said.items() if value is not None}}
+        fields |= {key: list(scaling.factors()) for key in ("short_factor", "long_factor")}
+    return {"rope_type": scaling.kind, **{key: value for key, value in fields.items() if value is not None}}
 
 
-def their_rotary(relative: RotaryConfig, head_dim: int, partial: bool = False) -> dict[str, Any]:
+def published_rotary(relative: RotaryConfig, head_dim: int, partial: bool = False) -> dict[str, Any]:
     """The fields for Hugging Face transformers before and after 5.0, and for vLLM, which reads `rope_parameters`.
 
     Args:
@@ -186,7 +189,7 @@ def their_rotary(relative: RotaryConfig, head_dim: int, partial: bool = False) -
         head_dim: d.
         partial: whether the family can rotate only a fraction of the channels.
     """
-    base, slowed = plain_base(relative, relative.rotated_dim(head_dim)), _written(relative)
+    base, slowed = plain_base(relative, relative.rotated_dim(head_dim)), _scaling_fields(relative)
     share = {"partial_rotary_factor": relative.fraction} if partial else {}
     return {
         "rope_theta": base,

@@ -1,5 +1,5 @@
-"""StableLM (Bellagente et al. 2024) in Hugging Face's format: a Llama with LayerNorm, partly rotated heads and, in some, one norm
-for both branches."""
+"""StableLM (Bellagente et al. 2024) in Hugging Face's format: a Llama with LayerNorm and partial rotary positions, in some models
+with parallel branches."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,28 +19,28 @@ DEFAULTS: dict[str, Any] = {
     "max_position_embeddings": 4096, "layer_norm_eps": 1e-5, "use_qkv_bias": False, "use_parallel_residual": False,
     "partial_rotary_factor": None, "hidden_dropout": 0.0,
 }  # fmt: skip
-# Its norms of queries and keys have a gain for each head.
+# With qk_layernorm, queries and keys are normalised with separate gains for each head, which heddle does not support.
 FIXED = {"rope_interleaved": False, "qk_layernorm": False}
 
-THEIRS, OURS = llama.THEIRS, llama.OURS
+LAYER, BLOCK = llama.LAYER, llama.BLOCK
 TABLE = (
-    *(row for row in llama.TABLE if not row.theirs.endswith(("o_proj.bias", "mlp.gate_proj.bias"))),
-    TensorRow(THEIRS + "input_layernorm.bias", (OURS + "mixer_residual.before.bias",)),
-    TensorRow(THEIRS + "post_attention_layernorm.bias", (OURS + "ffn_residual.before.bias",)),
+    *(row for row in llama.TABLE if not row.published.endswith(("o_proj.bias", "mlp.gate_proj.bias"))),
+    TensorRow(LAYER + "input_layernorm.bias", (BLOCK + "mixer_residual.before.bias",)),
+    TensorRow(LAYER + "post_attention_layernorm.bias", (BLOCK + "ffn_residual.before.bias",)),
     TensorRow("model.norm.bias", ("decoder.final_norm.bias",)),
 )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A StableLM `config.json` as a heddle config.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, FIXED)
-    fraction = rotary.said_fraction(f, FRACTION, "partial_rotary_factor")
-    usual = {"attention_bias": False, "mlp_bias": False, "head_dim": None, "rms_norm_eps": 1e-6}
-    data = llama.described({**f, **usual}, fraction=fraction)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, FIXED)
+    fraction = rotary.read_fraction(f, FRACTION, "partial_rotary_factor")
+    absent = {"attention_bias": False, "mlp_bias": False, "head_dim": None, "rms_norm_eps": 1e-6}
+    data = llama.config_data({**f, **absent}, fraction=fraction)
     block = data["decoder"]["block"]
     block["mixer"]["bias"] = ["q", "k", "v"] if f["use_qkv_bias"] else False
     block |= {
@@ -62,7 +62,7 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
         "use_parallel_residual": block.wiring != "serial",
         "hidden_dropout": block.dropout,
         "partial_rotary_factor": mixer.relative.fraction,
-        **rotary.their_rotary(mixer.relative, mixer.width(config.dim), partial=True),
+        **rotary.published_rotary(mixer.relative, mixer.width(config.dim), partial=True),
     }
 
 
@@ -74,10 +74,10 @@ STABLELM = Family(
     table=TABLE,
     names=Names(
         prefix="model.",
-        ignorable=(THEIRS + "self_attn.rotary_emb.inv_freq",),
+        ignorable=(LAYER + "self_attn.rotary_emb.inv_freq",),
         copies={"lm_head.weight": ("model.embed_tokens.weight",)},
     ),
-    layers={"decoder": THEIRS},
+    layers={"decoder": LAYER},
     options=FamilyOptions(norm=LayerNormConfig(), ffns=(GatedConfig(),), relatives=(RotaryConfig(),)),
     ids={"bos_token_id": 0, "eos_token_id": 0},
 )

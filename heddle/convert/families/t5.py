@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020) in Hugging Face's format: buckets of distances shared by a stack's layers, no biases, no scale."""
+"""T5 (Raffel et al. 2020) in Hugging Face's format: relative position buckets shared by a stack's layers, no biases, no scale."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from heddle.config.positions import BucketsConfig
 from heddle.convert.families.family import (
     Family,
     FamilyOptions,
+    heddle_activation,
     one_block,
-    our_activation,
+    published_activation,
     read_fields,
-    their_activation,
 )
 from heddle.convert.mapping import Names, TensorRow, Vocabulary
 from heddle.errors import HeddleError
@@ -34,12 +34,12 @@ OPTIONS = FamilyOptions(
 )
 
 
-def _attention(theirs: str, ours: str) -> tuple[TensorRow, ...]:
-    return tuple(TensorRow(f"{theirs}.{name}.weight", (f"{ours}.{name}.weight",)) for name in "qkvo")
+def _attention(published: str, heddle: str) -> tuple[TensorRow, ...]:
+    return tuple(TensorRow(f"{published}.{name}.weight", (f"{heddle}.{name}.weight",)) for name in "qkvo")
 
 
 def _feed_forward(number: int, stack: str) -> tuple[TensorRow, ...]:
-    theirs, ours = f"{stack}.block.{{i}}.layer.{number}.", f"{stack}.blocks.{{i}}."
+    published, heddle = f"{stack}.block.{{i}}.layer.{number}.", f"{stack}.blocks.{{i}}."
 
     def gated(config: TransformerConfig) -> bool:
         return isinstance(one_block(config, stack).ffn, GatedConfig)
@@ -48,57 +48,57 @@ def _feed_forward(number: int, stack: str) -> tuple[TensorRow, ...]:
         return not gated(config)
 
     return (
-        TensorRow(theirs + "layer_norm.weight", (ours + "ffn_residual.before.weight",)),
-        TensorRow(theirs + "DenseReluDense.wi.weight", (ours + "ffn.up.weight",), when=plain),
-        TensorRow(theirs + "DenseReluDense.wi_0.weight", (ours + "ffn.gate.weight",), when=gated),
-        TensorRow(theirs + "DenseReluDense.wi_1.weight", (ours + "ffn.up.weight",), when=gated),
-        TensorRow(theirs + "DenseReluDense.wo.weight", (ours + "ffn.down.weight",)),
+        TensorRow(published + "layer_norm.weight", (heddle + "ffn_residual.before.weight",)),
+        TensorRow(published + "DenseReluDense.wi.weight", (heddle + "ffn.up.weight",), when=plain),
+        TensorRow(published + "DenseReluDense.wi_0.weight", (heddle + "ffn.gate.weight",), when=gated),
+        TensorRow(published + "DenseReluDense.wi_1.weight", (heddle + "ffn.up.weight",), when=gated),
+        TensorRow(published + "DenseReluDense.wo.weight", (heddle + "ffn.down.weight",)),
     )
 
 
 def _stack(stack: str, layer: str) -> tuple[TensorRow, ...]:
-    theirs, ours = f"{stack}.block.{{i}}.layer.0.", f"{stack}.blocks.{{i}}."
+    published, heddle = f"{stack}.block.{{i}}.layer.0.", f"{stack}.blocks.{{i}}."
     buckets = f"{stack}.block.{layer}.layer.0.SelfAttention.relative_attention_bias.weight"
     return (
         TensorRow(buckets, (f"{stack}.relative.{layer}.weight",)),
-        *_attention(theirs + "SelfAttention", ours + "mixer"),
-        TensorRow(theirs + "layer_norm.weight", (ours + "mixer_residual.before.weight",)),
+        *_attention(published + "SelfAttention", heddle + "mixer"),
+        TensorRow(published + "layer_norm.weight", (heddle + "mixer_residual.before.weight",)),
         TensorRow(f"{stack}.final_layer_norm.weight", (f"{stack}.final_norm.weight",)),
     )
 
 
-CROSS_THEIRS, CROSS_OURS = "decoder.block.{i}.layer.1.", "decoder.blocks.{i}."
+CROSS_LAYER, CROSS_BLOCK = "decoder.block.{i}.layer.1.", "decoder.blocks.{i}."
 
 
 def table(layer: str) -> tuple[TensorRow, ...]:
-    """The table of tensors; `layer` has a table of distances, one or each (`{i}`)."""
+    """The table of tensors. `layer` is the layer with relative positions, or `{i}` if every layer has its own."""
     return (
         TensorRow("shared.weight", ("embedding.weight",), Vocabulary()),
         *_stack("encoder", layer),
         *_feed_forward(1, "encoder"),
         *_stack("decoder", layer),
-        *_attention(CROSS_THEIRS + "EncDecAttention", CROSS_OURS + "cross"),
-        TensorRow(CROSS_THEIRS + "layer_norm.weight", (CROSS_OURS + "cross_residual.before.weight",)),
+        *_attention(CROSS_LAYER + "EncDecAttention", CROSS_BLOCK + "cross"),
+        TensorRow(CROSS_LAYER + "layer_norm.weight", (CROSS_BLOCK + "cross_residual.before.weight",)),
         *_feed_forward(2, "decoder"),
         TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
     )
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A T5 `config.json` as a heddle config.
 
-    Version 1.1 says `tie_word_embeddings = false`, which means an untied head and no scale on it. Hugging Face
-    transformers 5 writes the second as `scale_decoder_outputs`, and of the first says true: its files decide by what they hold.
+    In version 1.1, `tie_word_embeddings = false` means an untied head without a scale. Hugging Face transformers 5 writes the scale
+    as `scale_decoder_outputs` and always ties in its config; whether its files contain a head decides.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    data = described(read_fields(found, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE), shared=True)
+    data = config_data(read_fields(published, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE), shared=True)
     return TransformerConfig.of(data, where="T5's config.json in heddle's terms")
 
 
-def described(f: Mapping[str, Any], shared: bool) -> dict[str, Any]:
-    """The fields that T5 and UMT5 share, as the data of a heddle config; `shared` says whether layers share a table."""
+def config_data(f: Mapping[str, Any], shared: bool) -> dict[str, Any]:
+    """The fields that T5 and UMT5 share, as the data of a heddle config. With `shared`, layers share their relative positions."""
     tied = True if f["tie_word_embeddings"] is None else f["tie_word_embeddings"]
     scaled = tied if f["scale_decoder_outputs"] is None else f["scale_decoder_outputs"]
     dim = f["d_model"]
@@ -120,7 +120,7 @@ def described(f: Mapping[str, Any], shared: bool) -> dict[str, Any]:
     }
     block = {
         "mixer": {**mixer, "relative": relative},
-        "ffn": _our_feed_forward(f),
+        "ffn": _feed_forward_data(f),
         "norm": {"kind": "rms", "eps": f["layer_norm_epsilon"]},
         "dropout": f["dropout_rate"],
     }
@@ -137,14 +137,14 @@ def described(f: Mapping[str, Any], shared: bool) -> dict[str, Any]:
     }
 
 
-def _our_feed_forward(f: Mapping[str, Any]) -> dict[str, Any]:
+def _feed_forward_data(f: Mapping[str, Any]) -> dict[str, Any]:
     name = str(f["feed_forward_proj"])
     gated, activation = name.startswith("gated-"), name.removeprefix("gated-")
-    # This name means something other than what it says.
-    activation = our_activation("gelu_new" if name == "gated-gelu" else activation, "feed_forward_proj")
-    for field, meant in (("is_gated_act", gated), ("dense_act_fn", activation)):
-        said = our_activation(f[field], field) if field == "dense_act_fn" and f[field] else f[field]
-        if said not in (None, meant):
+    # gated-gelu stands for the tanh approximation.
+    activation = heddle_activation("gelu_new" if name == "gated-gelu" else activation, "feed_forward_proj")
+    for field, expected in (("is_gated_act", gated), ("dense_act_fn", activation)):
+        value = heddle_activation(f[field], field) if field == "dense_act_fn" and f[field] else f[field]
+        if value not in (None, expected):
             raise HeddleError(f"{field} = {f[field]!r} in config.json, but feed_forward_proj = {name!r}")
     kind = {"kind": "gated" if gated else "mlp", "hidden": f["d_ff"], "activation": activation, "bias": False}
     return {**kind, "dropout": f["dropout_rate"]}
@@ -162,9 +162,9 @@ def from_config(config: TransformerConfig) -> dict[str, Any]:
     if isinstance(block.ffn, GatedConfig):
         if activation == "gelu":
             raise HeddleError(f"a gated feed-forward with the exact GELU has no name in {ARCHITECTURE}")
-        proj = "gated-gelu" if activation == "gelu_tanh" else f"gated-{their_activation(activation)}"
+        proj = "gated-gelu" if activation == "gelu_tanh" else f"gated-{published_activation(activation)}"
     else:
-        proj = their_activation(activation)
+        proj = published_activation(activation)
     return {
         "vocab_size": config.vocab_size,
         "d_model": config.dim,

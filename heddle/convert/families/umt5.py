@@ -1,4 +1,4 @@
-"""UMT5 (Chung et al. 2023) in Hugging Face's format: a T5 whose layers have a table of distances each."""
+"""UMT5 (Chung et al. 2023) in Hugging Face's format: a T5 with separate relative positions in every layer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,22 +16,22 @@ DEFAULTS: dict[str, Any] = {
 IDLE = (*t5.IDLE, "scalable_attention")  # which no version of Hugging Face transformers reads
 
 
-def to_config(found: Mapping[str, Any]) -> TransformerConfig:
+def to_config(published: Mapping[str, Any]) -> TransformerConfig:
     """A UMT5 `config.json` as a heddle config.
 
-    Google's files say `tie_word_embeddings = false`: the weights were trained with an untied head and no scale on it, as Hugging
-    Face transformers 4 computed. Version 5 scales whatever a file says, and writes true.
+    Google's files have `tie_word_embeddings = false`: the weights were trained with an untied head without a scale, as in Hugging
+    Face transformers 4. Version 5 always scales, and writes true.
 
     Raises:
         HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
     """
-    f = read_fields(found, ARCHITECTURE, DEFAULTS, t5.FIXED, idle=IDLE)
-    data = t5.described({**f, "scale_decoder_outputs": None}, shared=False)
+    f = read_fields(published, ARCHITECTURE, DEFAULTS, t5.FIXED, idle=IDLE)
+    data = t5.config_data({**f, "scale_decoder_outputs": None}, shared=False)
     return TransformerConfig.of(data, where="UMT5's config.json in heddle's terms")
 
 
 def from_config(config: TransformerConfig) -> dict[str, Any]:
-    """The nearest UMT5 `config.json`, for Hugging Face transformers 5: a file with an untied head says that it is tied, too.
+    """The nearest UMT5 `config.json`, for Hugging Face transformers 5, which always writes that the head is tied.
 
     Raises:
         HeddleError: UMT5 has no name for the activation.
