@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 
-from heddle.text import train_tokenizer
+from heddle.text import train_tokenizer, word_splitter
 from heddle.text.word_splitter import WordSplitter
 from heddle.vectors.corpus import read_corpus
 from tests.refusing import refusal
@@ -29,7 +29,7 @@ def test_pieces_are_those_of_the_tokenizer(text: str) -> None:
 def test_a_word_across_a_seam_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pieces(WEIRD)
     for size in range(1, 12):
-        monkeypatch.setattr(cut, "SLICE", size)
+        monkeypatch.setattr(word_splitter, "SLICE", size)
         assert pieces(WEIRD) == whole
 
 
