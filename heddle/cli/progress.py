@@ -69,7 +69,7 @@ class Progress:
             values = dict(report.values)
             scored = estimate(values.pop("validation_loss"), values.pop("validation_error"))
             what = f"step {report.step}: validation loss {scored}"
-            parts = (what, metrics(values), Extent.shown(values), self.experts)
+            parts = (what, metrics(values), Extent.summarise_counts(values), self.experts)
             self._say(", ".join([*filter(None, parts), f"after {duration(time.monotonic() - self.began)}"]))
             if report.sample is not None:
                 self._say(f"  sample: {report.sample!r}")
