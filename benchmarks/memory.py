@@ -142,13 +142,13 @@ def peak() -> int:
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Plan and train the first steps, in this process; the words are made in another, whose memory does not count."""
-    from heddle.cli.train import read_words
+    from heddle.cli.train import parse_config
     from heddle.runs import Trainer, prepare
 
     words = json.loads(options.words)
     folder = Path(options.folder)
     settings = [f"threads={options.threads}"] if options.threads else []
-    planned = prepare(read_words((*words, *settings)), folder / "run")
+    planned = prepare(parse_config((*words, *settings)), folder / "run")
     trainer = Trainer(folder / "run")
     training = trainer.session
     steps, began, held = min(options.steps, training.steps), time.perf_counter(), list[int]()

@@ -31,6 +31,18 @@ from benchmarks.faults import FAULTS, STEPS, TOYS, Fault
 
 ROOT = Path(__file__).parents[1]
 PARITY = 1e-5
+# What the token loop draws where one id, 60, is the best at every step unless a setting forbids it.
+BIAS = 100.0
+SETTINGS: dict[str, dict[str, Any]] = {
+    "bias": {},
+    "repetition": {"repetition_penalty": 64.0},
+    "presence": {"presence_penalty": 2.0 * BIAS},
+    "small presence": {"presence_penalty": 0.3 * BIAS},
+    "frequency": {"frequency_penalty": 0.6 * BIAS},
+    "runs": {"no_repeat_ngram": 2},
+    "banned": {"banned": [[60, 60]]},
+    "shortest": {"min_tokens": 3},
+}
 MOVED = 1e-6  # of a parameter's largest number: five steps that end nearer than this are the same five steps
 
 
@@ -150,6 +162,11 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
     model.eval()
     events = list(generate(model, [[5, 9], [7, 3, 1, 8]], SamplingConfig(temperature=0.0, max_tokens=6)))
     found["drawn"] = {"output": torch.tensor([event.logprob for event in events])}
+    for name, setting in SETTINGS.items():
+        sampling = SamplingConfig.of({"temperature": 0.0, "max_tokens": 6, "logit_bias": {60: BIAS}, **setting})
+        texts = generate(model, [[5, 9, 7]], sampling, 60 if name == "shortest" else None)
+        tokens = [float(event.token) for event in texts if event.token is not None]
+        found[name] = {"output": torch.tensor([*tokens, *[-1.0] * (6 - len(tokens))])}
     return found
 
 

@@ -6,32 +6,29 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from scripts.house import (
+    FLOORS,
+    MOST_FILES,
+    MOST_LINES,
+    MOST_LINES_OF_PACKAGE,
+    circles,
+    floor_faults,
+    imported,
+    module_imports,
+    name_faults,
+    name_of,
+    size_faults,
+    sources,
+)
+
 ROOT = Path(__file__).parents[1]
 HEDDLE = ROOT / "heddle"
 
-# Every package on its floor: it imports from lower floors only, and never from a neighbour.
-TOWER = [
-    {"errors"},
-    {"checks", "display"},
-    {"config", "text"},
-    {"nn"},
-    {"model"},
-    {"data", "weights", "account"},
-    {"convert", "generate"},
-    {"tasks", "vectors"},
-    {"train", "parallel"},
-    {"runs", "predict"},
-    {"look", "prove"},
-    {"serve"},
-    {"page"},
-    {"cli"},
-]
-FLOORS = {name: floor for floor, names in enumerate(TOWER) for name in names}
 LIGHT_FLOORS = 3  # the lowest ones do not import torch
 
 PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
@@ -39,52 +36,6 @@ UNSAFE_NAMES = {"torch.load", "torch.save", "torch.serialization.load", "torch.s
 UNSAFE_ARGUMENTS = {"allow_pickle", "trust_remote_code"}
 
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:opt|work|root|tmp/w)(?![\w-])")
-LONGEST = 400
-
-
-def sources(*folders: str) -> list[Path]:
-    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-
-
-def name_of(path: Path) -> str:
-    """The dotted module name of a file under the root."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def imported(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
-    """Yield ``(line, "module.name")`` for every import, at any depth; relative ones are resolved against `package`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base += [node.module] if node.module else []
-            yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in {"import_module", "__import__"}:
-                yield node.lineno, str(node.args[0].value)
-
-
-def floor_faults(source: str, module: str, *, is_package: bool = False) -> list[str]:
-    """Say which imports of heddle module `module` do not go down."""
-    home = module.split(".")[1]
-    if home not in FLOORS:
-        return [f"{module}: '{home}' has no floor"]
-    faults = []
-    for line, name in imported(ast.parse(source), module if is_package else module.rpartition(".")[0]):
-        top, *rest = name.split(".")
-        if top != "heddle" or rest[:1] in ([home], ["__version__"]):
-            continue
-        goal = rest[0] if rest else ""
-        if goal not in FLOORS:
-            faults.append(f"{module}:{line} imports {name}, which is no package with a floor")
-        elif FLOORS[goal] > FLOORS[home]:
-            faults.append(f"{module}:{line} imports upwards: {name}")
-        elif FLOORS[goal] == FLOORS[home]:
-            faults.append(f"{module}:{line} imports sideways: {name}")
-    return faults
 
 
 def pickle_faults(source: str) -> list[str]:
@@ -314,10 +265,57 @@ def test_other_paths_pass(line: str) -> None:
     assert not MACHINE_PATH.search(line)
 
 
-def test_files_stay_short() -> None:
-    lengths = {path: len(path.read_text().splitlines()) for path in sources("heddle")}
-    faults = [f"{path.relative_to(ROOT)}: {n} lines" for path, n in lengths.items() if n > LONGEST]
-    assert not faults, f"over {LONGEST} lines, is each one idea?\n" + "\n".join(faults)
+def test_packages_and_files_stay_small() -> None:
+    sizes: dict[str, dict[str, int]] = {}
+    for path in sources("heddle"):
+        files = sizes.setdefault(str(path.parent.relative_to(ROOT)), {})
+        files[path.name] = len(path.read_text().splitlines())
+    assert not (faults := size_faults(sizes)), "\n".join(faults)
+
+
+def test_what_is_too_large_is_found() -> None:
+    many = {f"m{number}.py": 10 for number in range(MOST_FILES + 1)}
+    assert size_faults({"heddle/a": {"b.py": MOST_LINES + 1}, "heddle/c": many}) == [
+        f"heddle/a/b.py: {MOST_LINES + 1} lines, at most {MOST_LINES}: is it one idea?",
+        f"heddle/c: {MOST_FILES + 1} files, at most {MOST_FILES}",
+    ]
+    (fault,) = size_faults({"heddle/d": {f"m{number}.py": 399 for number in range(12)}})
+    assert fault == f"heddle/d: {12 * 399} lines, at most {MOST_LINES_OF_PACKAGE}"
+
+
+def test_no_modules_import_each_other() -> None:
+    found = circles(module_imports(sources("heddle")))
+    assert not found, "\n".join(" -> ".join(circle) for circle in found)
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_names_say_what_they_hold() -> None:
+    faults = [line for path in sources("heddle") for line in said(path, name_faults(path.read_text()))]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "found = 1",
+        "def f(wanted): ...",
+        "def told(): ...",
+        "class Kept: ...",
+        "for theirs in (): ...",
+        "x.given = 1",
+        "def _was_said(): ...",
+    ],
+)
+def test_an_empty_name_is_found(source: str) -> None:
+    assert name_faults(source)
+
+
+def test_a_word_in_prose_is_no_name() -> None:
+    assert not name_faults('"""What was found and said."""\nx = {"found": 1}["found"]\nfoundation = 1')
 
 
 LONGEST_FUNCTION = 60

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import heddle
-from heddle import account, config, data, generate, look, model, tasks, text, train
+from heddle import account, config, data, generate, look, model, runs, tasks, text, train
 from heddle.data import Corpus, Document, Example, Part, RecordStore, TokenStore
 from heddle.errors import HeddleError
 from heddle.model.head import Scores
@@ -1006,14 +1006,12 @@ TABLE: dict[str, Call] = {
     ),
     "runs.open_session": Call({"run": "run"}, {"run": NO_PLACE}),
     "runs.plan": Call(
-        {"config": config.RunConfig(), "store": STORE, "tokenizer": TOKENIZER, "device": "cpu"},
+        {"resolved": runs.resolve(config.RunConfig()), "store": STORE, "tokenizer": TOKENIZER},
         {
-            "config": NO_CONFIG,
+            "resolved": [None, config.RunConfig(), "run"],
             "store": [None, "data"],
             "tokenizer": NO_TOKENIZER,
-            "device": [None, "tpu", "auto"],
             "vectors": [3, {}],
-            "start": ["gpt1", {}],
         },
     ),
     "runs.plot_runs": Call(
@@ -1028,6 +1026,7 @@ TABLE: dict[str, Call] = {
             "texts_of": [None, "a.txt", 3, [3]],
         },
     ),
+    "runs.resolve": Call({"config": config.RunConfig()}, {"config": NO_CONFIG, "now": [3, {}]}),
     "runs.runs_in": Call({"folder": "runs"}, {"folder": NO_PATH}),
     "runs.show_step": Call(
         {"run": "run"},
@@ -1036,9 +1035,9 @@ TABLE: dict[str, Call] = {
     "runs.seed_statistics": Call({"results": [1.0]}, {"results": [None, 3, "1", ["1"], [None], []]}),
     "runs.statistics_by_variant": Call({"outcomes": []}, {"outcomes": [None, 3, [3], ["run"]]}),
     "runs.sweep": Call(
-        {"found": VARIANTS, "run": "a"},
+        {"variants": VARIANTS, "run": "a"},
         {
-            "found": [None, 3, [], [{}], config.variants({}), VARIANTS * 2],
+            "variants": [None, 3, [], [{}], config.variants({}), VARIANTS * 2],
             "run": [*NO_PATH, "."],
             "tell": [None, *NO_CALL],
             "watch": NO_CALL,
@@ -1197,7 +1196,7 @@ UNCHECKED = {
     "generate": {
         RECORDS: ("Event", "Hypothesis", "Piece", "Translation", "TranslationScore"),
         "an error": ("QueueFull",),
-        "a protocol": ("Proposer",),
+        "a protocol": ("DraftSource",),
     },
     "look": {
         RECORDS: (
@@ -1228,9 +1227,9 @@ UNCHECKED = {
         "the name of a union": ("Prediction",),
     },
     "prove": {"a number": ("LARGE",), RECORDS: ("Proof", "Verdict")},
-    "runs": {RECORDS: ("Interrupted", "Plan", "Session", "Member", "Spread")},
+    "runs": {RECORDS: ("Interrupted", "Plan", "Resolved", "Session", "Member", "SeedStatistics")},
     "tasks": {
-        RECORDS: ("Examples", "HeldOut", "Loss", "Reading"),
+        RECORDS: ("ExampleIndices", "EvalSet", "Loss", "DataSpec"),
         "what tasks are made from": (
             "ChatTask",
             "ClassificationTask",
@@ -1247,7 +1246,7 @@ UNCHECKED = {
         ),
     },
     "text": {"a word": ("END_OF_TEXT",), "a protocol": ("Tokenizer",)},
-    "train": {RECORDS: ("Evaluation", "StopTraining", "Published", "History", "Report")},
+    "train": {RECORDS: ("Evaluation", "StopTraining", "SelectedWeights", "History", "Report")},
     "vectors": {},
     "weights": {RECORDS: ("Adapter", "Loaded")},
 }

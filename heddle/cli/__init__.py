@@ -1,12 +1,12 @@
-"""The command line: each command reads its arguments, makes one library call and prints the result. See `heddle --help`.
+"""The command line: each command parses its arguments, makes one library call and prints the result. See `heddle --help`.
 
 In reading order:
 
-- `main`: the commands, imported only when called, and how errors are printed.
+- `main`: the commands, imported on demand, and error reporting.
 - `train`, `generate`, `evaluate`, `prove`, `count`, `runs`, `tokenizer`, `weights`: one module per command or group.
-- `training`: the work of `heddle train`; `keys`: the help of its settings; `progress`: what it shows while it runs.
-- `models`: a run's model, ready to predict.
-- `say`: printing, also as JSON; `streams`: standard streams that are closed or not text.
+- `training`: the work of `heddle train`; `keys`: help for its settings; `progress`: its progress display.
+- `models`: load a run's model for inference.
+- `output`: printing, tables and JSON; `streams`: standard streams that are closed, broken or not text.
 """
 
 __all__: list[str] = []

@@ -7,14 +7,14 @@ from heddle.convert.peft import export_adapter, merge_adapter
 
 
 def export(run: str, directory: Path, /, *, json: bool = False) -> None:
-    """Write a run's adapter, without its model, as a directory that peft loads.
+    """Export a run's adapter, without its base model, to a directory that peft can load.
 
     Parameters
     ----------
     run
-        A run directory that trained with [train.lora], or its name in runs/.
+        A run trained with [train.lora], or its name in runs/.
     directory
-        The new directory.
+        Output directory, which must not exist.
     json
         One JSON document on stdout.
     """
@@ -25,35 +25,35 @@ def export(run: str, directory: Path, /, *, json: bool = False) -> None:
     modules = pluralize(result["modules"], "module")
     console().print(
         f"{directory}: {result['family']}, {modules} of rank {result['rank']} or less, "
-        f"{result['parameters']:,} parameters; heddle export writes the base",
+        f"{result['parameters']:,} parameters; `heddle export` writes the base model",
         markup=False,
     )
 
 
 def merge(base: str, adapter: str, run: str, /, *, json: bool = False) -> None:
-    """Merge an adapter into the weights of its base, as a new run.
+    """Merge an adapter into its base model, as a new run.
 
     Parameters
     ----------
     base
-        The run whose weights the adapter was trained beside, or its name in runs/.
+        The run that the adapter was trained on, or its name in runs/.
     adapter
-        A run that trained with [train.lora], its adapter.safetensors, or a directory that peft wrote.
+        A run trained with [train.lora], its adapter.safetensors, or a peft directory.
     run
         The new run's directory, or its name in runs/.
     json
         One JSON document on stdout.
     """
     target = new_run(run)
-    given = adapter if Path(adapter).exists() else str(find_run(adapter))
-    result = merge_adapter(find_run(base), given, target)
+    adapter_path = adapter if Path(adapter).exists() else str(find_run(adapter))
+    result = merge_adapter(find_run(base), adapter_path, target)
     if json:
         print_json({"run": str(target), **result})
         return
     out = console()
     if not result["checked"]:
         out.print(
-            f"{given} does not say which weights it was trained beside: only names and shapes were compared",
+            f"{adapter_path} does not record its base weights: only names and shapes were compared",
             markup=False,
         )
-    out.print(f"{target}: {pluralize(result['layers'], 'layer')} of {base} changed", markup=False)
+    out.print(f"{target}: {pluralize(result['layers'], 'layer')} of {base} changed")

@@ -1,12 +1,11 @@
-"""`heddle eval RUN --tasks`: published tasks, by lm-eval."""
+"""`heddle eval RUN --tasks`: benchmarks from lm-eval."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from heddle.cli.models import open_model
-from heddle.cli.output import console as console_of
-from heddle.cli.output import print_json, table
+from heddle.cli.models import open_model, tokenizer_of
+from heddle.cli.output import console, print_json, table
 from heddle.config.decoding import WeightKind
 from heddle.errors import HeddleError
 
@@ -20,14 +19,10 @@ def evaluate_published(
     json: bool,
     weights: WeightKind = "trained",
 ) -> None:
-    """Evaluate a run on tasks of lm-eval, and print what they measure.
-
-    Raises:
-        HeddleError: lm-eval is not installed, a number is too small, or what `evaluate_tasks` refuses.
-    """
-    for name, value, least in (("limit", limit, 1), ("shots", shots, 0)):
-        if value is not None and value < least:
-            raise HeddleError(f"{name} = {value}: must be at least {least}")
+    """Evaluate a run on lm-eval tasks, and print their metrics."""
+    for name, value, minimum in (("limit", limit, 1), ("shots", shots, 0)):
+        if value is not None and value < minimum:
+            raise HeddleError(f"{name} = {value}: must be at least {minimum}")
     try:
         import lm_eval as _  # noqa: F401
     except ImportError:
@@ -35,18 +30,22 @@ def evaluate_published(
     from heddle.predict.lm_eval import evaluate_tasks
 
     ready = open_model(run, device, weights)
-    if ready.tokenizer is None:
-        raise HeddleError(f"{run} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
-    found = evaluate_tasks(ready.model, ready.tokenizer, tasks, limit, shots)
+    results = evaluate_tasks(ready.model, tokenizer_of(ready, run), tasks, limit, shots)
     if json:
-        print_json({"run": str(run), "precision": ready.precision, "tasks": found})
+        print_json({"run": str(run), "precision": ready.precision, "tasks": results})
         return
     rows: list[list[Any]] = []
-    for task, measured in found.items():
-        for name, value in measured.items():
+    for task, metrics in results.items():
+        for name, value in metrics.items():
             if name != "examples" and not name.endswith("_stderr"):
-                error = measured.get(f"{name}_stderr")
+                standard_error = metrics.get(f"{name}_stderr")
                 rows.append(
-                    [task, measured["examples"], name, f"{value:.4f}", "-" if error is None else f"{error:.4f}"]
+                    [
+                        task,
+                        metrics["examples"],
+                        name,
+                        f"{value:.4f}",
+                        "-" if standard_error is None else f"{standard_error:.4f}",
+                    ]
                 )
-    console_of().print(table(["task", "examples", "metric", "value", "standard error"], rows))
+    console().print(table(["task", "examples", "metric", "value", "standard error"], rows))

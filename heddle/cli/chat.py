@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.models import Ready, check_writes, compile_model, open_model, strategy, tokenizer_of
+from heddle.cli.models import Ready, check_generates, compile_model, decoding_config, open_model, tokenizer_of
 from heddle.cli.output import find_run, pluralize
 from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig, WeightKind
@@ -19,16 +19,16 @@ from heddle.generate.stream import Finish
 from heddle.text.chat_template import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
-HELP = """/system TEXT   start again with another system prompt; without TEXT, with none
-/reset         forget the conversation
-/undo          forget the last exchange
-/save FILE     write the conversation as a line of JSON, as task=chat reads it
-/help          this list
-/quit          leave, as Ctrl-D does
-A line that ends with \\ continues on the next one. Ctrl-C stops an answer; Ctrl-D ends."""
+HELP = """/system TEXT   start over with this system prompt, or with none
+/reset         clear the conversation
+/undo          remove the last exchange
+/save FILE     save the conversation as a line of JSON for task=chat
+/help          show this help
+/quit          exit (also Ctrl-D)
+End a line with \\ to continue on the next one. Ctrl-C stops an answer; Ctrl-D exits."""
 
-USUAL = {"max_tokens": 500, "temperature": 0.8}
-CUT: dict[Finish | None, str] = {"length": "it has --max-tokens tokens", "context": "the context is full"}
+DEFAULTS = {"max_tokens": 500, "temperature": 0.8}
+TRUNCATED: dict[Finish | None, str] = {"length": "--max-tokens reached", "context": "the context is full"}
 
 
 def chat(
@@ -47,10 +47,10 @@ def chat(
     compile: bool = False,
     device: str = "auto",
 ) -> None:
-    """Talk with a model in the terminal, by the chat template that it was trained with.
+    """Chat with a model in the terminal, using its chat template.
 
-    A model without a template sees a plain script of User and Assistant, and a line says so. In a conversation that no longer
-    fits into the context, the oldest exchanges are forgotten. /help lists what can be typed besides messages.
+    A model without a template gets a plain transcript of User and Assistant. When the context is full, the oldest exchanges are
+    dropped. /help lists the commands.
 
     Parameters
     ----------
@@ -59,29 +59,29 @@ def chat(
     system
         The system prompt.
     max_tokens
-        Longest answer, in tokens. Defaults, as other settings do, to what an imported model's files say, else to 500.
+        Maximum tokens per answer. This and other options default to an imported model's generation config, else to 500.
     temperature
-        Above 1 is bolder, below 1 safer; 0 always takes the most probable token. Defaults to 0.8.
+        Sampling temperature: higher is more random, 0 is greedy. Defaults to 0.8.
     top_k
         Sample only from the k most probable tokens.
     top_p
-        Sample only from the most probable tokens that together have this probability.
+        Nucleus sampling: sample only from the most probable tokens with this total probability.
     min_p
-        Sample only from tokens with at least this share of the largest probability.
+        Sample only from tokens with at least this fraction of the top token's probability.
     repetition_penalty
-        Above 1, tokens that are already in the conversation become less probable.
+        Values above 1 make tokens that are already in the conversation less probable.
     seed
-        Equal seeds and messages give equal answers.
+        Random seed. Equal seeds and messages give equal answers.
     weights
-        int8 or int4: round the weights, which takes less memory on a CPU, and less time with one text at once. See
-        docs/serving.md for what it costs.
+        int8 or int4: quantize the weights, which saves memory on a CPU and is faster for one text at a time. See
+        docs/serving.md for the cost in quality.
     compile
-        Compile the decoding steps first, which takes about half a minute: then a small model answers faster on most CPUs, see
-        docs/serving.md. Needs a C++ compiler.
+        Compile the decoding steps first, which takes about half a minute and makes small models faster on most CPUs (see
+        docs/serving.md). Needs a C++ compiler.
     device
         auto, cpu, cuda or mps.
     """
-    asked = {
+    options = {
         "max_tokens": max_tokens,
         "temperature": temperature,
         "top_k": top_k,
@@ -90,35 +90,35 @@ def chat(
         "repetition_penalty": repetition_penalty,
         "seed": seed,
     }
-    settings = {name: value for name, value in asked.items() if value is not None}
+    settings = {name: value for name, value in options.items() if value is not None}
     SamplingConfig.of(settings, where="chat")  # before anything takes time
     path = find_run(run)
     ready = open_model(path, device, weights)
-    sampling = strategy(ready, SamplingConfig, settings, USUAL)
-    check_writes(path, ready)
+    sampling = decoding_config(ready, SamplingConfig, settings, DEFAULTS)
+    check_generates(path, ready)
     ready.model.check_predicts_next()
     if compile:
         compile_model(ready.model, 1)
-    talk = _Talk(ready, tokenizer_of(ready, path), sampling, system)
-    if talk.plain:
-        print(f"{path} has no chat template: it sees a plain script of User and Assistant", file=sys.stderr)
-    shown = not is_piped()
-    if shown:
-        print("/help lists what can be typed; Ctrl-D ends", file=sys.stderr)
-        with suppress(ImportError):  # lines can be edited where the system has it
+    conversation = _Conversation(ready, tokenizer_of(ready, path), sampling, system)
+    if conversation.plain:
+        print(f"{path} has no chat template: using a plain transcript of User and Assistant", file=sys.stderr)
+    interactive = not is_piped()
+    if interactive:
+        print("/help lists commands; Ctrl-D exits", file=sys.stderr)
+        with suppress(ImportError):  # enables line editing where available
             import readline  # noqa: F401
-    for line in _lines("> " if shown else ""):
+    for line in _read_messages("> " if interactive else ""):
         if line.strip() == "/quit":
             break
         if line.startswith("/"):
-            _command(talk, line)
+            _command(conversation, line)
         elif line.strip():
-            _answer(talk, line)
+            _answer(conversation, line)
 
 
 @dataclass
-class _Talk:
-    """A conversation as it goes on."""
+class _Conversation:
+    """The state of a conversation."""
 
     ready: Ready
     tokenizer: Tokenizer
@@ -135,98 +135,98 @@ class _Talk:
         else:
             self.template = chat_template(self.ready.model, self.tokenizer)
 
-    def whole(self) -> list[dict[str, str]]:
-        """All messages, the system's first."""
+    def all_messages(self) -> list[dict[str, str]]:
+        """The system prompt, if any, and all messages."""
         first = [{"role": "system", "content": self.system}] if self.system else []
         return [*first, *self.messages]
 
     def fit(self) -> int:
-        """Forget the oldest exchanges until half of an answer has room, or only the last message is left; how many went.
+        """Drop the oldest exchanges until half an answer fits, or only the last message is left; return how many were dropped.
 
         Raises:
-            HeddleError: the last message alone does not fit; nothing is forgotten then.
+            HeddleError: the last message alone does not fit; then nothing is dropped.
         """
         context = self.ready.model.config.context
         if self._length(len(self.messages) - 1) > context:
-            what = "the system prompt and the message do not fit" if self.system else "the message does not fit"
-            raise HeddleError(f"{what} into the model's context of {context} tokens; shorten it")
-        room, gone = min(self.sampling.max_tokens, context) // 2, 0
-        while 2 * gone < len(self.messages) - 1 and self._length(2 * gone) + room > context:
-            gone += 1
-        del self.messages[: 2 * gone]
-        return gone
+            subject = "the system prompt and the message do not fit" if self.system else "the message does not fit"
+            raise HeddleError(f"{subject} into the model's context of {context} tokens; shorten it")
+        room, forgotten = min(self.sampling.max_tokens, context) // 2, 0
+        while 2 * forgotten < len(self.messages) - 1 and self._length(2 * forgotten) + room > context:
+            forgotten += 1
+        del self.messages[: 2 * forgotten]
+        return forgotten
 
     def _length(self, first: int) -> int:
-        """Tokens of the conversation from this message on, with the system prompt."""
-        messages = [*self.whole()[: -len(self.messages)], *self.messages[first:]]
+        """Tokens of the system prompt and the messages from this one on."""
+        messages = [*self.all_messages()[: -len(self.messages)], *self.messages[first:]]
         return len(self.template.render(messages, add_generation_prompt=True))
 
-    def pieces(self) -> Generator[str, None, Finish | None]:
-        """The next answer, and why it ended."""
-        return reply_pieces(self.ready.model, self.tokenizer, self.template, self.whole(), self.sampling)
+    def reply(self) -> Generator[str, None, Finish | None]:
+        """Stream the next answer; the return value says why it ended."""
+        return reply_pieces(self.ready.model, self.tokenizer, self.template, self.all_messages(), self.sampling)
 
 
-def _lines(sign: str) -> Iterator[str]:
-    """What is typed, message by message, until the end of the input. Ctrl-C drops the line."""
+def _read_messages(prompt: str) -> Iterator[str]:
+    """Yield messages until the input ends. Ctrl-C discards the current line."""
     while True:
         parts: list[str] = []
         try:
             while not parts or parts[-1].endswith("\\"):
-                parts.append(input(". " if parts and sign else sign))
+                parts.append(input(". " if parts and prompt else prompt))
         except UnicodeDecodeError:
             raise HeddleError("standard input is not UTF-8") from None
         except EOFError:
-            if sign:
+            if prompt:
                 print()
             if not parts:
                 return
         except KeyboardInterrupt as stop:
             if type(stop) is not KeyboardInterrupt:  # SIGTERM
                 raise
-            print("\nCtrl-D ends", file=sys.stderr)
+            print("\nCtrl-D exits", file=sys.stderr)
             continue
         yield "\n".join(
             part.removesuffix("\\") if number < len(parts) - 1 else part for number, part in enumerate(parts)
         )
 
 
-def _answer(talk: _Talk, message: str) -> None:
-    """Write the answer to a message as it comes. What was written before Ctrl-C stays part of the conversation."""
-    talk.messages.append({"role": "user", "content": message})
-    answer, begun = "", False
+def _answer(conversation: _Conversation, message: str) -> None:
+    """Stream the answer to a message. An answer stopped by Ctrl-C stays in the conversation."""
+    conversation.messages.append({"role": "user", "content": message})
+    answer, started = "", False
     try:
-        if gone := talk.fit():
-            print(f"the context is full: {pluralize(gone, 'exchange')} forgotten", file=sys.stderr)
-        pieces = _Pieces(talk.pieces())
+        if forgotten := conversation.fit():
+            print(f"the context is full: dropped {pluralize(forgotten, 'exchange')}", file=sys.stderr)
+        pieces = _Pieces(conversation.reply())
         for piece in pieces:
-            new = piece if begun else piece.lstrip()  # the plain script leaves a blank before an answer
-            begun = begun or bool(new)
-            answer += new
-            sys.stdout.write(new)
+            text = piece if started else piece.lstrip()  # the plain transcript leaves a space before an answer
+            started = started or bool(text)
+            answer += text
+            sys.stdout.write(text)
             sys.stdout.flush()
     except HeddleError as error:
         print(f"heddle: {error}", file=sys.stderr)
-        if talk.messages and talk.messages[-1]["role"] == "user":
-            talk.messages.pop()
+        if conversation.messages and conversation.messages[-1]["role"] == "user":
+            conversation.messages.pop()
         return
     except KeyboardInterrupt as stop:
         if type(stop) is not KeyboardInterrupt:
             raise
         sys.stdout.write(" [stopped]")
     print()
-    if not begun:
-        talk.messages.pop()  # there is no answer to remember
+    if not started:
+        conversation.messages.pop()  # there is no answer to remember
         return
-    talk.messages.append({"role": "assistant", "content": answer})
-    if pieces.finish in CUT:
-        print(f"the answer is cut off: {CUT[pieces.finish]}", file=sys.stderr)
+    conversation.messages.append({"role": "assistant", "content": answer})
+    if pieces.finish in TRUNCATED:
+        print(f"the answer was cut off: {TRUNCATED[pieces.finish]}", file=sys.stderr)
 
 
 class _Pieces:
-    """Pieces of an answer.
+    """The pieces of an answer.
 
     Attributes:
-        finish: after the last one, why the answer ended.
+        finish: why the answer ended, set after the last piece.
     """
 
     def __init__(self, pieces: Generator[str, None, Finish | None]) -> None:
@@ -237,35 +237,35 @@ class _Pieces:
         self.finish = yield from self.pieces
 
 
-def _command(talk: _Talk, line: str) -> None:
-    """Do what a line that starts with / asks for."""
+def _command(conversation: _Conversation, line: str) -> None:
+    """Run a command, a line that starts with /."""
     name, _, rest = line.partition(" ")
     match name:
         case "/help":
             print(HELP)
         case "/reset":
-            talk.messages.clear()
+            conversation.messages.clear()
         case "/undo":
-            del talk.messages[-2:]
+            del conversation.messages[-2:]
         case "/system":
-            talk.system = rest.strip() or None
-            talk.messages.clear()
+            conversation.system = rest.strip() or None
+            conversation.messages.clear()
         case "/save":
-            _save(talk, rest.strip())
+            _save(conversation, rest.strip())
         case _:
-            print(f"heddle: there is no {name}; /help lists what there is", file=sys.stderr)
+            print(f"heddle: unknown command {name}; /help lists commands", file=sys.stderr)
 
 
-def _save(talk: _Talk, name: str) -> None:
+def _save(conversation: _Conversation, name: str) -> None:
     import json
 
     if not name:
-        print("heddle: name a file: /save FILE", file=sys.stderr)
+        print("heddle: usage: /save FILE", file=sys.stderr)
         return
     try:
         with Path(name).open("x", encoding="utf-8") as file:
-            file.write(json.dumps({"messages": talk.whole()}, ensure_ascii=False) + "\n")
+            file.write(json.dumps({"messages": conversation.all_messages()}, ensure_ascii=False) + "\n")
     except FileExistsError:
-        print(f"heddle: {name} already exists; name another file", file=sys.stderr)
+        print(f"heddle: {name} already exists; choose another file", file=sys.stderr)
     except OSError as error:
         print(f"heddle: {name}: {error.strerror}", file=sys.stderr)

@@ -25,60 +25,60 @@ def count(
     all: bool = False,
     json: bool = False,
 ) -> None:
-    """Parameters, FLOPs and memory of a model, itemised.
+    """Count a model's parameters, FLOPs and memory.
 
     Parameters
     ----------
     name
-        A preset, a run, or a .toml or .json file that describes a model.
+        A preset, a run, or a model config (.toml or .json).
     changes
-        `key=value`: settings to change, such as dim=4096 or decoder.depth=2.
+        Config overrides as key=value, such as dim=4096 or decoder.depth=2.
     batch
-        Rows of tokens in one pass.
+        Batch size of a forward pass.
     length
-        Tokens in a row. Defaults to the model's context.
+        Sequence length in tokens. Defaults to the model's context.
     all
-        Show every table and every layer, instead of one line for equal layers.
+        Show every table and every layer; otherwise, equal layers share one line.
     json
         One JSON document on stdout.
     """
     run = RUNS / name
-    called, config = changed(str(run) if (run / CONFIG).is_file() else name, changes)
-    report = account_for(config, batch, length, called)
+    label, config = changed(str(run) if (run / CONFIG).is_file() else name, changes)
+    report = account_for(config, batch, length, label)
     architecture, reasons = expressible(config, whole=json)
-    found = None if changes else _trained(run if (run / CONFIG).is_file() else Path(name))
+    training = None if changes else _trained(run if (run / CONFIG).is_file() else Path(name))
     if json:
-        more = {} if found is None else {"trained": found._asdict()}
-        print_json(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}} | more)
+        extra = {} if training is None else {"trained": training._asdict()}
+        print_json(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}} | extra)
         return
     console().print(*render(report, whole=all), sep="\n")
-    if found is not None:
-        beside = f", {found.adapters:,} of them in adapters beside {pluralize(found.layers, 'layer')}" * bool(
-            found.adapters
+    if training is not None:
+        adapters = f", {training.adapters:,} of them in adapters on {pluralize(training.layers, 'layer')}" * bool(
+            training.adapters
         )
-        console().print(f"Training changed {found.total:,} parameters{beside}; {found.frozen:,} kept their values.")
-    refused = "No Hugging Face family can express this model. The nearest:"
-    console().print(f"Exportable as {architecture}." if architecture else refused)
+        console().print(f"Training updated {training.total:,} parameters{adapters}; {training.frozen:,} were frozen.")
+    message = "No Hugging Face architecture fits this model. The nearest:"
+    console().print(f"Exportable as {architecture}." if architecture else message)
     for reason in reasons:
-        console().print(f"  {reason}", markup=False)
+        console().print(f"  {reason}")
     if not all:
-        console().print("Every layer, the lectures' sums, and more on memory: --all")
+        console().print("Use --all for every layer, the lectures' formulas and memory details.")
 
 
 def _trained(run: Path) -> Trained | None:
-    """What the training of a run changes, where that is not all of its model."""
+    """The parameters that a run trains, or None if it trains all of them."""
     saved = read_config(run) if (run / CONFIG).is_file() else None
-    found = None if saved is None or saved.train is None else trained(saved.model, saved.train)
-    return found if found is not None and found.frozen else None
+    result = None if saved is None or saved.train is None else trained(saved.model, saved.train)
+    return result if result is not None and result.frozen else None
 
 
 def presets(name: str | None = None, /, *, json: bool = False) -> None:
-    """List the named models, or show one.
+    """List the model presets, or print one.
 
     Parameters
     ----------
     name
-        The preset to show as TOML, with its training settings.
+        The preset to print as TOML, with its training settings.
     json
         One JSON document on stdout.
     """
@@ -100,9 +100,9 @@ def presets(name: str | None = None, /, *, json: bool = False) -> None:
         )
 
 
-def _training(said: Mapping[str, Any]) -> Iterator[str]:
-    """A preset's training settings, one line each, printed as comments so that the output is a model file."""
-    if "batch_tokens" in said:
-        yield f"trained with batches of {said['sequences']:,} x {said['context']:,} = {said['batch_tokens']:,} tokens"
-    if "learning_rate" in said:
-        yield f"highest learning rate {said['learning_rate']:g}, by {said.get('optimizer', 'adamw')}"
+def _training(settings: Mapping[str, Any]) -> Iterator[str]:
+    """A preset's training settings, one line each. They are printed as comments, so that the output is a model config."""
+    if "batch_tokens" in settings:
+        yield f"trained with batches of {settings['sequences']:,} x {settings['context']:,} = {settings['batch_tokens']:,} tokens"
+    if "learning_rate" in settings:
+        yield f"highest learning rate {settings['learning_rate']:g}, by {settings.get('optimizer', 'adamw')}"

@@ -24,18 +24,18 @@ FILES = re.compile(
     rf"\S+({'|'.join(map(re.escape, (*TEXTS, *TABLES, *TAGGED)))})({'|'.join(map(re.escape, COMPRESSED))})?",
     re.IGNORECASE,
 )
-EMPTY = "there is no text: every one is empty"
+EMPTY = "every text is empty"
 CHUNK = 4096  # texts whose results are printed together
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """How texts are read.
+    """How to read texts from arguments and files.
 
     Attributes:
         fields: `text`, or `text` and `pair`.
-        columns: the columns of these fields in tables, where they have other names.
-        labels: `tokens`, if texts are read as words.
+        columns: table columns of fields whose column has another name.
+        labels: `tokens` to read texts as words.
         reader: what to do with malformed rows.
     """
 
@@ -44,49 +44,49 @@ class Inputs:
     labels: Labels = "classes"
     reader: Reader = field(default_factory=Reader)
 
-    def read(self, given: Sequence[str], pairs: Sequence[str] = ()) -> "Items":
-        """The texts, pairs or lists of words of arguments, each of which is a text, a file or `-`.
+    def read(self, arguments: Sequence[str], pairs: Sequence[str] = ()) -> "Items":
+        """Read texts, pairs or lists of words from arguments, each of which is a text, a file or `-`.
 
-        Texts with nothing but blanks have no result, and a line on stderr says how many there are.
+        Texts of whitespace alone get no result; a line on stderr counts them.
 
         Args:
-            given: the arguments; without any, standard input is read if it is a pipe or a file.
-            pairs: the second texts of arguments that are texts.
+            arguments: if empty, standard input is read if it is a pipe or a file.
+            pairs: the second text of each argument that is a text.
 
         Raises:
-            HeddleError: there is no text; a file cannot be read; or texts and pairs are not equally many.
+            HeddleError: there is no text, a file cannot be read, or texts and pairs differ in number.
         """
-        if not given and not is_piped():
-            raise HeddleError("give a text, a file with a text per line, a table, or - for standard input")
-        items = Items(self._examples(given or STDIN[:1], list(pairs)))
+        if not arguments and not is_piped():
+            raise HeddleError(
+                "nothing to read: give a text, a file with one text per line, a table, or - for standard input"
+            )
+        items = Items(self._examples(arguments or STDIN[:1], list(pairs)))
         for line in self.reader.notes.lines():
             print(line, file=sys.stderr)
-        if all(items.blank):
+        if all(items.empty):
             raise HeddleError(EMPTY)
-        if blank := sum(items.blank):
-            print(
-                f"{pluralize(blank, 'empty text')} of {len(items):,}: no result, which is null or NaN", file=sys.stderr
-            )
+        if empty := sum(items.empty):
+            print(f"{pluralize(empty, 'empty text')} of {len(items):,}: no result (null or NaN)", file=sys.stderr)
         return items
 
-    def _examples(self, given: Sequence[str], pairs: list[str]) -> Iterator[tuple[Example, Mapping[str, Any]]]:
-        plain = [word for word in given if word not in STDIN and not _is_file(word)]
-        if "pair" in self.fields and len(plain) != len(pairs):
+    def _examples(self, arguments: Sequence[str], pairs: list[str]) -> Iterator[tuple[Example, Mapping[str, Any]]]:
+        texts = [argument for argument in arguments if argument not in STDIN and not _is_file(argument)]
+        if "pair" in self.fields and len(texts) != len(pairs):
             raise HeddleError(
-                f"{pluralize(len(plain), 'text')} and {pluralize(len(pairs), 'second text')}: this run reads pairs of texts; "
-                "give --pair once for each text, or a table"
+                f"{pluralize(len(texts), 'text')} and {pluralize(len(pairs), 'second text')}: this run reads text pairs; "
+                "give --pair once per text, or a table"
             )
-        seconds = iter(pairs)
+        second_texts = iter(pairs)
         numbers = count(1)
-        for word in given:
-            if word in STDIN:
+        for argument in arguments:
+            if argument in STDIN:
                 yield from self._lines(input_lines(self.reader.encoding), "standard input")
-            elif _is_file(word):
-                yield from self._file(Path(word))
+            elif _is_file(argument):
+                yield from self._file(Path(argument))
             else:
-                texts = (word, next(seconds)) if "pair" in self.fields else (word,)
-                origin = named_text(next(numbers), len(plain))
-                yield self._row(TableRow(dict(zip(self.fields, texts, strict=True)), origin), {})
+                parts = (argument, next(second_texts)) if "pair" in self.fields else (argument,)
+                origin = text_label(next(numbers), len(texts))
+                yield self._row(TableRow(dict(zip(self.fields, parts, strict=True)), origin), {})
 
     def _file(self, file: Path) -> Iterator[tuple[Example, Mapping[str, Any]]]:
         kind = kind_of(file)
@@ -101,43 +101,43 @@ class Inputs:
                 lines = (line.rstrip("\r\n") for line in raw_lines(file, self.reader.encoding))
                 yield from self._lines(lines, str(file))
 
-    def _lines(self, lines: Any, where: str) -> Iterator[tuple[Example, Mapping[str, Any]]]:
-        """A text per line; or lines of JSON, if the first one is an object."""
+    def _lines(self, lines: Any, source: str) -> Iterator[tuple[Example, Mapping[str, Any]]]:
+        """One text per line, or JSON lines if the first line is an object."""
         objects: bool | None = None
         for number, line in enumerate(lines, start=1):
             if objects is None and line.strip():
                 objects = _object(line) is not None
                 if not objects and "pair" in self.fields:
-                    raise HeddleError(f"{where} has a text per line, but this run reads pairs of texts: give a table")
-            row = TableRow({"text": line}, f"{where}:{number}")
+                    raise HeddleError(f"{source} has one text per line, but this run reads text pairs: give a table")
+            row = TableRow({"text": line}, f"{source}:{number}")
             with self.reader.skip_malformed():
                 check_line(line, row.origin, self.reader.encoding)
-                made = self._line(line, row, bool(objects and line.strip()))
+                example = self._line(line, row, bool(objects and line.strip()))
                 self.reader.notes.read += 1
-                yield made
+                yield example
 
     def _line(self, line: str, row: TableRow, is_object: bool) -> tuple[Example, Mapping[str, Any]]:
         if is_object:
             values = _object(line)
             if values is None:
-                raise MalformedError("not JSON", row.origin, "not a line of JSON, as the first one is")
+                raise MalformedError("not JSON", row.origin, "expected a JSON object, as on the first line")
             row = TableRow(values, row.origin)
         elif not line.strip():
             row = TableRow(dict.fromkeys(self.fields, ""), row.origin)
         return self._row(row, (self.columns or {}) if is_object else {})
 
     def _row(self, row: TableRow, columns: Mapping[str, str]) -> tuple[Example, Mapping[str, Any]]:
-        """A row as an example, and its own columns. What is null, as NaN of pandas is, is an empty text."""
-        read = {columns.get(field, field) for field in self.fields}
-        empty = {name: "" for name in read if name in row.values and is_null(row.values[name])}
-        return of_row(replace(row, values={**row.values, **empty}), self.fields, columns, self.labels), row.values
+        """A row as an example, and its columns. A null, including NaN from pandas, is an empty text."""
+        columns_read = {columns.get(field, field) for field in self.fields}
+        nulls = {name: "" for name in columns_read if name in row.values and is_null(row.values[name])}
+        return of_row(replace(row, values={**row.values, **nulls}), self.fields, columns, self.labels), row.values
 
 
 def reader_of(encoding: str, skip_invalid: bool) -> Reader:
-    """A reader that leaves out malformed items, or refuses the first.
+    """A reader that skips malformed items, or fails at the first one.
 
     Raises:
-        HeddleError: Python knows no such encoding.
+        HeddleError: unknown encoding.
     """
     return Reader(DataConfig.of({"encoding": encoding}).encoding, "items" if skip_invalid else "none")
 
@@ -146,35 +146,35 @@ class Items(list[Any]):
     """Texts, pairs or lists of words in order.
 
     Args:
-        found: each with the columns of its row.
+        examples: each with the columns of its row.
 
     Attributes:
-        origins: where each was read.
-        rows: the columns of each.
-        blank: whether each has nothing but blanks.
+        origins: file and line of each text.
+        rows: columns of each text's row.
+        empty: whether each text is whitespace alone.
     """
 
-    def __init__(self, found: Iterable[tuple[Example, Mapping[str, Any]]]) -> None:
-        pairs = list(found)
+    def __init__(self, examples: Iterable[tuple[Example, Mapping[str, Any]]]) -> None:
+        pairs = list(examples)
         texts = [tuple(example.texts.values()) for example, _ in pairs]
-        super().__init__(each if len(each) > 1 else each[0] for each in texts)
+        super().__init__(fields if len(fields) > 1 else fields[0] for fields in texts)
         self.origins = [example.origin for example, _ in pairs]
         self.rows = [row for _, row in pairs]
-        self.blank = [example.empty for example, _ in pairs]
+        self.empty = [example.empty for example, _ in pairs]
 
 
 def is_null(value: Any) -> bool:
-    """Whether a value of a table says that there is none."""
+    """Whether a table value is missing: None or NaN."""
     return value is None or (isinstance(value, float) and isnan(value))
 
 
-def named_text(number: int, of: int) -> str:
-    """What an argument that is a text is called."""
+def text_label(number: int, of: int) -> str:
+    """The name of a text argument in messages."""
     return "the text" if of == 1 else f"text {number}"
 
 
 def text_lines(file: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines of a text file, without their ends.
+    """The lines of a text file, without line endings.
 
     Raises:
         HeddleError: the file does not exist, or is not valid text in this encoding.
@@ -186,31 +186,27 @@ def text_lines(file: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 @contextmanager
-def placed(origins: Sequence[str]) -> Iterator[None]:
-    """Errors about one of several texts name where it was read.
-
-    Raises:
-        HeddleError: such an error, with its place.
-    """
+def locating_errors(origins: Sequence[str]) -> Iterator[None]:
+    """Add a text's file and line to errors about it."""
     try:
         yield
     except TextError as error:
         raise error.at(origins[error.number]) from None
 
 
-def _is_file(word: str) -> bool:
+def _is_file(argument: str) -> bool:
     """Whether an argument is a file to read.
 
     Raises:
-        HeddleError: it looks like one, and there is none; or it is a folder.
+        HeddleError: it looks like a file name but does not exist, or it is a folder.
     """
-    with suppress(OSError, ValueError):  # a long text is no name
-        if Path(word).is_file():
+    with suppress(OSError, ValueError):  # a text may be too long for a file name
+        if Path(argument).is_file():
             return True
-        if Path(word).is_dir() and not re.search(r"\s", word.strip()) and "/" in word:
-            raise HeddleError(f"{word} is a folder: name the files in it")
-    if FILES.fullmatch(word):
-        raise HeddleError(f"{word}: no such file")
+        if Path(argument).is_dir() and not re.search(r"\s", argument.strip()) and "/" in argument:
+            raise HeddleError(f"{argument} is a folder; name the files in it")
+    if FILES.fullmatch(argument):
+        raise HeddleError(f"{argument}: no such file")
     return False
 
 
@@ -228,31 +224,31 @@ def _object(line: str) -> dict[str, Any] | None:
 def in_chunks(
     items: Items, call: Callable[[list[Any], Callable[[int, int], None]], Sequence[Any]]
 ) -> Iterator[tuple[list[Any], list[Any]]]:
-    """Each chunk of the texts with its results, None for texts of blanks alone.
+    """Call a function on chunks of texts; yield each chunk with its results, None for empty texts.
 
-    Every two seconds, a line on stderr says how many are done.
+    Progress is printed to stderr every two seconds.
     """
-    counted = [0, 0]
+    progress_counts = [0, 0]
 
-    def progress(done: int, of: int) -> None:
-        counted[1] = done
+    def progress(done: int, total: int) -> None:
+        progress_counts[1] = done
 
-    def state() -> str:
-        return f"{min(sum(counted), len(items)):,} of {pluralize(len(items), 'text')}"
+    def status() -> str:
+        return f"{min(sum(progress_counts), len(items)):,} of {pluralize(len(items), 'text')}"
 
     for start in range(0, len(items), CHUNK):
         chunk = items[start : start + CHUNK]
-        there = [number for number in range(len(chunk)) if not items.blank[start + number]]
-        counted[:] = [start, 0]
-        origins = [items.origins[start + number] for number in there]
-        with heartbeat(lambda line: print(line, file=sys.stderr), state), placed(origins):
-            results = call([chunk[number] for number in there], progress)
-        by_place = dict(zip(there, results, strict=True))
+        nonempty = [number for number in range(len(chunk)) if not items.empty[start + number]]
+        progress_counts[:] = [start, 0]
+        origins = [items.origins[start + number] for number in nonempty]
+        with heartbeat(lambda line: print(line, file=sys.stderr), status), locating_errors(origins):
+            results = call([chunk[number] for number in nonempty], progress)
+        by_place = dict(zip(nonempty, results, strict=True))
         yield chunk, [by_place.get(number) for number in range(len(chunk))]
 
 
-def report_cuts(cut: int, count: int, context: int, pairs: bool = False) -> None:
-    """Say on stderr how many texts were longer than the context, as training does."""
-    if cut:
-        what = "the longer text of a pair loses its end" if pairs else "they lose their ends"
-        print(f"texts longer than context = {context}: {cut:,} of {count:,}; {what}", file=sys.stderr)
+def report_truncated_texts(truncated: int, count: int, context: int, pairs: bool = False) -> None:
+    """Report on stderr how many texts were truncated to the context."""
+    if truncated:
+        effect = "the longer text of each pair is truncated" if pairs else "they are truncated"
+        print(f"texts longer than context = {context}: {truncated:,} of {count:,}; {effect}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A run's model, ready to predict."""
+"""Load a run's model for inference."""
 
 import sys
 import time
@@ -21,7 +21,7 @@ from heddle.weights.run import load, read_config
 
 @dataclass(frozen=True)
 class Ready:
-    """A run's newest model, in the precision it computes in on this machine, with its tokenizer and config."""
+    """A run's latest model in its inference precision on this machine, with its tokenizer and config."""
 
     model: Transformer
     tokenizer: Tokenizer | None
@@ -30,80 +30,87 @@ class Ready:
 
 
 def open_model(run: Path, device: str, weights: WeightKind = "trained") -> Ready:
-    """Load a run's model in the precision of its training, since the function that predicts is the function that was trained.
+    """Load a run's model in its training precision, so that inference computes the same function as training.
 
-    If that precision is over twice as slow as fp32, fp32 is used, and a line on stderr says so. Another line says how much
-    smaller the weights are if they are rounded to int8 or int4.
+    If that precision is more than twice as slow as fp32 on this machine, fp32 is used. Both this and the memory that int8 or
+    int4 weights save are reported on stderr.
     """
     model, tokenizer = load(run, device)
     config = read_config(run)
-    trained = config.chosen.precision if config.chosen else "fp32"
-    precision = usable_precision(trained, model.device)
-    if precision != trained:
+    training_precision = config.chosen.precision if config.chosen else "fp32"
+    precision = usable_precision(training_precision, model.device)
+    if precision != training_precision:
         print(
-            f"{run} was trained in {trained}, which is over twice as slow as {precision} here: {precision} is used",
+            f"{run} was trained in {training_precision}, which is more than twice as slow as {precision} "
+            f"on this machine: using {precision}",
             file=sys.stderr,
         )
     cast(model, precision)
     if weights != "trained":
-        before = weight_bytes(model)
+        original_bytes = weight_bytes(model)
         quantize(model, weights)
         print(
-            f"{weights}: {weight_bytes(model) / 1e6:.1f} MB of weights instead of {before / 1e6:.1f} MB",
+            f"{weights}: {weight_bytes(model) / 1e6:.1f} MB of weights instead of {original_bytes / 1e6:.1f} MB",
             file=sys.stderr,
         )
     return Ready(model, tokenizer, config, precision)
 
 
-def compile_model(model: Transformer, *rows: int) -> Transformer:
-    """Compile the decoding steps of so many rows where that makes them faster here, say so on stderr, and return the model.
+def compile_model(model: Transformer, *batch_sizes: int) -> Transformer:
+    """Compile the decoding steps for these batch sizes where compilation is faster, and return the model.
 
     Raises:
         HeddleError: see `heddle.model.compiling`.
     """
     from heddle.model.step_rates import OWN, compile_faster_steps  # the compiler takes a second to import
 
-    with phases(console(as_json=True)) as tell:
-        tell(f"compiling {pluralize(len(rows), 'decoding step')}: about half a minute each")
-        begin = time.perf_counter()
-        reports = compile_faster_steps(model, rows, available_memory(model.device) // 2)
-        for report in reports:
-            if report.best == OWN:
-                texts = "several texts at once" if report.several else "one text"
-                rates = ", ".join(f"{rate:,.0f} tokens/s {way}" for way, rate in report.rates.items())
-                tell(f"steps of {texts} are not compiled, which is faster on this machine: {rates}")
+    with phases(console(as_json=True)) as report:
+        report(f"compiling {pluralize(len(batch_sizes), 'decoding step')}: takes about half a minute each")
+        started = time.perf_counter()
+        reports = compile_faster_steps(model, batch_sizes, available_memory(model.device) // 2)
+        for step_report in reports:
+            if step_report.best == OWN:
+                texts = "several texts at a time" if step_report.several else "one text"
+                rates = ", ".join(f"{rate:,.0f} tokens/s {mode}" for mode, rate in step_report.rates.items())
+                report(f"steps of {texts} stay uncompiled, which is faster on this machine: {rates}")
         if model.steps is not None:
-            tell(f"compiled in {time.perf_counter() - begin:.0f} s")
+            report(f"compiled in {time.perf_counter() - started:.0f} s")
     return model
 
 
 def tokenizer_of(ready: Ready, run: Path) -> Tokenizer:
-    """A run's tokenizer, where texts are read or written.
+    """A run's tokenizer.
 
     Raises:
         HeddleError: the run has none.
     """
     if ready.tokenizer is None:
-        raise HeddleError(f"{run} has no tokenizer.json; import the weights with their tokenizer, or copy one there")
+        raise HeddleError(f"{run} has no tokenizer.json; import the weights with their tokenizer, or copy it there")
     return ready.tokenizer
 
 
-def check_writes(run: Path, ready: Ready) -> None:
-    """Refuse a run that cannot continue a text, and name the command for what its head does.
+def check_generates(run: Path, ready: Ready) -> None:
+    """Refuse a run that cannot generate text, and suggest the command for its head.
 
     Raises:
-        HeddleError: it has no decoder, or another head than a language model's.
+        HeddleError: the model has no decoder, or no language modeling head.
     """
     head = ready.model.config.head.kind
     if ready.model.decoder is None or head != "language":
         command = {"language": "fill", "classifier": "classify"}.get(head, "embed")
-        raise HeddleError(f"{run} is no model that writes text; use heddle {command}")
+        raise HeddleError(f"{run} cannot generate text; use heddle {command}")
 
 
-def strategy(ready: Ready, kind: type[Kind], said: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Kind:
-    """How to generate: as the user says, else as an imported model's files say, which a line on stderr repeats."""
+def decoding_config(
+    ready: Ready, kind: type[Kind], settings: Mapping[str, Any], fallback: Mapping[str, Any] | None = None
+) -> Kind:
+    """The decoding config: the user's settings, else those of an imported model, which are printed to stderr."""
     defaults = ready.model.config.decoding
-    used = {} if defaults is None else defaults.beside(kind, said)
-    if used:
-        print("as its files say: " + ", ".join(f"{name} = {value}" for name, value in used.items()), file=sys.stderr)
-    return completed(kind, said, defaults, "settings", usual)
+    from_files = {} if defaults is None else defaults.missing_from(kind, settings)
+    if from_files:
+        print(
+            "using the model's generation config: "
+            + ", ".join(f"{name} = {value}" for name, value in from_files.items()),
+            file=sys.stderr,
+        )
+    return completed(kind, settings, defaults, "settings", fallback)

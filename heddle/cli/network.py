@@ -1,4 +1,4 @@
-"""Where a command listens: an address of this machine or, with a key, any other."""
+"""The listening socket of a server."""
 
 import errno
 import ipaddress
@@ -18,30 +18,30 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens, before the models are loaded.
+    """Open a listening socket. It comes before the models are loaded, so that a port in use is reported at once.
 
     Raises:
-        HeddleError: the address cannot be used.
+        HeddleError: the address is invalid or in use.
     """
-    listening = None
+    listener = None
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen()
-        return listening
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
+        return listener
     except (OSError, OverflowError) as error:
-        if listening is not None:
-            listening.close()
+        if listener is not None:
+            listener.close()
         in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        said = (
+        reason = (
             "the port is in use; choose another with --port" if in_use else str(error).partition("] ")[2] or str(error)
         )
-        raise HeddleError(f"cannot listen at {host}:{port}: {said}") from None
+        raise HeddleError(f"cannot listen on {host}:{port}: {reason}") from None
 
 
-def address_of(listening: socket.socket) -> str:
-    """Host and port, as a URL has them."""
-    host, port = listening.getsockname()[:2]
+def address_of(listener: socket.socket) -> str:
+    """HOST:PORT as in a URL."""
+    host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

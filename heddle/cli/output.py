@@ -1,4 +1,4 @@
-"""Printing: people read stdout. With `--json`, stdout has one JSON document and people read stderr."""
+"""Printing for people on stdout or, with `--json`, on stderr while stdout gets one JSON document."""
 
 import errno
 import json
@@ -23,19 +23,20 @@ RUNS = Path("runs")
 
 
 class PlainConsole(Console):
-    """A console that leaves a broken pipe to `heddle.cli.main.run`."""
+    """A console that raises on a broken pipe, for `heddle.cli.main.run` to handle."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def console(as_json: bool = False, then: str | None = None) -> Console:
-    """The console for people, which prints texts as they are: brackets and colons in them mean nothing to it.
+    """A console that prints text verbatim: no markup, no emoji codes, no highlighting.
 
-    Without a terminal, lines do not wrap.
+    Lines wrap only in a terminal.
 
     Args:
-        then: what the command does when nobody reads its output any more, if it does not end.
+        as_json: print to stderr, since stdout gets a JSON document.
+        then: what the command does after a broken pipe, if it goes on; None: a broken pipe raises.
     """
     stream: Any = sys.stderr if as_json else sys.stdout
     if then is not None:
@@ -46,11 +47,11 @@ def console(as_json: bool = False, then: str | None = None) -> Console:
 
 @contextmanager
 def phases(out: Console) -> Iterator[Callable[[str], None]]:
-    """A function that prints a line for each phase; a terminal shows a spinner until the next one."""
+    """Yield a function that prints a line for each phase; a terminal also shows a spinner."""
     with out.status("") as status:
 
         def tell(line: str) -> None:
-            out.print(line, markup=False)
+            out.print(line)
             status.update(Text(line))
 
         yield tell
@@ -58,32 +59,32 @@ def phases(out: Console) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def bar(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that shows how much of a long task is done; silent without a terminal."""
-    with Progress(console=out, transient=True, disable=not out.is_terminal) as shown_progress:
-        task = shown_progress.add_task(what, total=None)
+    """Yield a function (done, total) that updates a progress bar; silent without a terminal."""
+    with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
+        task = progress.add_task(what, total=None)
 
         def done(count: int, total: int) -> None:
-            shown_progress.update(task, completed=count, total=total)
+            progress.update(task, completed=count, total=total)
 
         yield done
 
 
 def print_json(data: Any) -> None:
-    """Print the one JSON document of a command."""
+    """Print a command's JSON document."""
     print(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
-    """A plain table, of texts as they are; numbers are right-aligned."""
+    """A table without borders or markup; numeric columns are right-aligned."""
     rows = [list(row) for row in rows]
     heading = None if title is None else Text(title, "table.title")
-    made = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    result = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
-        numeric = all(isinstance(row[number], int | float) for row in rows) and rows
-        made.add_column(Text(name), justify="right" if numeric else "left")
+        is_numeric = all(isinstance(row[number], int | float) for row in rows) and rows
+        result.add_column(Text(name), justify="right" if is_numeric else "left")
     for row in rows:
-        made.add_row(*[Text(format_cell(cell)) for cell in row])
-    return made
+        result.add_row(*[Text(format_cell(cell)) for cell in row])
+    return result
 
 
 def format_cell(value: Any) -> str:
@@ -95,44 +96,42 @@ def format_cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def metrics(found: Mapping[str, float]) -> str:
-    """What a task measures beside the loss, in words; counts are left to where there is room for them."""
-    named = {name.replace("_", " "): value for name, value in found.items() if isinstance(value, float)}
-    return ", ".join(f"{name} {value:.4f}" for name, value in named.items())
+def metrics(values: Mapping[str, float]) -> str:
+    """A task's metrics on one line, without its integer counts."""
+    floats = {name.replace("_", " "): value for name, value in values.items() if isinstance(value, float)}
+    return ", ".join(f"{name} {value:.4f}" for name, value in floats.items())
 
 
 def estimate(loss: float, error: float | None) -> str:
-    """A loss, with its standard error if it was measured on a sample."""
+    """A loss with its standard error, if there is one."""
     return f"{loss:.4f} ± {error:.4f}" if error else f"{loss:.4f}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that fits."""
+    """Seconds in a readable unit."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that fits."""
+    """Bytes in a readable unit."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def find_run(name: str | Path) -> Path:
-    """The run a user means: a path, or the name of a directory in `runs/`.
+    """Resolve a path, or the name of a directory in `runs/`.
 
     Raises:
-        HeddleError: there is none; the message suggests the nearest name.
+        HeddleError: no such run; the message suggests the nearest name.
     """
     for path in (Path(name), RUNS / name):
         if path.is_dir():
             return path
     if Path(name).is_file():
-        raise HeddleError(f"{name} is a file, not a run: a run is a directory that `heddle train` writes")
-    known = [path.name for path in RUNS.glob("[!.]*")]
-    raise HeddleError(
-        f"there is no run {str(name)!r}.{did_you_mean(str(name), known)} `heddle runs` lists the runs here"
-    )
+        raise HeddleError(f"{name} is a file; a run is a directory written by `heddle train`")
+    run_names = [path.name for path in RUNS.glob("[!.]*")]
+    raise HeddleError(f"no run {str(name)!r}.{did_you_mean(str(name), run_names)} See `heddle runs`")
 
 
 def new_run(name: str | None) -> Path:
@@ -144,11 +143,10 @@ def new_run(name: str | None) -> Path:
     if name is not None:
         path = Path(name)
         if ".." in path.parts or path.name.startswith((".", "-")) or not path.name or not name.isprintable():
-            plain = f", such as {path.name!r}" if re.fullmatch(r"\w[\w.-]*", path.name) else ""
-            raise HeddleError(f"{name!r} is not a name for a run: give a plain one{plain}, or a path without '..'")
+            suggestion = f", such as {path.name!r}" if re.fullmatch(r"\w[\w.-]*", path.name) else ""
+            raise HeddleError(f"{name!r} is not a valid run name: use a plain name{suggestion}, or a path without '..'")
         return path if path.parent != Path() else RUNS / name
-    # A run that is being prepared already has its number: `.001.0a1b2c3d.partial`.
-    # The runs of a series begin with it: `001-seed0`.
+    # A run in preparation has its number already (`.001.0a1b2c3d.partial`), and so have the runs of a series (`001-seed0`).
     names = [re.match(r"\.?(\d+)(?=[.-]|$)", path.name) for path in RUNS.glob("*")]
     numbers = [int(name[1]) for name in names if name]
     return RUNS / f"{max(numbers, default=0) + 1:03d}"

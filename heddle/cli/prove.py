@@ -14,62 +14,67 @@ from heddle.prove import Proof, prove_config, prove_run
 def prove(
     model: str, /, *changes: str, compile: bool = False, kills: int = 0, seed: int = 0, json: bool = False
 ) -> None:
-    """Prove that a model predicts with the function that was trained and, for a run, that its training computed what it should.
+    """Verify that a model predicts with the function it was trained with and, for a run, that its training was correct.
 
-    Exit code 1 when a check fails. A run's proof is kept in its directory as proof.json.
+    The exit code is 1 if a check fails. A run's proof is saved in its directory as proof.json.
 
     Parameters
     ----------
     model
-        A preset, a run, or a .toml or .json file that describes a model.
+        A preset, a run, or a model config (.toml or .json).
     changes
-        `key=value`: settings to change, such as decoder.block.mixer.window=7; not for a run, whose weights are fixed.
+        Config overrides as key=value, such as decoder.block.mixer.window=7; not for a run, whose weights fix its config.
     compile
         Also check the model under torch.compile.
     kills
-        For a run: train short copies of it, kill them this many times at random moments, resume them, and compare what they
-        end with, byte for byte.
+        For a run: train short copies of it, kill them this many times at random moments, resume them, and compare the results
+        byte for byte.
     seed
-        Seed of the texts tried and of random weights.
+        Seed of the test inputs and of random weights.
     json
         One JSON document on stdout.
     """
-    folder = next((path for path in (RUNS / model, Path(model)) if (path / "model.safetensors").is_file()), None)
+    run_directory = next((path for path in (RUNS / model, Path(model)) if (path / "model.safetensors").is_file()), None)
     out = console(json)
     with out.status("") as status:
 
-        def tell(check: str) -> None:
+        def report(check: str) -> None:
             status.update(Text(f"checking: {check}"))
 
-        if folder is None and kills:
-            raise HeddleError(f"{model} is no run, so there is no training to kill; leave out --kills")
-        if folder is None:
-            run = RUNS / model
-            name, config = changed(str(run) if (run / "config.json").is_file() else model, changes)
-            proof = prove_config(config, name, compile, tell, seed)
+        if run_directory is None and kills:
+            raise HeddleError(f"{model} is not a run: leave out --kills")
+        if run_directory is None:
+            config_path = RUNS / model
+            name, config = changed(str(config_path) if (config_path / "config.json").is_file() else model, changes)
+            proof = prove_config(config, name, compile, report, seed)
         elif changes:
-            raise HeddleError(f"{folder} has weights, and {changes[0]} would be another model; leave it out")
+            raise HeddleError(
+                f"{run_directory} has trained weights, so its config cannot change: leave out {changes[0]}"
+            )
         else:
-            proof = prove_run(folder, model, compile, tell, seed, kills)
+            proof = prove_run(run_directory, model, compile, report, seed, kills)
     if json:
         print_json(proof.to_dict())
     else:
-        _show(proof)
+        _print_proof(proof)
     if not proof.holds:
         sys.exit(1)
 
 
-def _show(proof: Proof) -> None:
+def _print_proof(proof: Proof) -> None:
     out = console()
     if proof.reduced:
-        out.print(f"{proof.name} is large: its choices are checked at width {proof.config.dim}, with random weights.")
+        out.print(f"{proof.name} is large: checking its architecture at width {proof.config.dim}, with random weights.")
     rows = [
-        [each.check, each.word, f"{each.error:.1e}" if each.error else "", f"{each.bound:.1e}" if each.error else "",
-         "; ".join(part for part in (each.layer and f"from {each.layer} on", each.detail) if part)]
-        for each in proof.verdicts
+        [verdict.check, verdict.word,
+         f"{verdict.error:.1e}" if verdict.error else "", f"{verdict.bound:.1e}" if verdict.error else "",
+         "; ".join(part for part in (verdict.layer and f"from {verdict.layer} on", verdict.detail) if part)]
+        for verdict in proof.verdicts
     ]  # fmt: skip
     out.print(table(["check", "verdict", "difference", "allowed", ""], rows))
-    failed = [each for each in proof.verdicts if not each.holds]
-    held = sum(each.word in ("EXACT", "ROUNDING") for each in proof.verdicts)
-    word = f"{len(failed)} checks FAILED" if failed else f"{held} checks hold"
-    out.print(f"\n{word}; rounding is {proof.rounding:.1e} of the largest logit here, and 8 times that is allowed.")
+    failed = [verdict for verdict in proof.verdicts if not verdict.holds]
+    passed = sum(verdict.word in ("EXACT", "ROUNDING") for verdict in proof.verdicts)
+    summary = f"{len(failed)} checks FAILED" if failed else f"{passed} checks passed"
+    out.print(
+        f"\n{summary}; the tolerance is 8 times the rounding error, which is {proof.rounding:.1e} of the largest logit."
+    )

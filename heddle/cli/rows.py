@@ -1,4 +1,4 @@
-"""Rows of results in a file: a row for each row of the input, with the input's own columns."""
+"""Result files with a row for each input row, including the input's columns."""
 
 import csv
 import io
@@ -18,10 +18,10 @@ INDEX = "index"
 
 
 def check_out(out: Path, kinds: Sequence[str] = ROWS) -> None:
-    """Refuse a file that cannot be written, before anything takes time.
+    """Refuse an output file that cannot be written, before any work is done.
 
     Raises:
-        HeddleError: it exists, its extension is not one of `kinds`, or a package is missing.
+        HeddleError: the file exists, its extension is not in `kinds`, or a package is missing.
     """
     if out.suffix not in kinds:
         raise HeddleError(f"--out {out}: must end in {', '.join(kinds[:-1])} or {kinds[-1]}")
@@ -30,28 +30,30 @@ def check_out(out: Path, kinds: Sequence[str] = ROWS) -> None:
     refuse_unwritable(out)
 
 
-def with_input(items: Items, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each row of the input with its result: its number from 0, its own columns, and the result's.
+def add_input_columns(items: Items, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each input row with its result: the row number from 0, the input's columns, and the result's.
 
     Raises:
-        HeddleError: a column of the input is called as one of the results.
+        HeddleError: an input column and a result column have the same name.
     """
     columns = dict.fromkeys(column for values in items.rows for column in values)
-    both = next((column for result in results for column in result if column in columns), None)
-    if both is not None:
-        raise HeddleError(f"--out: the input has a column {both!r}, which the result has too: rename it in the input")
-    empty = dict.fromkeys(columns)
+    conflict = next((column for result in results for column in result if column in columns), None)
+    if conflict is not None:
+        raise HeddleError(
+            f"--out: the input column {conflict!r} has the name of a result column; rename it in the input"
+        )
+    nulls = dict.fromkeys(columns)
     return [
-        {INDEX: number, **empty, **values, **result}
+        {INDEX: number, **nulls, **values, **result}
         for number, (values, result) in enumerate(zip(items.rows, results, strict=True))
     ]
 
 
 def write_rows(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as CSV, lines of JSON or Parquet; what is missing is empty or null, and half of a surrogate pair is escaped.
+    """Write rows as CSV, JSON lines or Parquet. Missing values are empty or null; lone surrogates are escaped.
 
     Raises:
-        HeddleError: the file cannot be written, or it is Parquet and a column has values of several kinds.
+        HeddleError: the file cannot be written, or a Parquet column has values of mixed types.
     """
     columns = list(dict.fromkeys(column for row in rows for column in row))
     if out.suffix == ".csv":
@@ -61,8 +63,8 @@ def write_rows(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
         data = text.getvalue().encode(errors="backslashreplace")
     elif out.suffix == ".jsonl":
-        written = (f"{json.dumps(_plain(row), ensure_ascii=False, default=str)}\n" for row in rows)
-        data = "".join(written).encode(errors="backslashreplace")
+        lines = (f"{json.dumps(_without_nan(row), ensure_ascii=False, default=str)}\n" for row in rows)
+        data = "".join(lines).encode(errors="backslashreplace")
     else:
         stream, arrow = io.BytesIO(), package("pyarrow", out)
         table = {column: _array(arrow, out, column, [row.get(column) for row in rows]) for column in columns}
@@ -72,22 +74,22 @@ def write_rows(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _array(arrow: Any, out: Path, column: str, values: list[Any]) -> Any:
-    """A column of Parquet."""
+    """A Parquet column."""
     try:
         return arrow.array(values)
     except (arrow.ArrowException, OverflowError, UnicodeError) as error:
         raise HeddleError(
-            f"--out {out}: the column {column!r} has values that no column of Parquet can have ({error}): write .jsonl or .csv"
+            f"--out {out}: column {column!r} cannot be stored as Parquet ({error}); write .jsonl or .csv"
         ) from error
 
 
 def _cell(value: Any) -> Any:
-    """A value as a field of CSV."""
+    """A value as a CSV field."""
     if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | tuple | Mapping) else value
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row without NaN, which JSON does not have."""
     return {column: None if isinstance(value, float) and isnan(value) else value for column, value in row.items()}

@@ -1,4 +1,4 @@
-"""Several runs by one command: `heddle train --seeds N`, and settings with several values."""
+"""A series of runs from one command: `heddle train --seeds N`, and settings with several values."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from heddle.cli.output import pluralize, print_json
 from heddle.cli.progress import Progress
-from heddle.cli.runs import show
+from heddle.cli.runs import print_runs
 from heddle.cli.training import report_resume
 from heddle.config.sweep import Variant
 from heddle.look.readings import Readings
@@ -24,9 +24,9 @@ from heddle.train.training import Reader
 
 
 def train_series(
-    found: Sequence[Variant], run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None
+    variants: Sequence[Variant], run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None
 ) -> None:
-    """Train all runs of a series, and compare them."""
+    """Train every run of a series, then compare them."""
 
     @contextmanager
     def watch(session: Session) -> Iterator[Reader]:
@@ -34,55 +34,59 @@ def train_series(
         with Progress(out, session.run.chosen, session.step) as progress:
             saved = Readings(session, readings)
 
-            def tell(report: Report) -> None:
+            def read(report: Report) -> None:
                 progress(report)
                 saved(report)
 
-            yield tell
+            yield read
 
-    again = f"to continue the series, repeat the command with --name {shlex.quote(str(run))}"
+    hint = f"to continue the series, repeat the command with --name {shlex.quote(str(run))}"
     try:
-        outcomes = sweep(found, run, lambda line: out.print(line, markup=False), watch)
+        outcomes = sweep(variants, run, lambda line: out.print(line), watch)
     except Interrupted as stop:
-        out.print(f"{str(stop).partition('; ')[0]}; {again}", markup=False)
+        out.print(f"{str(stop).partition('; ')[0]}; {hint}")
         if json:
             print_json({"series": str(run), "finished": False})
         raise SystemExit(128 + stop.signal) from None
-    except KeyboardInterrupt as stop:  # while a run is prepared or scored
-        stop.args = (f"stopped; {again}",)
+    except KeyboardInterrupt as stop:  # while a run is being prepared or evaluated
+        stop.args = (f"stopped; {hint}",)
         raise
     records, results = compare_runs([outcome.run for outcome in outcomes]), statistics_by_variant(outcomes)
     out.print()
-    show(records, out)
+    print_runs(records, out)
     for outcome in outcomes:
         if outcome.problem is not None:
-            out.print(f"{outcome.run} diverged: {outcome.problem}", markup=False)
-    for settings, each in results:
-        if each.runs > 1:
-            out.print(_in_words(settings, each), markup=False)
+            out.print(f"{outcome.run} diverged: {outcome.problem}")
+    for settings, entry in results:
+        if entry.runs > 1:
+            out.print(_summary(settings, entry))
     if json:
-        how = [
-            {"run": str(each.run), "settings": dict(each.settings), "how": each.how, "loss": each.loss}
-            for each in outcomes
+        outcomes_json = [
+            {"run": str(entry.run), "settings": dict(entry.settings), "how": entry.how, "loss": entry.loss}
+            for entry in outcomes
         ]
-        rows = [{"settings": settings, **each._asdict()} for settings, each in results]
-        print_json({"series": str(run), "finished": True, "runs": how, "spread": rows, "records": records})
+        spread = [{"settings": settings, **entry._asdict()} for settings, entry in results]
+        print_json({"series": str(run), "finished": True, "runs": outcomes_json, "spread": spread, "records": records})
 
 
-def try_series(found: Sequence[Variant], run: Path, out: Console, json: bool) -> None:
-    """Print which runs `train_series` would train."""
-    names = [str(directory_of(run, variant)) for variant in found]
-    out.print("\n".join(names), markup=False)
-    out.print(f"{pluralize(len(names), 'run')}, one at a time; nothing was trained (--dry-run)", markup=False)
+def plan_series(variants: Sequence[Variant], run: Path, out: Console, json: bool) -> None:
+    """Print the runs that `train_series` would train."""
+    names = [str(directory_of(run, variant)) for variant in variants]
+    out.print("\n".join(names))
+    out.print(f"{pluralize(len(names), 'run')}, one at a time; nothing was trained (--dry-run)")
     if json:
         print_json(
-            {"runs": [{"run": name, "settings": each.settings} for name, each in zip(names, found, strict=True)]}
+            {
+                "runs": [
+                    {"run": name, "settings": variant.settings} for name, variant in zip(names, variants, strict=True)
+                ]
+            }
         )
 
 
-def _in_words(settings: Mapping[str, Any], found: SeedStatistics) -> str:
-    what = ", ".join(f"{path.partition('.')[2]} = {value}" for path, value in settings.items())
+def _summary(settings: Mapping[str, Any], statistics: SeedStatistics) -> str:
+    label = ", ".join(f"{path.partition('.')[2]} = {value}" for path, value in settings.items())
     return (
-        f"{what + ': ' if what else ''}validation loss {found.mean:.4f}, the mean of {pluralize(found.runs, 'seed')}; "
-        f"standard deviation {found.deviation:.4f}, 95 % interval of the mean {found.low:.4f} to {found.high:.4f}"
+        f"{label + ': ' if label else ''}validation loss {statistics.mean:.4f}, the mean of {pluralize(statistics.runs, 'seed')}; "
+        f"standard deviation {statistics.deviation:.4f}, 95 % interval of the mean {statistics.low:.4f} to {statistics.high:.4f}"
     )

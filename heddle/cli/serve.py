@@ -18,10 +18,10 @@ from heddle.config.decoding import EngineConfig, WeightKind
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 
-NEEDED = ("fastapi", "uvicorn", "prometheus_client")
-DRAIN = 30  # seconds that answers may go on after SIGTERM
-ENDING = 2  # of these, in which they end with an error
-STOPPING = f"answers that have begun go on to their ends, for {DRAIN} seconds at most; Ctrl-C ends them at once\n"
+REQUIRED = ("fastapi", "uvicorn", "prometheus_client")
+DRAIN_SECONDS = 30  # for in-flight requests after SIGTERM
+ABORT_SECONDS = 2  # of these, for requests to end with an error
+DRAIN_MESSAGE = f"finishing in-flight requests, for at most {DRAIN_SECONDS} seconds; press Ctrl-C again to stop now\n"
 
 
 def serve(
@@ -41,53 +41,53 @@ def serve(
     compile: bool = False,
     device: str = "auto",
 ) -> None:
-    """Serve runs over HTTP, with the endpoints of OpenAI's API.
+    """Serve models over an OpenAI-compatible HTTP API.
 
-    Texts and conversations: /v1/completions, /v1/chat/completions; vectors: /v1/embeddings; and /translate, /classify, /v1/models,
-    /health, /metrics, /openapi.json. Ctrl-C or SIGTERM ends the server when the answers that have begun are complete.
+    Endpoints: /v1/completions, /v1/chat/completions, /v1/embeddings, /v1/models, /translate, /classify, /health, /metrics and
+    /openapi.json. Ctrl-C or SIGTERM stops the server after in-flight requests are complete.
 
     Parameters
     ----------
     runs
-        Run directories, or their names in runs/. Clients call a run by the name of its folder.
+        Run directories, or their names in runs/. A run's folder name is its model name in the API.
     host
-        The address to listen on. Any but a loopback address, such as 127.0.0.1, needs a key.
+        The address to listen on. Addresses other than loopback, such as 0.0.0.0, require an API key.
     port
-        The port to listen on; 0 takes a free one.
+        The port to listen on; 0 picks a free one.
     api_key
-        What clients must send: Authorization: Bearer KEY. Better in the environment, as HEDDLE_API_KEY.
+        Key that clients must send as Authorization: Bearer KEY. Prefer the environment variable HEDDLE_API_KEY.
     allow_host
-        Another host name that requests may be addressed to; may be repeated.
+        Another host name to accept in requests; may be repeated.
     allow_origin
-        An origin whose scripts may send requests, such as http://localhost:3000; may be repeated.
+        An allowed CORS origin, such as http://localhost:3000; may be repeated.
     rows
-        Texts that each model generates at the same time.
+        Maximum batch size of each model, in sequences.
     queue
-        Texts that may wait; more are answered with 429.
+        Maximum number of queued sequences; further requests get status 429.
     chunk
-        Tokens of prompts to read in each step, so that long prompts do not hold up other texts.
+        Prompt tokens per step (chunked prefill), so that long prompts do not stall other requests.
     keep
-        Prompts whose states are kept for later ones that begin alike.
+        Number of prompts in the prefix cache.
     max_tokens
-        Longest answer, in tokens. Defaults to what fits into the context.
+        Maximum tokens per answer. Defaults to what fits into the context.
     seconds
-        How long an answer may take.
+        Time limit per request.
     weights
-        int8 or int4: round the weights, which takes less memory on a CPU, and less time with one text at once. See
-        docs/serving.md for what it costs.
+        int8 or int4: quantize the weights, which saves memory on a CPU and is faster for one text at a time. See
+        docs/serving.md for the cost in quality.
     compile
-        Compile the decoding steps first, which takes about half a minute for one text and as much for several: then a small
-        model answers faster on most CPUs, see docs/serving.md. Needs a C++ compiler.
+        Compile the decoding steps first, which takes about a minute and makes small models faster on most CPUs (see
+        docs/serving.md). Needs a C++ compiler.
     device
         auto, cpu, cuda or mps.
     """
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+    if missing := [name for name in REQUIRED if importlib.util.find_spec(name) is None]:
         raise HeddleError(f"heddle serve needs {', '.join(missing)}: pip install 'heddle-lm[serve]'")
-    names = [find_run(run) for run in runs]
-    _check_names(names)
+    paths = [find_run(run) for run in runs]
+    _check_names(paths)
     settings = {
         "api_key": api_key,
-        "hosts": [*ServeConfig().hosts, *map(_as_sent, (host, *(allow_host or [])))],
+        "hosts": [*ServeConfig().hosts, *map(_host_header, (host, *(allow_host or [])))],
         "origins": allow_origin or [],
         "max_tokens": max_tokens,
         "seconds": seconds,
@@ -95,23 +95,23 @@ def serve(
     }
     config = ServeConfig.of(settings, where="serve")
     if api_key is None and not is_loopback(host):
-        raise HeddleError(f"{host} can be reached from other machines: set a key with --api-key or HEDDLE_API_KEY")
-    listening = bind(host, port)
-    with listening:
-        _run(names, listening, config, device, weights, compile)
+        raise HeddleError(f"{host} can be reached from other machines: set an API key with --api-key or HEDDLE_API_KEY")
+    listener = bind(host, port)
+    with listener:
+        _run(paths, listener, config, device, weights, compile)
 
 
 def _run(
-    names: list[Path], listening: socket.socket, config: ServeConfig, device: str, weights: WeightKind, compile: bool
+    paths: list[Path], listener: socket.socket, config: ServeConfig, device: str, weights: WeightKind, compile: bool
 ) -> None:
     import uvicorn
 
     from heddle.serve import ServedRun, make_app
 
     served = []
-    for path in names:
+    for path in paths:
         ready = open_model(path, device, weights)
-        if compile and ready.model.decoder is not None:  # encoders have no steps
+        if compile and ready.model.decoder is not None:  # encoders have no decoding steps
             compile_model(ready.model, *((1,) if config.engine.rows == 1 else (1, 2)))
         created = int((path / "config.json").stat().st_mtime)
         data = ready.config.data
@@ -126,38 +126,36 @@ def _run(
             )
         )
     app = make_app(served, config)
-    where = address_of(listening)
-    print(f"serving {', '.join(run.name for run in served)} at http://{where}/v1", file=sys.stderr, flush=True)
-    options = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN)
+    address = address_of(listener)
+    print(f"serving {', '.join(run.name for run in served)} at http://{address}/v1", file=sys.stderr, flush=True)
+    options = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=DRAIN_SECONDS)
 
     class Server(uvicorn.Server):
-        """A second Ctrl-C ends it at once; uvicorn would end its tasks one by one, each with a traceback."""
+        """Exits at once on a second Ctrl-C; uvicorn would cancel its tasks one by one, each with a traceback."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             if self.should_exit and sig == signal.SIGINT:
                 os._exit(128 + sig)
             super().handle_exit(sig, frame)
-            app.state.service.end_in(DRAIN - ENDING)
-            os.write(sys.stderr.fileno(), STOPPING.encode())
+            app.state.service.end_in(DRAIN_SECONDS - ABORT_SECONDS)
+            os.write(sys.stderr.fileno(), DRAIN_MESSAGE.encode())
 
-    Server(options).run(sockets=[listening])
+    Server(options).run(sockets=[listener])
 
 
-def _as_sent(host: str) -> str:
-    """A host name as clients send it: in lower case, and an IPv6 address in brackets."""
+def _host_header(host: str) -> str:
+    """A host name as in a Host header: lower case, with brackets around an IPv6 address."""
     return f"[{host.lower()}]" if ":" in host and not host.startswith("[") else host.lower()
 
 
 def _check_names(paths: list[Path]) -> None:
-    """Refuse two runs of one name, which clients could not tell apart.
-
-    Raises:
-        HeddleError: there are two, or there is no run at all.
-    """
+    """Refuse runs with equal names, which clients could not tell apart."""
     if not paths:
-        raise HeddleError("name at least one run to serve; `heddle runs` lists the runs here")
-    seen: dict[str, Path] = {}
+        raise HeddleError("give at least one run to serve; see `heddle runs`")
+    paths_by_name: dict[str, Path] = {}
     for path in paths:
-        if path.resolve().name in seen:
-            raise HeddleError(f"{seen[path.resolve().name]} and {path} have one name; rename one of the folders")
-        seen[path.resolve().name] = path
+        if path.resolve().name in paths_by_name:
+            raise HeddleError(
+                f"{paths_by_name[path.resolve().name]} and {path} have the same name; rename one of the folders"
+            )
+        paths_by_name[path.resolve().name] = path

@@ -1,4 +1,4 @@
-"""Standard streams in unusual states: closed, without a reader, or not text."""
+"""Standard streams that may be closed, broken or not text."""
 
 import io
 import os
@@ -11,9 +11,9 @@ from heddle.errors import HeddleError
 
 
 def open_closed() -> None:
-    """Open the null device for a stream that was closed (`>&-`).
+    """Open the null device in place of a closed stream (`>&-`).
 
-    Otherwise the next opened file would get its number, and with it the output meant for the stream.
+    Otherwise the next opened file would get the stream's descriptor, and with it the stream's output.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -21,9 +21,9 @@ def open_closed() -> None:
 
 
 def settle() -> None:
-    """Flush the streams; one without a reader, or one that is full, drops its output.
+    """Flush the streams, and drop the output of a broken pipe or a full disk.
 
-    Otherwise Python would complain at exit, after the error was reported.
+    Otherwise Python would report the error again at exit.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -41,11 +41,11 @@ def drop(stream: TextIO) -> None:
 
 
 class Lasting(io.TextIOBase):
-    """A stream that may lose its reader: one line on stderr says so, and further output is dropped.
+    """A stream that survives a broken pipe: it warns once on stderr and drops further output.
 
     Args:
         stream: stdout or stderr.
-        then: what the command does without a reader, for that line.
+        then: what the command does next, for the warning.
     """
 
     def __init__(self, stream: TextIO, then: str) -> None:
@@ -54,7 +54,7 @@ class Lasting(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding, which rich reads."""
+        """The encoding; rich reads it."""
         return self.stream.encoding or "utf-8"
 
     def isatty(self) -> bool:
@@ -62,11 +62,11 @@ class Lasting(io.TextIOBase):
         return self.stream.isatty()
 
     def fileno(self) -> int:
-        """The stream's number."""
+        """The file descriptor."""
         return self.stream.fileno()
 
     def write(self, text: str) -> int:
-        """Write, or drop the text when there is no reader."""
+        """Write, or drop the text if the pipe is broken."""
         try:
             return self.stream.write(text)
         except BrokenPipeError:
@@ -74,7 +74,7 @@ class Lasting(io.TextIOBase):
             return len(text)
 
     def flush(self) -> None:
-        """Flush, or drop; a pipe usually breaks here."""
+        """Flush; this is where a broken pipe usually shows."""
         try:
             self.stream.flush()
         except BrokenPipeError:
@@ -83,7 +83,7 @@ class Lasting(io.TextIOBase):
     def _lose_reader(self) -> None:
         drop(self.stream)
         if self.stream is not sys.stderr:
-            print(f"heddle: nobody reads the output any more; {self.then}", file=sys.stderr)
+            print(f"heddle: output pipe closed; {self.then}", file=sys.stderr)
 
 
 def read_input(encoding: str = "utf-8") -> str:
@@ -103,19 +103,19 @@ def read_input(encoding: str = "utf-8") -> str:
 
 
 def input_lines(encoding: str = "utf-8") -> list[str]:
-    """The lines of standard input without their ends; as in a file, only a line feed ends one.
+    """The lines of standard input without line endings. As in a file, only a line feed ends a line.
 
     Raises:
-        HeddleError: it is not in this encoding.
+        HeddleError: the input is not valid in this encoding.
     """
     *lines, last = read_input(encoding).removeprefix("\ufeff").split("\n")
     return [line.rstrip("\r") for line in (*lines, *([last] if last else []))]
 
 
 def is_piped() -> bool:
-    """Whether standard input holds a text: it is a pipe, a socket or a file, not a terminal or the null device."""
+    """Whether standard input is a pipe, a socket or a file, not a terminal or the null device."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError):  # not a file of the operating system
+    except (OSError, ValueError):  # not backed by a file descriptor
         return not sys.stdin.isatty()
     return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or stat.S_ISREG(kind)

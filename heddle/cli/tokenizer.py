@@ -17,7 +17,7 @@ from heddle.errors import HeddleError
 from heddle.text.base import Kind
 from heddle.text.bpe import load_gpt2_merges
 from heddle.text.compare import Cut
-from heddle.text.compare import compare as cut_by_all
+from heddle.text.compare import compare as compare_tokenizers
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.text.words import load_wordpiece_vocab
@@ -39,45 +39,46 @@ def train(
     output
         Where to write tokenizer.json: a directory, or the file itself.
     sources
-        Files, folders, globs. Defaults to the Python standard library's sources.
+        Files, folders, globs. Defaults to the Python standard library's source code.
     kind
         bytes, characters, words, bpe, wordpiece or unigram.
     size
-        Most ids in all, including special tokens; bytes takes 256 and characters one for each character, plus those.
+        Maximum vocabulary size, including special tokens. Ignored by bytes (256 ids) and characters (one id per character).
     special
-        A token that is one id and never split, such as <start_translation>; may be repeated. <|endoftext|> is always
-        included; only `heddle train` leaves it out, for the characters of a single document.
+        A special token, such as <start_translation>, which is never split; may be repeated. <|endoftext|> is always added; only
+        `heddle train` omits it, for characters of a single document.
     json
         One JSON document on stdout.
     """
     target = output if output.suffix == ".json" else output / "tokenizer.json"
     if target.exists():
-        raise HeddleError(f"{target} already exists; choose another place")
+        raise HeddleError(f"{target} already exists; choose another path")
     if target != output and output.is_file():
-        raise HeddleError(f"{output} is a file; name a directory for tokenizer.json first, and then the text")
-    read = list(sources) or [str(path) for path in python_library()]
+        raise HeddleError(f"{output} is a file; give the output directory first, then the text files")
+    paths = list(sources) or [str(path) for path in python_library()]
     out = console(json)
-    described = _described(read, out)
-    texts = (document_.text for document_ in read_documents(read, reader=Reader()))
-    say = lambda line: out.print(line, markup=False)  # noqa: E731
-    made = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())), say)
-    made.save(target)
+    description = _describe_sources(paths, out)
+    texts = (document_.text for document_ in read_documents(paths, reader=Reader()))
+    report = lambda line: out.print(line)  # noqa: E731
+    tokenizer = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())), report)
+    tokenizer.save(target)
     if json:
-        shown = {"path": str(target), "kind": kind, "vocab_size": made.vocab_size, "bytes": described.bytes}
-        print_json({**shown, "special": dict(made.special)})
+        data = {"path": str(target), "kind": kind, "vocab_size": tokenizer.vocab_size, "bytes": description.bytes}
+        print_json({**data, "special": dict(tokenizer.special)})
     else:
-        more = f", as the text does not give {size:,}" if KINDS[kind].least and made.vocab_size < size else ""
-        out.print(f"{target}: {pluralize(made.vocab_size, 'id')}{more}", markup=False)
+        short = KINDS[kind].min_vocab_size and tokenizer.vocab_size < size
+        note = f", since the text is too small for {size:,}" if short else ""
+        out.print(f"{target}: {pluralize(tokenizer.vocab_size, 'id')}{note}")
 
 
-def _described(sources: Sequence[str], out: Console) -> Description:
-    """What a tokenizer is trained on, which is printed, and what is left out of it."""
+def _describe_sources(sources: Sequence[str], out: Console) -> Description:
+    """Describe and print the training text, and what is left out of it."""
     reader = Reader()
-    described = describe(sources, reader=reader)
-    of = f"training on {pluralize(described.documents, 'document')}, {described.bytes / 1e6:,.1f} MB"
-    for line in (of, *reader.notes.lines()):
-        out.print(line, markup=False)
-    return described
+    description = describe(sources, reader=reader)
+    summary = f"training on {pluralize(description.documents, 'document')}, {description.bytes / 1e6:,.1f} MB"
+    for line in (summary, *reader.notes.lines()):
+        out.print(line)
+    return description
 
 
 def encode(
@@ -88,22 +89,22 @@ def encode(
     special: bool = False,
     json: bool = False,
 ) -> None:
-    """Show the pieces and ids of a text.
+    """Show a text's tokens and ids.
 
     Parameters
     ----------
     tokenizer
         A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.
     text
-        The text; without it, or with -, standard input.
+        The text; by default, or with -, standard input.
     special
-        Encode special tokens that are written out in the text as special tokens.
+        Parse special tokens that are spelled out in the text.
     json
         One JSON document on stdout.
     """
-    read, text = _load(tokenizer), read_input() if text in (None, *STDIN) else text
-    ids = read.encode(text, allow_special=special)
-    pieces = [read.piece(number) for number in ids]
+    loaded, text = _load(tokenizer), read_input() if text in (None, *STDIN) else text
+    ids = loaded.encode(text, allow_special=special)
+    pieces = [loaded.piece(id) for id in ids]
     if json:
         print_json(
             {
@@ -111,30 +112,28 @@ def encode(
                 "pieces": pieces,
                 "tokens": len(ids),
                 "bytes": len(text.encode()),
-                "vocab_size": read.vocab_size,
+                "vocab_size": loaded.vocab_size,
             }
         )
     else:
-        console().print(
-            table(["id", "piece"], [[str(number), repr(piece)] for number, piece in zip(ids, pieces, strict=True)])
-        )
-        console().print(f"{pluralize(len(ids), 'token')} for {pluralize(len(text.encode()), 'byte')}", markup=False)
+        console().print(table(["id", "piece"], [[str(id), repr(piece)] for id, piece in zip(ids, pieces, strict=True)]))
+        console().print(f"{pluralize(len(ids), 'token')} for {pluralize(len(text.encode()), 'byte')}")
 
 
 def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
-    """Convert ids to text.
+    """Decode ids to text.
 
     Parameters
     ----------
     tokenizer
         A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.
     ids
-        The ids; without any, the numbers on standard input.
+        Token ids. Defaults to the ids on standard input.
     json
         One JSON document on stdout.
     """
-    numbers = list(ids) or _parse_ids(read_input())
-    text = _load(tokenizer).decode(numbers)
+    parsed = list(ids) or _parse_ids(read_input())
+    text = _load(tokenizer).decode(parsed)
     if json:
         print_json({"text": text})
     else:
@@ -149,49 +148,56 @@ def compare(
     kind: list[Kind] | None = None,
     json: bool = False,
 ) -> None:
-    """Tokenize a text with every kind of tokenizer, each trained on the same text.
+    """Compare tokenizers of every kind on a text, each trained on the same text.
 
     Parameters
     ----------
     text
         The text to tokenize.
     sources
-        What to train on: files, folders, globs. Defaults to the Python standard library's sources.
+        Training text: files, folders, globs. Defaults to the Python standard library's source code.
     size
-        Most ids of each tokenizer, if its kind has a choice.
+        Maximum vocabulary size, for the kinds that have one.
     kind
-        Only this kind; may be repeated.
+        Compare only this kind; may be repeated.
     json
         One JSON document on stdout.
     """
-    read = list(sources) or [str(path) for path in python_library()]
+    paths = list(sources) or [str(path) for path in python_library()]
     out = console(json)
-    _described(read, out)
-    say = lambda line: out.print(line, markup=False)  # noqa: E731
-    corpus = lambda: (document_.text for document_ in read_documents(read, reader=Reader()))  # noqa: E731
-    cuts = cut_by_all(text, corpus, size, kind or tuple(KINDS), progress=say)
+    _describe_sources(paths, out)
+    report = lambda line: out.print(line)  # noqa: E731
+    corpus = lambda: (document_.text for document_ in read_documents(paths, reader=Reader()))  # noqa: E731
+    cuts = compare_tokenizers(text, corpus, size, kind or tuple(KINDS), progress=report)
     if json:
-        kept = [{**asdict(cut), "tokens": len(cut.ids)} for cut in cuts]
-        print_json({"text": text, "characters": len(text), "bytes": len(text.encode()), "kinds": kept})
+        kinds = [{**asdict(cut), "tokens": len(cut.ids)} for cut in cuts]
+        print_json({"text": text, "characters": len(text), "bytes": len(text.encode()), "kinds": kinds})
         return
-    columns = ["kind", "ids in all", "tokens", "unknown", "exact", "pieces"]
+    columns = ["kind", "vocab size", "tokens", "unknown", "exact", "pieces"]
     rows = [
-        [cut.kind, cut.vocab_size, None if cut.error else len(cut.ids), cut.unknown, cut.exact, cut.error or _row(cut)]
+        [
+            cut.kind,
+            cut.vocab_size,
+            None if cut.error else len(cut.ids),
+            cut.unknown,
+            cut.exact,
+            cut.error or _pieces_with_ids(cut),
+        ]
         for cut in cuts
     ]
     out.print(table(columns, rows))
 
 
-def _row(cut: Cut) -> str:
-    """Pieces with their ids, on one line."""
+def _pieces_with_ids(cut: Cut) -> str:
+    """Tokens with their ids, on one line."""
     return " ".join(f"{piece!r}:{id}" for piece, id in zip(cut.pieces, cut.ids, strict=True))
 
 
 def _parse_ids(text: str) -> list[int]:
     words = text.replace(",", " ").split()
-    wrong = next((word for word in words if not word.isdecimal()), None)
-    if wrong is not None:
-        raise HeddleError(f"{wrong!r} is not an id; ids are whole numbers from 0")
+    invalid = next((word for word in words if not word.isdecimal()), None)
+    if invalid is not None:
+        raise HeddleError(f"{invalid!r} is not an id; ids are whole numbers from 0")
     return [int(word) for word in words]
 
 

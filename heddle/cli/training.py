@@ -1,4 +1,4 @@
-"""The work of `heddle train`. It is not in `train.py`, which stays light so that the help appears at once."""
+"""The work of `heddle train`, apart from `train.py`, which imports no torch so that its help appears at once."""
 
 import shlex
 import tempfile
@@ -30,32 +30,32 @@ from heddle.weights.special_tokens import mask_of
 
 
 def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:
-    """Prepare a run and train it. Under torchrun, rank 0 prepares it for all."""
+    """Prepare a run and train it. Under torchrun, rank 0 prepares it for all ranks."""
     ranks = join_ranks()
     if ranks.leads:
-        with phases(out) as tell:
-            planned = prepare(config, run, tell)
-        out.print(_numbers(planned, run, config.with_tuning().train), markup=False)
-    train_to_the_end(Path(ranks.share(str(run))), out, json, readings)
+        with phases(out) as report:
+            plan = prepare(config, run, report)
+        out.print(_summary(plan, run, config.with_tuning().train))
+    train_run(Path(ranks.share(str(run))), out, json, readings)
 
 
-def carry_on(
+def resume_run(
     run: Path, settings: dict[str, Any], out: Console, json: bool, readings: int | Sequence[int] | None = None
 ) -> None:
-    """Continue a run, with other settings if there are any."""
+    """Resume a run, with changed settings if there are any."""
     ranks = join_ranks()
     if settings and ranks.leads:
         for line in extend(run, settings):
-            out.print(line, markup=False)
-    train_to_the_end(Path(ranks.share(str(run))), out, json, readings)
+            out.print(line)
+    train_run(Path(ranks.share(str(run))), out, json, readings)
 
 
-def train_to_the_end(run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:
-    """Train a run from its last checkpoint to its end, with readings at the chosen steps."""
+def train_run(run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:
+    """Train a run from its last checkpoint to its end, and save readings at the chosen steps."""
     try:
         _train(run, out, json, readings)
-    except KeyboardInterrupt as stop:  # before the first step, after the last, or from a second signal
-        stop.args = (f"stopped; continue with: {resume_command(run)}",)
+    except KeyboardInterrupt as stop:  # before the first step, after the last one, or on a second signal
+        stop.args = (f"stopped; resume with: {resume_command(run)}",)
         raise
 
 
@@ -72,33 +72,33 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
                 trainer.readers.append(Readings(session, readings))
             result = trainer.run()
     except Interrupted as stop:
-        out.print(str(stop), markup=False)
+        out.print(str(stop))
         if json:
             print_json({"run": str(run), "step": stop.step, "steps": chosen.steps, "finished": False})
         raise SystemExit(128 + stop.signal) from None
     name = shlex.quote(str(run))
     held_out = round(result.tokens / result.share)
-    what = session.task.config.counted
-    over = (
-        f"all {held_out:,} held-out {what}"
+    label = session.task.config.counted
+    coverage = (
+        f"all {held_out:,} held-out {label}"
         if result.whole and result.share == 1
-        else f"{result.tokens:,} of {held_out:,} held-out {what}"
+        else f"{result.tokens:,} of {held_out:,} held-out {label}"
         if result.whole
-        else f"{result.tokens:,} of {held_out:,} held-out {what}, an even sample; `heddle eval {name}` scores all"
+        else f"{result.tokens:,} of {held_out:,} held-out {label}, an even sample; `heddle eval {name}` scores all"
     )
     samples = trainer.samples(range(3), tokens=100)
-    _tell_outcome(trainer, out)
+    _print_outcome(trainer, out)
     loss = estimate(result.loss, result.standard_error)
-    said = ", ".join(filter(None, (f"validation loss {loss}", metrics(result.metrics))))
-    out.print(f"\nfinished: {said} over {over}\n", markup=False)
+    scores = ", ".join(filter(None, (f"validation loss {loss}", metrics(result.metrics))))
+    out.print(f"\nfinished: {scores} over {coverage}\n")
     if result.note:
-        out.print(f"{result.note}\n", markup=False)
+        out.print(f"{result.note}\n")
     for sample in samples:
-        out.print(sample + "\n" + "-" * 40, markup=False)
-    hints = [*_asking(session, samples), ("score text", "eval"), ("count sizes", "count"), ("prove it", "prove")]
-    for what, command in hints:
-        said = command if " " in command else f"heddle {command} {name}"
-        out.print(f"{what + ':':15} {said}", markup=False)
+        out.print(sample + "\n" + "-" * 40)
+    hints = [*_task_hint(session, samples), ("evaluate", "eval"), ("count sizes", "count"), ("verify", "prove")]
+    for action, command in hints:
+        call = command if " " in command else f"heddle {command} {name}"
+        out.print(f"{action + ':':15} {call}")
     if json:
         print_json(
             {
@@ -115,12 +115,12 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
         )
 
 
-def _asking(session: Session, samples: list[str]) -> list[tuple[str, str]]:
-    """What the run is for, and the command that asks it; none where no command does."""
+def _task_hint(session: Session, samples: list[str]) -> list[tuple[str, str]]:
+    """A hint at the command that uses the model for its task, if there is one."""
     config, run = session.run.config, session.run.directory
-    task, name, (text, *others) = session.task.config, shlex.quote(str(run)), _texts(session)
+    task, name, (text, *others) = session.task.config, shlex.quote(str(run)), _sample_words(session)
     if isinstance(task, ChatConfig):
-        return [("talk with it", f"heddle chat {name}")]
+        return [("chat", f"heddle chat {name}")]
     if isinstance(task, TranslationConfig):
         return [("translate", f"heddle translate {name} --prompt {shlex.quote(text)}")]
     if isinstance(task, LabelSettings):
@@ -131,42 +131,44 @@ def _asking(session: Session, samples: list[str]) -> list[tuple[str, str]]:
     if isinstance(task, MaskedConfig):
         masked = f"{text} {mask_of(session.run.tokenizer, config.model.ids)}"
         return [("fill in masks", f"heddle fill {name} {shlex.quote(masked)}")]
-    # A prompt can only be continued by a model that learned to continue text.
+    # Only a language model can continue a prompt.
     if config.model.encoder is None and task.fields == TEXT and task.head == "language":
-        opening = _opening(samples[0] if samples else "")
-        return [("generate text", f"heddle generate {name} --prompt {opening}")]
+        words = _first_words(samples[0] if samples else "")
+        return [("generate text", f"heddle generate {name} --prompt {words}")]
     return []
 
 
-def _texts(session: Session) -> list[str]:
-    """The first words of each text of a held-out record, or of the held-out text: words that the tokenizer knows."""
-    held, tokenizer = session.run.store.validation, session.run.tokenizer
-    found = [column[0] for column in held.texts.values()] if isinstance(held, Records) else [held.tokens]
+def _sample_words(session: Session) -> list[str]:
+    """The first words of each field of a held-out record, or of the held-out text; the tokenizer knows these words."""
+    validation, tokenizer = session.run.store.validation, session.run.tokenizer
+    columns = (
+        [column[0] for column in validation.texts.values()] if isinstance(validation, Records) else [validation.tokens]
+    )
     special = set(tokenizer.special.values())
-    said = []
-    for ids in found:
-        runs = (list(run) for known, run in groupby(ids[:64].tolist(), special.__contains__) if not known)
-        said.append(" ".join(tokenizer.decode(next(runs, [])).split()[:3]))
-    return said
+    texts = []
+    for ids in columns:
+        runs = (list(run) for is_special, run in groupby(ids[:64].tolist(), special.__contains__) if not is_special)
+        texts.append(" ".join(tokenizer.decode(next(runs, [])).split()[:3]))
+    return texts
 
 
 def report_resume(session: Session, out: Console) -> None:
-    """Say what was found where a run continues."""
+    """Print the state in which a run resumes: notes, damaged checkpoints, differences from the original machine."""
     run, opening = session.run.directory, session.opening
     for note in opening.notes:
-        out.print(note, markup=False)
+        out.print(note)
     if opening.notes and not session.step:
-        out.print(f"{run} has no undamaged checkpoint left, so it starts from the beginning", markup=False)
+        out.print(f"{run} has no intact checkpoint: starting from the beginning")
     for problem in opening.damaged:
-        out.print(f"{run / problem}; it is restored from {opening.source or 'the beginning'}", markup=False)
+        out.print(f"{run / problem}; it is restored from {opening.source or 'the beginning'}")
     for difference in opening.moved:
-        out.print(f"{difference}; the result will not be bit-equal to that of the machine it started on", markup=False)
+        out.print(f"{difference}; the result will not be bit-identical to that of the original machine")
     steps, best = session.run.chosen.steps, session.best
     if session.ranks.count > 1:
-        out.print(f"{session.ranks.count} processes train it together", markup=False)
+        out.print(f"{session.ranks.count} data-parallel processes")
     if session.step == steps:
-        more = f"heddle train --resume {shlex.quote(str(run))} steps={2 * steps}"
-        out.print(f"all {steps} steps of {run} are done; to train longer: {more}", markup=False)
+        command = f"heddle train --resume {shlex.quote(str(run))} steps={2 * steps}"
+        out.print(f"all {steps} steps of {run} are done; to train longer: {command}")
     elif session.stopped_early and best is not None:
         out.print(
             f"{run} stopped early at step {session.step} of {steps}; to train longer: heddle train --resume "
@@ -174,11 +176,11 @@ def report_resume(session: Session, out: Console) -> None:
             markup=False,
         )
     elif session.step:
-        out.print(f"continuing {run} at step {session.step} of {steps}", markup=False)
+        out.print(f"resuming {run} at step {session.step} of {steps}")
 
 
-def _tell_outcome(trainer: Trainer, out: Console) -> None:
-    """Say where training stopped early, and which weights were published if they are not simply the last."""
+def _print_outcome(trainer: Trainer, out: Console) -> None:
+    """Print where training stopped early, and which weights were published if not simply the last."""
     session, published = trainer.session, trainer.published
     if session.stopped_early and session.best is not None:
         waited = pluralize(session.best.waited, "evaluation")
@@ -187,85 +189,87 @@ def _tell_outcome(trainer: Trainer, out: Console) -> None:
             f"\nstopped early at step {session.step} of {steps}: no lower validation loss in {waited}", markup=False
         )
     if published is not None and (published.kind, published.ema) != ("last", None):
-        out.print(f"\npublished: {published}", markup=False)
+        out.print(f"\npublished: {published}")
 
 
 def _vectors(chosen: Chosen) -> dict[str, Any] | None:
-    """What was found in a file of vectors, for programs."""
+    """Coverage of the pretrained word vectors, as JSON data."""
     return None if chosen.vectors is None else chosen.vectors.to_dict()
 
 
-def _opening(text: str) -> str:
-    """A few words of a text's first line, quoted for a shell."""
+def _first_words(text: str) -> str:
+    """The first words of a text, quoted for a shell."""
     line = next((line for line in text.splitlines() if line.strip()), "The")
     return shlex.quote(" ".join(line.split()[:3]))
 
 
-def _numbers(planned: Plan, run: Path, train: TrainConfig) -> str:
-    chosen, model = planned.chosen, planned.model
+def _summary(plan: Plan, run: Path, train: TrainConfig) -> str:
+    chosen, model = plan.chosen, plan.model
     depth = " + ".join(str(stack.depth) for stack in model.stacks().values())
-    changed, whole = planned.trained, pluralize(planned.parameters, "parameter")
-    frozen = f"{changed.frozen:,} of the {whole} are frozen"
+    trained, total = plan.trained, pluralize(plan.parameters, "parameter")
+    frozen = f"{trained.frozen:,} of the {total} are frozen"
     if train.lora is not None:
         frozen = (
-            f"{changed.total:,} parameters are trained ({changed.total / planned.parameters:.2%}), {changed.adapters:,} of them "
-            f"in adapters of rank {train.lora.rank} beside {pluralize(changed.layers, 'layer')}; {frozen}"
+            f"{trained.total:,} parameters are trained ({trained.total / plan.parameters:.2%}), {trained.adapters:,} of them "
+            f"in adapters of rank {train.lora.rank} on {pluralize(trained.layers, 'layer')}; {frozen}"
         )
-    recomputed = "activations are checkpointed"
-    cut = "".join(f", {part}" for part in planned.cut)
-    started = (
-        "" if chosen.start is None else f"starting from the weights of {chosen.start.run}{cut}, with {train.optimizer}"
+    checkpointed = "activations are checkpointed"
+    truncated = "".join(f", {part}" for part in plan.cut)
+    start = (
+        ""
+        if chosen.start is None
+        else f"starting from the weights of {chosen.start.run}{truncated}, with {train.optimizer}"
     )
-    export = "" if chosen.start is None else f"the trained model {planned.exported.sentence()}"
-    more = (
-        [started, export]
-        + [frozen] * bool(changed.frozen)
-        + [recomputed] * train.checkpoint_activations
+    export = "" if chosen.start is None else f"the trained model {plan.exported.sentence()}"
+    notes = (
+        [start, export]
+        + [frozen] * bool(trained.frozen)
+        + [checkpointed] * train.checkpoint_activations
         + [describe(train)]
     )
     if chosen.batch_tokens is not None:
-        sizes, what = f"about {planned.tokens_per_step:,} tokens", "records"
-    elif planned.tokens_per_step == chosen.batch * model.context:
-        sizes, what = f"{chosen.batch} x {model.context} = {planned.tokens_per_step:,} tokens", "text"
+        sizes, unit = f"about {plan.tokens_per_step:,} tokens", "records"
+    elif plan.tokens_per_step == chosen.batch * model.context:
+        sizes, unit = f"{chosen.batch} x {model.context} = {plan.tokens_per_step:,} tokens", "text"
     else:
-        sizes, what = f"{pluralize(chosen.batch, 'example')}, about {planned.tokens_per_step:,} tokens", "data"
+        sizes, unit = f"{pluralize(chosen.batch, 'example')}, about {plan.tokens_per_step:,} tokens", "data"
     return (
-        f"run {run}: {planned.parameters:,} parameters (depth {depth}, width {model.dim}, context {model.context}, "
-        f"{pluralize(model.vocab_size, 'id')}) on {pluralize(planned.train_tokens, 'token')}, "
-        f"{planned.validation_tokens:,} held out\n"
+        f"run {run}: {plan.parameters:,} parameters (depth {depth}, width {model.dim}, context {model.context}, "
+        f"{pluralize(model.vocab_size, 'id')}) on {pluralize(plan.train_tokens, 'token')}, "
+        f"{plan.validation_tokens:,} held out\n"
         f"{pluralize(chosen.steps, 'step')} of {sizes} "
-        f"({planned.epochs:.1f} times through the {what}), learning rate {chosen.learning_rate:.2g}, "
+        f"({plan.epochs:.1f} times through the {unit}), learning rate {chosen.learning_rate:.2g}, "
         f"{chosen.precision} on {chosen.device}, "
         f"{pluralize(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
-        f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(planned.minutes * 60)} and {size(planned.memory)}"
-        + "".join(f"\n{line}" for line in more if line)
+        f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(plan.minutes * 60)} and {size(plan.memory)}"
+        + "".join(f"\n{line}" for line in notes if line)
     )
 
 
-def try_out(config: RunConfig, run: Path, out: Console, json: bool) -> None:
-    """Print what `begin` would do, using a temporary directory."""
+def plan_run(config: RunConfig, run: Path, out: Console, json: bool) -> None:
+    """Print the plan of a run, prepared in a temporary directory."""
     data = config.data
-    if data.store is not None and not Path(data.store).exists():  # it is read, but not written
+    if data.store is not None and not Path(data.store).exists():  # a dry run reads a token store but does not write one
         config = config.model_copy(update={"data": data.model_copy(update={"store": None})})
-    with tempfile.TemporaryDirectory() as folder, phases(out) as tell:
-        planned = prepare(config, Path(folder) / "run", tell)
-    out.print(_numbers(planned, run, config.with_tuning().train) + "\nnothing was trained (--dry-run)", markup=False)
+    with tempfile.TemporaryDirectory() as folder, phases(out) as report:
+        plan = prepare(config, Path(folder) / "run", report)
+    out.print(_summary(plan, run, config.with_tuning().train) + "\nnothing was trained (--dry-run)")
     if json:
         print_json(
             {
                 "run": str(run),
                 "sources": name_sources(config.data),
-                "parameters": planned.parameters,
-                "frozen": planned.trained.frozen,
-                "adapters": planned.trained.adapters,
-                "train_tokens": planned.train_tokens,
-                "validation_tokens": planned.validation_tokens,
-                "memory": planned.memory,
-                "minutes": planned.minutes,
-                "epochs": planned.epochs,
-                "export": asdict(planned.exported),
-                "cut": list(planned.cut),
-                "model": planned.model.to_dict(),
-                "chosen": planned.chosen.to_dict(),
+                "parameters": plan.parameters,
+                "frozen": plan.trained.frozen,
+                "adapters": plan.trained.adapters,
+                "train_tokens": plan.train_tokens,
+                "validation_tokens": plan.validation_tokens,
+                "memory": plan.memory,
+                "minutes": plan.minutes,
+                "epochs": plan.epochs,
+                "export": asdict(plan.exported),
+                "cut": list(plan.cut),
+                "model": plan.model.to_dict(),
+                "chosen": plan.chosen.to_dict(),
             }
         )

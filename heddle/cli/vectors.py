@@ -18,116 +18,127 @@ from heddle.weights.files import refuse_unwritable
 
 
 def train(*words: str, out: Path, form: Form | None = None, text: str = TEXT, json: bool = False) -> None:
-    """Learn word vectors: skip-gram, CBOW or GloVe.
+    """Train word vectors: skip-gram, CBOW or GloVe.
 
     Parameters
     ----------
     words
-        Sources (files, folders, globs, hf:NAME, -), at most one .toml file of settings, and key=value settings such as method=glove
-        or dim=50, all listed below. The sources default to the Python standard library's.
+        Sources (files, folders, globs, hf:NAME, -), at most one .toml settings file, and key=value settings such as method=glove
+        or dim=50, listed below. The sources default to the Python standard library's source code.
     out
-        The file to write, such as vectors.txt or vectors.bin.
+        Output file, such as vectors.txt or vectors.bin.
     form
-        text or binary as word2vec writes them, or glove, which is text without a first line of sizes. Defaults to binary for a .bin
-        file, else to glove for method=glove and to text for the other methods.
+        Output format: text or binary (word2vec), or glove, which is text without a header line. Defaults to binary for .bin files,
+        else to glove for method=glove and to text for other methods.
     text
-        Column of the text in tables: .jsonl, .csv, .tsv, .parquet, .arrow.
+        Text column of tables (.jsonl, .csv, .tsv, .parquet, .arrow).
     json
         One JSON document on stdout.
     """
     sources, config = _read(words)
     form = form_of(out, "glove" if form is None and config.method == "glove" and out.suffix != ".bin" else form)
     refuse_unwritable(out)
-    printed = console(json)
-    began = time.monotonic()
-    with standard_input(sources, ".txt") as files, phases(printed) as tell:
+    out_console = console(json)
+    started = time.monotonic()
+    with standard_input(sources, ".txt") as files, phases(out_console) as report:
         reader = Reader()
-        found = train_vectors((each.text for each in read_documents(files, text, reader)), config, tell)
+        word_vectors = train_vectors(
+            (document.text for document in read_documents(files, text, reader)), config, report
+        )
         for line in reader.notes.lines():
-            tell(line)
-    seconds = time.monotonic() - began
-    found.save(out, form)
+            report(line)
+    seconds = time.monotonic() - started
+    word_vectors.save(out, form)
     passes = 1 if config.method == "glove" else config.complete().epochs or 1
-    rate = found.tokens * passes / seconds
+    rate = word_vectors.tokens * passes / seconds
     if json:
-        sizes = {"words": len(found), "dim": config.dim, "tokens": found.tokens}
+        sizes = {"words": len(word_vectors), "dim": config.dim, "tokens": word_vectors.tokens}
         speed = {"seconds": seconds, "words_per_second": rate}
         print_json(
-            {"path": str(out), "form": form, **sizes, **config.complete().to_dict(), **speed, "losses": found.losses}
+            {
+                "path": str(out),
+                "form": form,
+                **sizes,
+                **config.complete().to_dict(),
+                **speed,
+                "losses": word_vectors.losses,
+            }
         )
         return
-    what = f"{pluralize(len(found), 'word')} with {pluralize(config.dim, 'number')} each"
-    printed.print(f"{out}: {what}, {rate:,.0f} words/s, loss {found.losses[-1]:.4f}", markup=False)
-    printed.print(
+    size = f"{pluralize(len(word_vectors), 'word')} of {pluralize(config.dim, 'dimension')}"
+    out_console.print(f"{out}: {size}, {rate:,.0f} words/s, loss {word_vectors.losses[-1]:.4f}")
+    out_console.print(
         f"heddle vectors near {out} WORD, heddle train … tokenizer=words vectors={out} dim={config.dim}", markup=False
     )
 
 
 def near(file: Path, /, *words: str, count: int = 10, json: bool = False) -> None:
-    """Show the nearest words by cosine.
+    """Show the nearest words by cosine similarity.
 
     Parameters
     ----------
     file
-        A file of vectors, in word2vec's text or binary form or in GloVe's.
+        A word vector file, in word2vec's text or binary format or in GloVe's.
     words
         The words whose neighbours to show.
     count
-        How many neighbours of each.
+        Neighbours per word.
     json
         One JSON document on stdout.
     """
     if not words:
         raise HeddleError("name a word: heddle vectors near FILE WORD")
-    vectors = _open(file, json)
-    found = {word: vectors.near(word, count) for word in words}
+    vectors = _load(file, json)
+    neighbours = {word: vectors.near(word, count) for word in words}
     if json:
-        print_json({"path": str(file), "near": {word: _listed(each) for word, each in found.items()}})
+        print_json(
+            {"path": str(file), "near": {word: _pairs_json(near_words) for word, near_words in neighbours.items()}}
+        )
         return
-    rows = [[word, other, f"{cosine:.4f}"] for word, each in found.items() for other, cosine in each]
+    rows = [[word, other, f"{cosine:.4f}"] for word, near_words in neighbours.items() for other, cosine in near_words]
     console().print(table(["word", "near", "cosine"], rows))
 
 
 def analogy(file: Path, a: str, b: str, c: str, /, *, count: int = 10, json: bool = False) -> None:
-    """Show what is to C as B is to A: man king woman should give queen.
+    """Solve an analogy: A is to B as C is to …; man king woman should give queen.
 
     Parameters
     ----------
     file
-        A file of vectors, in word2vec's text or binary form or in GloVe's.
+        A word vector file, in word2vec's text or binary format or in GloVe's.
     a, b
-        Two words that are related.
+        The related pair.
     c
-        The word whose relative to find.
+        The word to find the counterpart of.
     count
-        How many answers, the best first.
+        Number of answers, best first.
     json
         One JSON document on stdout.
     """
-    found = _open(file, json).analogy(a, b, c, count)
+    answers = _load(file, json).analogy(a, b, c, count)
     if json:
-        print_json({"path": str(file), "a": a, "b": b, "c": c, "found": _listed(found)})
+        print_json({"path": str(file), "a": a, "b": b, "c": c, "found": _pairs_json(answers)})
         return
-    console().print(table([f"{a} : {b} = {c} : …", "cosine"], [[word, f"{cosine:.4f}"] for word, cosine in found]))
+    console().print(table([f"{a} : {b} = {c} : …", "cosine"], [[word, f"{cosine:.4f}"] for word, cosine in answers]))
 
 
 def _read(words: tuple[str, ...]) -> tuple[list[str], VectorsConfig]:
-    """Sources, and the settings of a file with those of the command line over them."""
+    """Sources and settings; the command line overrides the settings file."""
     # os.path returns False where Path raises: a setting may be longer than any file name.
-    plain = [word for word in words if "=" not in word or os.path.exists(word)]
-    files = [word for word in plain if word.endswith(".toml")]
+    arguments = [word for word in words if "=" not in word or os.path.exists(word)]
+    files = [word for word in arguments if word.endswith(".toml")]
     if len(files) > 1:
-        raise HeddleError(f"one file of settings at a time; got {' and '.join(files)}")
+        raise HeddleError(f"only one settings file is allowed; got {' and '.join(files)}")
     settings: dict[str, Any] = read_table(files[0]) if files else {}
-    settings |= parse_overrides(word for word in words if word not in plain)
-    sources = [word for word in plain if word not in files] or [str(path) for path in python_library()]
+    settings |= parse_overrides(word for word in words if word not in arguments)
+    sources = [word for word in arguments if word not in files] or [str(path) for path in python_library()]
     return sources, VectorsConfig.of(settings, files[0] if files else "settings")
 
 
-def _open(file: Path, json: bool) -> WordVectors:
-    printed = console(json)
-    return WordVectors.read(file, lambda line: printed.print(line, markup=False))
+def _load(file: Path, json: bool) -> WordVectors:
+    out = console(json)
+    return WordVectors.read(file, lambda line: out.print(line))
 
 
-def _listed(found: list[tuple[str, float]]) -> list[dict[str, Any]]:
-    return [{"word": word, "cosine": cosine} for word, cosine in found]
+def _pairs_json(pairs: list[tuple[str, float]]) -> list[dict[str, Any]]:
+    return [{"word": word, "cosine": cosine} for word, cosine in pairs]

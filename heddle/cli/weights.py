@@ -13,11 +13,11 @@ def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) 
     Parameters
     ----------
     source
-        A Hugging Face directory, with model.safetensors and config.json; or, with --hub, an owner/name.
+        A Hugging Face directory with model.safetensors and config.json, or OWNER/NAME with --hub.
     run
         The new run's directory, or its name in runs/.
     hub
-        Download the source from the Hugging Face Hub first. Nothing is downloaded without this.
+        Download the source from the Hugging Face Hub. Nothing is downloaded without this flag.
     json
         One JSON document on stdout.
     """
@@ -28,21 +28,21 @@ def import_(source: str, run: str, /, *, hub: bool = False, json: bool = False) 
         return
     out = console()
     for note in result["notes"]:
-        out.print(note, markup=False)
-    out.print(f"{target}: {result['family']}, {result['parameters']:,} parameters", markup=False)
-    write = [f"heddle generate {target} --prompt …"] if result["writes"] else []
-    out.print(", ".join((*write, f"heddle count {target}", f"heddle prove {target}")), markup=False)
+        out.print(note)
+    out.print(f"{target}: {result['family']}, {result['parameters']:,} parameters")
+    hints = [f"heddle generate {target} --prompt …"] if result["writes"] else []
+    out.print(", ".join((*hints, f"heddle count {target}", f"heddle prove {target}")))
 
 
 def export(run: str, target: Path, /, *, json: bool = False) -> None:
-    """Write a run for other programs: a directory that Hugging Face transformers loads, or a GGUF file for llama.cpp.
+    """Export a run to a directory for Hugging Face transformers, or to a GGUF file for llama.cpp.
 
     Parameters
     ----------
     run
         A run directory, or its name in runs/.
     target
-        The new directory; or the new file, if the name ends in .gguf (needs gguf).
+        Output directory, or output file if the name ends in .gguf (needs the gguf package).
     json
         One JSON document on stdout.
     """
@@ -53,17 +53,18 @@ def export(run: str, target: Path, /, *, json: bool = False) -> None:
         return
     out = console()
     for note in result["notes"]:
-        out.print(note, markup=False)
+        out.print(note)
     if to_file:
-        has = "with its tokenizer" if result["tokenizer"] else "without a tokenizer"
+        tokenizer_note = "with its tokenizer" if result["tokenizer"] else "without a tokenizer"
         tensors = pluralize(result["tensors"], "tensor")
         out.print(
-            f"{target}: {result['family']} as llama.cpp's {result['architecture']}, {tensors}, {has}", markup=False
+            f"{target}: {result['family']} as llama.cpp's {result['architecture']}, {tensors}, {tokenizer_note}",
+            markup=False,
         )
         return
-    checked = (
-        f"logits agree with Hugging Face transformers to {result['difference']:.1e}"
+    check = (
+        f"logits match Hugging Face transformers within {result['difference']:.1e}"
         if result["checked"]
         else "not checked"
     )
-    out.print(f"{target}: {result['family']}, {checked}", markup=False)
+    out.print(f"{target}: {result['family']}, {check}")

@@ -4,17 +4,17 @@ In reading order:
 
 - `model`: a transformer: stacks of blocks, entry, heads (`TransformerConfig`, `StackConfig`, `BlockConfig`).
 - `layers`: the choices inside a layer: norms, positions, mixers, feed-forwards.
-- `possible`: checks that no layer can make alone, such as sizes against the model's width.
-- `kernels`: what each attention kernel supports, and which one `auto` takes.
-- `ids`: the special ids of an imported model; `chat`: its template for conversations.
-- `presets`: named models, and `sized`, a model from one number.
-- `decoding`: how texts are continued (`SamplingConfig`, `BeamConfig`), and how many at once (`EngineConfig`).
-- `tasks`: what a run learns (`NextTokenConfig`, ...); `train`: how a model is trained (`TrainConfig`).
-- `vectors`: how word vectors are learned (`VectorsConfig`).
-- `run`: a user's settings: text, model, task, training (`RunConfig`); `saved`: a run directory's config, with what was chosen by
+- `possible`: checks across layers, such as sizes against the model's width.
+- `kernels`: the features of each attention kernel, and the choice of `auto`.
+- `ids`: the special ids of an imported model; `chat_template`: its chat template.
+- `presets`: named models, and `sized`, a model of any depth.
+- `decoding`: sampling and beam search (`SamplingConfig`, `BeamConfig`), and limits of an engine (`EngineConfig`).
+- `tasks`: the tasks (`NextTokenConfig`, ...); `train`: training settings (`TrainConfig`).
+- `vectors`: settings for word vectors (`VectorsConfig`).
+- `run`: a user's settings: data, model, task, training (`RunConfig`); `saved`: a run directory's config, with settings chosen by
   measurement (`SavedConfig`).
 - `sweep`: several runs from one table of settings (`variants`).
-- `base`: what all configs share: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
+- `base`: the base of all configs: strict keys, one-line errors, JSON, TOML and `key=value` overrides.
 
 `TransformerConfig.of(table)`, `preset(name)` or `sized(depth, ...)` gives a model's config, for `heddle.build`.
 """

@@ -1,4 +1,4 @@
-"""What all configs share: frozen data, strict keys, one-line errors, reading and writing JSON and TOML, overrides."""
+"""The base of all configs: frozen data, strict keys, one-line errors, JSON and TOML, overrides."""
 
 import json
 import re
@@ -54,35 +54,35 @@ def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
     """The error for an unknown key, which names the nearest known one."""
     names = list(known)
     leaf = key.rsplit(".", 1)[-1]
-    right = ALIASES.get(leaf) or OTHER_NAMES.get(leaf)
-    hint = f" heddle calls it {right!r}." if right else did_you_mean(leaf, names)
+    translated = ALIASES.get(leaf) or OTHER_NAMES.get(leaf)
+    hint = f" heddle calls it {translated!r}." if translated else did_you_mean(leaf, names)
     if leaf in DEEPER and "decoder" in names:
         hint = f" Give the full path: {DEEPER[leaf]!r}."
     elif not hint and "decoder" in names:
         hint = next((f" Did you mean {path!r}?" for name, path in DEEPER.items() if did_you_mean(leaf, [name])), "")
-    if (right or leaf) == "dim" and "." in key:  # L1-51
+    if (translated or leaf) == "dim" and "." in key:  # L1-51
         hint = " A model has one width: set 'dim' at the top level."
     return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(set(names))) + '.'}")
 
 
-NONE = ("none", "None", "null")  # words for no value, in formats that have no null
+NONE = ("none", "None", "null")  # spellings of None, for formats without null
 
 
 class Verbatim:
-    """Marks a field, in `Annotated`, whose text is taken as it is: there, "none" is a text like others."""
+    """Marks a text field, in `Annotated`, in which "none" is an ordinary text."""
 
 
-def known_as(key: str, value: Any, names: Container[str]) -> tuple[str, Any]:
+def resolve_alias(key: str, value: Any, names: Container[str]) -> tuple[str, Any]:
     """Translate an alias to heddle's key and value, if `names` has the key and not the alias.
 
     A retain probability becomes the drop rate (D-03).
     """
-    ours = ALIASES.get(key)
-    if ours is None or key in names or ours not in names:
+    name = ALIASES.get(key)
+    if name is None or key in names or name not in names:
         return key, value
     if key == "keep_prob" and isinstance(value, int | float):
         value = round(1 - value, 12)  # so that 0.9 gives the rate 0.1, not 0.09999999999999998
-    return ours, value
+    return name, value
 
 
 if TYPE_CHECKING:
@@ -94,44 +94,44 @@ else:
 class _OneLine(ModelMetaclass):
     """Makes `Config(...)` raise the same errors as `Config.of`. Pydantic builds nested configs without calling this."""
 
-    if not TYPE_CHECKING:  # so that editors complete a config's fields
+    if not TYPE_CHECKING:  # hidden from type checkers, so that editors complete a config's fields
 
         def __call__(cls, *args: Any, **values: Any) -> Any:
             try:
                 return super().__call__(*args, **values)
             except ValidationError as error:
-                raise first_refusal(cls, error, cls.__name__) from None
+                raise first_error(cls, error, cls.__name__) from None
 
 
 class Config(BaseModel, metaclass=_OneLine):
-    """Frozen, torch-free data. Unknown keys and impossible values are refused at construction."""
+    """Frozen, torch-free data. Unknown keys and invalid values raise at construction."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _one_name(cls, data: Any) -> Any:
-        """Translate aliases to keys, and "none" to None where it is not a choice of the field."""
+    def _normalize_keys(cls, data: Any) -> Any:
+        """Translate aliases to keys, and "none" to None in fields where it is not a valid choice."""
         if not isinstance(data, dict):
             return data
         data = {
-            key: None if isinstance(value, str) and value in NONE and _means_nothing(cls, key) else value
+            key: None if isinstance(value, str) and value in NONE and _none_means_null(cls, key) else value
             for key, value in data.items()
         }
         for key, value in data.items():
             if isinstance(value, bool) and _is_number(cls, key):
-                raise ValueError(f"{key} = {str(value).lower()}: must be a number")  # true would be read as 1
+                raise ValueError(f"{key} = {str(value).lower()}: must be a number")  # pydantic would read true as 1
         if not any(key in ALIASES for key in data):
             return data
         renamed: dict[str, Any] = {}
-        spelled: dict[str, str] = {}
+        spellings: dict[str, str] = {}
         for key, value in data.items():
-            ours, same = known_as(key, value, cls.model_fields)
-            if ours in renamed and renamed[ours] != same:
-                pair = sorted((spelled[ours], key), key=lambda name: name == ours)
-                said = " and ".join(f"{name} = {data[name]!r}" for name in pair)
-                raise ValueError(f"{said} contradict each other; set only {ours!r}")
-            renamed[ours], spelled[ours] = same, key
+            canonical, translated = resolve_alias(key, value, cls.model_fields)
+            if canonical in renamed and renamed[canonical] != translated:
+                pair = sorted((spellings[canonical], key), key=lambda name: name == canonical)
+                values = " and ".join(f"{name} = {data[name]!r}" for name in pair)
+                raise ValueError(f"{values} contradict each other; set only {canonical!r}")
+            renamed[canonical], spellings[canonical] = translated, key
         return renamed
 
     @classmethod
@@ -139,14 +139,14 @@ class Config(BaseModel, metaclass=_OneLine):
         """Validate plain data (from JSON, TOML or a dict).
 
         Raises:
-            HeddleError: one line naming the key, what is wrong with it, and the nearest valid name.
+            HeddleError: one line with the key, the problem, and the nearest valid name.
         """
         if not isinstance(data, Mapping | cls):
             raise wrong(f"{cls.__name__}.of", "data", data, "a table of keys")
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise first_refusal(cls, error, where) from None
+            raise first_error(cls, error, where) from None
 
     @classmethod
     @checked()
@@ -224,26 +224,26 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def set_path(data: dict[str, Any], path: str, value: Any) -> None:
-    """Set `data["a"]["b"]` for the dotted path `a.b`. Missing tables are created; a value in place of a table is refused."""
+    """Set `data["a"]["b"]` for the dotted path `a.b`. Missing tables are created; a value in place of a table raises."""
     *parents, leaf = path.split(".")
     for name in parents:
-        below = data.setdefault(name, {})
-        if below is None:
-            below = data[name] = {}
-        if not isinstance(below, dict):
+        table = data.setdefault(name, {})
+        if table is None:
+            table = data[name] = {}
+        if not isinstance(table, dict):
             raise HeddleError(f"{path!r}: {name!r} is a value, not a table of keys")
-        data = below
-    leaf, value = known_as(leaf, value, data)
+        data = table
+    leaf, value = resolve_alias(leaf, value, data)
     if leaf == "kind" and data.get("kind", value) != value:
         data.clear()  # the keys of another kind do not apply
     data[leaf] = value
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Deep merge of tables; a table of another `kind` replaces the whole table, since its keys mean something else."""
+    """Deep merge of tables; a table of another `kind` replaces the whole table, since its keys differ."""
     merged = dict(base)
-    for name, said in changes.items():
-        key, value = known_as(name, said, merged)
+    for name, change in changes.items():
+        key, value = resolve_alias(name, change, merged)
         old = merged.get(key)
         same_kind = (
             isinstance(old, Mapping)
@@ -255,7 +255,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def to_data(value: Any) -> Any:
-    """Configs, tuples and mappings as JSON and TOML have them: tables, lists and scalars, without a config's None values."""
+    """Configs, tuples and mappings as plain tables, lists and scalars, without the None values of configs."""
     if isinstance(value, Config):
         return value.model_dump(mode="json", exclude_none=True)
     if isinstance(value, Mapping):
@@ -299,8 +299,8 @@ def _toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> HeddleError:
-    """The first validation problem as one line."""
+def first_error(cls: type[BaseModel], error: ValidationError, where: str) -> HeddleError:
+    """A HeddleError with the first validation problem, in one line."""
     problems = error.errors(include_url=False)
     # A misspelt key is both unknown and, under its right name, missing; report the unknown one, which the user wrote.
     problem = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
@@ -315,17 +315,17 @@ def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> H
     key = ".".join(names) or "config"
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if problem["type"] == "extra_forbidden":
-        owner: Any = cls
+        model_of_key: Any = cls
         for part in path[:-1]:
-            owner = _step(owner, part)
-        return unknown_key(key, getattr(owner, "model_fields", {}), f" in {where}")
+            model_of_key = _step(model_of_key, part)
+        return unknown_key(key, getattr(model_of_key, "model_fields", {}), f" in {where}")
     if problem["type"] == "missing":
         return HeddleError(f"{where}: {key!r} is missing")
     if problem["type"] == "union_tag_invalid":
         expected = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
-        found = problem["ctx"]["tag"]
+        kind = problem["ctx"]["tag"]
         return HeddleError(
-            f"{where}: {key}.kind = {found!r} is not one of {', '.join(expected)}.{did_you_mean(found, expected)}"
+            f"{where}: {key}.kind = {kind!r} is not one of {', '.join(expected)}.{did_you_mean(kind, expected)}"
         )
     if problem["type"] == "value_error":
         return HeddleError(f"{where}: {message}" if key == "config" else f"{where}: {key}: {message}")
@@ -333,8 +333,8 @@ def first_refusal(cls: type[BaseModel], error: ValidationError, where: str) -> H
 
 
 def _is_number(cls: type[BaseModel], key: str) -> bool:
-    """Whether a field takes only numbers, or None."""
-    field = cls.model_fields.get(known_as(key, None, cls.model_fields)[0])
+    """Whether a field accepts only numbers, or None."""
+    field = cls.model_fields.get(resolve_alias(key, None, cls.model_fields)[0])
     return field is not None and _plain_types(field.annotation) <= {int, float, NoneType}
 
 
@@ -347,17 +347,17 @@ def _plain_types(annotation: Any) -> set[Any]:
     return {annotation}
 
 
-def _means_nothing(cls: type[BaseModel], key: str) -> bool:
-    """Whether "none" means None for this field: it may be None, and "none" is not one of its choices or texts."""
+def _none_means_null(cls: type[BaseModel], key: str) -> bool:
+    """Whether "none" means None for this field: it may be None, and "none" is not a valid choice or text."""
     field = cls.model_fields.get(key)
     choices = () if field is None else get_args(field.annotation)
-    named = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
-    verbatim = field is not None and any(isinstance(each, Verbatim) for each in field.metadata)
-    return NoneType in choices and "none" not in named and not verbatim
+    words = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
+    verbatim = field is not None and any(isinstance(marker, Verbatim) for marker in field.metadata)
+    return NoneType in choices and "none" not in words and not verbatim
 
 
 def models_in(annotation: Any) -> list[Any]:
-    """Every config class that an annotation mentions."""
+    """Every config class in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for inner in get_args(annotation) for model in models_in(inner)]
@@ -372,7 +372,7 @@ def _step(model: Any, part: str) -> Any:
     """Follow one part of an error's location: a field, a union's tag, or a list index."""
     if isinstance(model, list):
         return next((option for option in model if _kind(option) == part), model)
-    if part.isdigit():  # a list's models are those of its items
+    if part.isdigit():  # a list index: the model of its items
         return model
     field = getattr(model, "model_fields", {}).get(part)
     if field is None:

@@ -1,4 +1,4 @@
-"""How a conversation becomes text, as data: the template of a model that was trained on conversations."""
+"""The chat template of a model, as data."""
 
 from datetime import datetime
 from typing import Annotated
@@ -18,13 +18,13 @@ PLAIN_TEMPLATE = (
 
 
 class ChatTemplateConfig(Config):
-    """A chat template, which is written in Jinja as published ones are, and what it refers to."""
+    """A chat template, in Jinja, with its special tokens and its date."""
 
     template: Annotated[str, Field(min_length=1)] = PLAIN_TEMPLATE
     tokens: dict[str, str] = Field(
         default_factory=dict
-    )  # what it calls special tokens, such as bos_token, and their texts
-    date: str | None = None  # what strftime_now formats, as ISO 8601; None: the present moment
+    )  # its variables for special tokens, such as bos_token, and their texts
+    date: str | None = None  # the time that strftime_now formats, as ISO 8601; None: the current time
 
     @field_validator("date")
     @classmethod

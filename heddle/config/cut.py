@@ -1,4 +1,4 @@
-"""A trained model with fewer layers or fewer positions: what is left of its config."""
+"""Cuts a trained model to fewer layers or another context: the resulting config."""
 
 from typing import Any
 
@@ -14,18 +14,18 @@ def cut(
     Positions that are computed reach any context; a learned table can only lose its last rows.
 
     Args:
-        config: the whole model.
+        config: the original model.
         depths: layers to keep by stack; None: all.
-        context: tokens in a row; None: as many as before.
-        name: of the model, in errors.
+        context: tokens in a row; None: unchanged.
+        name: the model's name in errors.
 
     Raises:
-        HeddleError: it has fewer layers or learned positions.
+        HeddleError: the model has fewer layers or learned positions.
     """
     changes: dict[str, Any] = {} if context is None else {"context": context}
     for stack_name, stack in config.stacks().items():
         depth = depths.get(stack_name)
-        depth = depth if isinstance(depth, int) else stack.depth  # anything else is refused where it is read
+        depth = depth if isinstance(depth, int) else stack.depth  # an invalid value raises where it is validated
         if depth > stack.depth:
             raise HeddleError(
                 f"{stack_name}.depth = {depth}: the {stack_name} of {name} has {stack.depth} layers, and more would be untrained; "
@@ -33,7 +33,7 @@ def cut(
             )
         if context is not None and context > config.context and stack.entry.positions == "learned":
             raise HeddleError(
-                f"context = {context}: {name} has learned {config.context} positions, and others would be untrained; "
+                f"context = {context}: {name} has learned {config.context} positions, and more would be untrained; "
                 f"set context={config.context} or less"
             )
         changes[stack_name] = _first_layers(stack, depth)
@@ -41,7 +41,7 @@ def cut(
 
 
 def _first_layers(stack: StackConfig, depth: int) -> StackConfig:
-    """The stack's first layers, each as it was: an override that counts from the end, or by slices, names its layers now."""
+    """The stack's first layers, unchanged. Overrides that would select other layers now are split into one per layer."""
     if depth == stack.depth:
         return stack
     overrides: list[Override] = []
@@ -54,13 +54,13 @@ def _first_layers(stack: StackConfig, depth: int) -> StackConfig:
     return stack.model_copy(update={"depth": depth, "overrides": tuple(overrides)})
 
 
-def left_of(config: TransformerConfig, whole: TransformerConfig) -> list[str]:
-    """What was left of a model, in words; empty if all of it was."""
+def describe_cut(config: TransformerConfig, original: TransformerConfig) -> list[str]:
+    """Describe how a model was cut, for messages; empty if it was not."""
     parts = [
-        f"the first {stack.depth} of {before.depth} layers of its {name}"
-        for (name, stack), before in zip(config.stacks().items(), whole.stacks().values(), strict=True)
-        if stack.depth != before.depth
+        f"the first {stack.depth} of {full.depth} layers of its {name}"
+        for (name, stack), full in zip(config.stacks().items(), original.stacks().values(), strict=True)
+        if stack.depth != full.depth
     ]
-    if config.context != whole.context:
-        parts.append(f"context {config.context} instead of {whole.context}")
+    if config.context != original.context:
+        parts.append(f"context {config.context} instead of {original.context}")
     return parts

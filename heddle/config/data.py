@@ -1,4 +1,4 @@
-"""The text of a run as data: where it is, which columns it has, and its tokenizer.
+"""The data of a run: its sources, their columns, and the tokenizer.
 
 The text under a field is its help in `heddle train --help`.
 """
@@ -10,22 +10,22 @@ from pydantic import Field, field_validator, model_validator
 from heddle.config.base import Config
 
 Labels = Literal["classes", "several", "numbers", "tokens", "roles"]
-"""What a record's label is: a class, any number of classes or a number for the whole record, a class for each word of the text, or
-who wrote each message of a conversation."""
+"""The kind of a record's label: a class, any number of classes or a number per record, a class per word, or the role of each
+message of a conversation."""
 
 
 TextLayout = Literal["concatenate", "documents", "pack"]
-"""How a text is put into rows of tokens (see `heddle.tasks.text_rows`), or how records are (see `heddle.tasks.record_rows`)."""
+"""How texts (see `heddle.tasks.text_rows`) or records (see `heddle.tasks.record_rows`) are arranged in rows of tokens."""
 
 
 Prompts = Literal["anywhere", "beginning", "needed"]
-"""Where the prompts of a model stand: anywhere in a text; at its beginning, after the ids that start a text, as every text stood in
-training; or there must be one, since training never showed how a text starts."""
+"""Where prompts may start: anywhere in a text; only at its beginning, after the ids that start a text, as in training; or `needed`:
+the model was not trained to start a text without a prompt."""
 
 
 MOST_WORKERS = 1024  # processes that tokenise
 CHANGES_NOTHING = ("store", "workers")
-"""Settings of `DataConfig` that change how the tokens are made, and none of them."""
+"""Settings of `DataConfig` that affect how tokens are computed, but not the tokens."""
 
 
 class DataConfig(Config):
@@ -44,20 +44,20 @@ class DataConfig(Config):
     pair: str | None = None
     """Column of the second text of a pair; defaults to pair."""
     negative: str | None = None
-    """Column of a third text, which is near the first but not its pair; there is none by default."""
+    """Column of a third text, similar to the first but not its pair (a hard negative); by default there is none."""
     label: str | None = None
-    """Column of the label; defaults to label. Of several labels, also the columns that have 1 or 0 for each: label=toxic,insult."""
+    """Column of the label; defaults to label. Several labels may also be columns of 1 and 0 each: label=toxic,insult."""
     separator: Annotated[str, Field(min_length=1)] = ","
-    """What stands between several labels in one cell of a table."""
+    """Separator between several labels in one cell of a table."""
     messages: str | None = None
     """Column of a conversation's messages; defaults to messages."""
     encoding: str = "utf-8"
     """Encoding of text files and tables, such as cp1252, latin-1 or utf-16."""
     skip_invalid: bool = False
-    """Leave out what cannot be read: rows with something else in a column, lines that are no JSON, bytes in another encoding. It
-    is counted and told. Otherwise training stops at the first one; heddle data lint names all."""
+    """Skip what cannot be read: rows with invalid columns, lines that are not JSON, bytes in another encoding. Their number is
+    reported. Otherwise training stops at the first one; heddle data lint lists all."""
     unlabelled: tuple[str, ...] = ()
-    """Labels that mean that a record has none, such as - or -1: it is left out. Words with such a tag are no targets."""
+    """Labels of records without a label, such as - or -1, which are left out. Words with such a tag are not targets."""
     tokenizer: str = "bpe"
     """bytes, characters, words, bpe, wordpiece or unigram, trained on the text; or the path of a tokenizer.json or a run."""
     tokenizer_size: Annotated[int, Field(gt=0, le=2**20)] = 4096
@@ -80,25 +80,25 @@ class DataConfig(Config):
 
     @field_validator("sources", "validation_sources", mode="before")
     @classmethod
-    def _one_source(cls, sources: Any) -> Any:
+    def _listed_sources(cls, sources: Any) -> Any:
         """`sources = "my.txt"` is a list of one."""
         return (sources,) if isinstance(sources, str) else sources
 
     @field_validator("unlabelled", mode="before")
     @classmethod
-    def _one_label(cls, labels: Any) -> Any:
+    def _listed_labels(cls, labels: Any) -> Any:
         """`unlabelled = -1` is a tuple of one text."""
-        several = labels if isinstance(labels, list | tuple) else (labels,)
-        return tuple(str(each) if isinstance(each, int | float) else each for each in several)
+        items = labels if isinstance(labels, list | tuple) else (labels,)
+        return tuple(str(label) if isinstance(label, int | float) else label for label in items)
 
     @field_validator("encoding")
     @classmethod
-    def _known_encoding(cls, encoding: str) -> str:
+    def _valid_encoding(cls, encoding: str) -> str:
         try:
             "".encode(encoding)  # refuses codecs of bytes, such as hex
         except LookupError:
             raise ValueError(
-                f"encoding = {encoding!r} is none that Python knows, such as utf-8, cp1252 or utf-16"
+                f"encoding = {encoding!r} is unknown to Python; use one such as utf-8, cp1252 or utf-16"
             ) from None
         return encoding
 
@@ -109,16 +109,16 @@ class DataConfig(Config):
         return str(column) if type(column) is int else column
 
     @model_validator(mode="after")
-    def _one_split(self) -> Self:
-        if self.validation_sources and self.asks_for_share:
+    def _consistent_split(self) -> Self:
+        if self.validation_sources and self.sets_share:
             raise ValueError(f"validation = {self.validation} has no effect with validation_sources: leave one out")
         if self.validation_sources and not self.sources:
             raise ValueError("validation_sources need sources to train on: name them too")
         return self
 
     @property
-    def asks_for_share(self) -> bool:
-        """Whether `validation` is not the default, with which it is compared since a saved config states every field."""
+    def sets_share(self) -> bool:
+        """Whether `validation` differs from its default. A saved config sets every field, so only the values tell."""
         return bool(self.validation != DataConfig.model_fields["validation"].default)
 
     def columns(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How texts are continued, as data: how the next token is chosen, and when a text ends."""
+"""Decoding as data: how the next token is chosen, and when a text ends."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -12,27 +12,26 @@ from heddle.config.ids import Id
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Shift = Annotated[float, Field(ge=-1e9, le=1e9)]
-"""What is added to or subtracted from a score. Beyond, sums of several would be infinite in fp32."""
+"""Added to or subtracted from a score. Larger values could add up to infinity in fp32."""
 
 WeightKind = Literal["trained", "int8", "int4"]
-"""How weights are held in prediction: as they were trained, or rounded (see `heddle.model.quantize`)."""
+"""Weights for inference: as trained, or quantized (see `heddle.model.quantize`)."""
 
 
 def _as_json(schema: Any) -> Any:
-    """A schema as JSON."""
     try:
         return json.dumps(schema) if isinstance(schema, Mapping) else schema
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the schema is nested too deeply") from None
 
 
-def _pairs(given: Any) -> Any:
-    """A table of ids as pairs, since tables cannot be frozen."""
-    return tuple(given.items()) if isinstance(given, Mapping) else given
+def _pairs(table: Any) -> Any:
+    """A table as pairs, since tables cannot be frozen."""
+    return tuple(table.items()) if isinstance(table, Mapping) else table
 
 
 class DecodingConfig(Config):
-    """What all strategies share: the longest text, penalties on what a text already contains, and ids to prefer or to avoid.
+    """Settings of all strategies: length limits, penalties on repetition, and ids to prefer or to avoid.
 
     Attributes:
         max_tokens: tokens to add to each text, its end included.
@@ -41,9 +40,9 @@ class DecodingConfig(Config):
             (Keskar et al. 2019, 4.1). A prompt counts as text, a source does not.
         presence_penalty: subtracted from the scores of ids that have been generated; 0: none (OpenAI's API).
         frequency_penalty: subtracted once for each time that an id has been generated; 0: none (OpenAI's API).
-        no_repeat_ngram: no run of so many ids may occur twice in a text; None: any may (Paulus et al. 2017, 2.5).
-        logit_bias: ids, and what to add to their scores; in JSON and TOML, a table (OpenAI's API).
-        banned: runs of ids that are never generated, besides those that an imported model's config bans.
+        no_repeat_ngram: no run of this many ids may occur twice in a text; None: no limit (Paulus et al. 2017, 2.5).
+        logit_bias: ids with a number to add to their scores; in JSON and TOML, a table (OpenAI's API).
+        banned: runs of ids that are never generated, in addition to those of an imported model's config.
     """
 
     max_tokens: PositiveInt = 200
@@ -71,24 +70,26 @@ class DecodingConfig(Config):
 
 
 class SamplingConfig(DecodingConfig):
-    """How to draw tokens (D-31). By default, from the model's distribution, at most 200 tokens."""
+    """How to sample tokens (D-31). By default, from the model's distribution, at most 200 tokens."""
 
     temperature: Annotated[float, Field(ge=0)] = 1.0  # logits are divided by it; 0: always the most probable (L0-74)
     top_k: PositiveInt | None = None  # only the k most probable
-    top_p: Share | None = None  # then only the fewest that hold this share together
+    top_p: Share | None = None  # then only the fewest whose probabilities add up to this
     min_p: Annotated[float, Field(ge=0, le=1)] | None = (
-        None  # then only those with this share of the largest probability
+        None  # then only those with at least this share of the largest probability
     )
-    typical_p: Share | None = None  # then only the fewest with this share whose surprise is nearest to the average one
+    typical_p: Share | None = (
+        None  # then only the fewest that add up to this, those with surprise nearest the mean first
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     stop: tuple[str, ...] = ()  # the text ends before the first of these
     logprobs: Annotated[int, Field(ge=0)] | None = (
-        None  # also report so many of the most probable ids for each drawn one
+        None  # also report this many of the most probable ids for each sampled one
     )
-    choice: tuple[str, ...] = ()  # the text is one of these
-    # The text as a whole matches this regular expression, in the syntax of Rust's regex.
+    choice: tuple[str, ...] = ()  # the text must be one of these
+    # The whole text must match this regular expression, in the syntax of Rust's regex.
     regex: Annotated[str | None, Verbatim()] = None
-    # The text is JSON of this schema, a dict or JSON.
+    # The text must be JSON of this schema, given as a dict or as JSON.
     json_schema: Annotated[str | None, Verbatim(), BeforeValidator(_as_json)] = None
     window: bool = False  # beyond the context, continue from the last tokens; False: refuse the prompt, end the text
 
@@ -133,7 +134,7 @@ class BeamConfig(DecodingConfig):
 
 
 class DecodingDefaults(Config):
-    """How a published model's texts are generated unless a user says otherwise. None: its files do not say.
+    """Defaults for generating with a published model, from its files. None: the files have no default.
 
     The fields are those of `SamplingConfig` and `BeamConfig`.
     """
@@ -151,13 +152,17 @@ class DecodingDefaults(Config):
     length_penalty: Annotated[float, Field(ge=-50, le=50)] | None = None
     early_stopping: bool | Literal["never"] | None = None
 
-    def said(self) -> dict[str, Any]:
-        """The fields that the files do say."""
+    def set_values(self) -> dict[str, Any]:
+        """The fields that the files set."""
         return {name: value for name, value in self.to_dict().items() if value is not None}
 
-    def beside(self, kind: type[DecodingConfig], said: Collection[str]) -> dict[str, Any]:
-        """The fields of a strategy that the files say and a user does not."""
-        return {name: value for name, value in self.said().items() if name in kind.model_fields and name not in said}
+    def missing_from(self, kind: type[DecodingConfig], settings: Collection[str]) -> dict[str, Any]:
+        """The defaults for a strategy that the user's settings lack."""
+        return {
+            name: value
+            for name, value in self.set_values().items()
+            if name in kind.model_fields and name not in settings
+        }
 
 
 Kind = TypeVar("Kind", bound=DecodingConfig)
@@ -165,38 +170,38 @@ Kind = TypeVar("Kind", bound=DecodingConfig)
 
 def completed(
     kind: type[Kind],
-    said: Mapping[str, Any],
+    settings: Mapping[str, Any],
     defaults: DecodingDefaults | None,
     where: str,
     usual: Mapping[str, Any] | None = None,
 ) -> Kind:
-    """A strategy: what a user says, else what a model's files say, else the usual values, else the strategy's own defaults.
+    """A strategy from, in this order: the user's settings, the model's files, the usual values, the strategy's defaults.
 
     Args:
         kind: `SamplingConfig` or `BeamConfig`.
-        said: the user's settings.
+        settings: the user's settings.
         defaults: those of the model's config.
-        where: what the user's settings are called in errors.
-        usual: values that the caller prefers to the strategy's own.
+        where: the name of the user's settings in errors.
+        usual: values that the caller prefers to the strategy's defaults.
 
     Raises:
-        HeddleError: a setting is unknown or impossible.
+        HeddleError: a setting is unknown or invalid.
     """
-    settings = {**(usual or {}), **({} if defaults is None else defaults.beside(kind, said)), **said}
-    most = settings.get("max_tokens", DecodingConfig.model_fields["max_tokens"].default)
-    if "min_tokens" not in said and isinstance(most, int) and settings.get("min_tokens", 0) >= most:
-        settings.pop("min_tokens", None)  # the user wants less than the model's files
-    return kind.of(settings, where=where)
+    merged = {**(usual or {}), **({} if defaults is None else defaults.missing_from(kind, settings)), **settings}
+    max_tokens = merged.get("max_tokens", DecodingConfig.model_fields["max_tokens"].default)
+    if "min_tokens" not in settings and isinstance(max_tokens, int) and merged.get("min_tokens", 0) >= max_tokens:
+        merged.pop("min_tokens", None)  # the user's limit is below the minimum of the model's files
+    return kind.of(merged, where=where)
 
 
 class EngineConfig(Config):
-    """How much an engine does at once. None: no limit."""
+    """Limits of an engine. None: no limit."""
 
     rows: PositiveInt | None = None
-    """Texts that grow at the same time; others wait."""
+    """Texts in the running batch; others wait."""
     queue: PositiveInt | None = None
-    """Texts that may wait; more are refused."""
+    """Maximum number of waiting texts; further ones are refused."""
     chunk: PositiveInt | None = None
-    """Tokens of prompts to read in each step, so that long prompts do not hold up texts that grow."""
+    """Prompt tokens to process per step (chunked prefill), so that long prompts do not delay running texts."""
     keep: Annotated[int, Field(ge=0)] = 0
-    """Prompts whose states are kept, so that later prompts that begin alike need not read their beginning again."""
+    """Prompts whose KV cache is kept for later prompts with the same prefix (prefix caching)."""

@@ -1,4 +1,4 @@
-"""What is applied to tokens before the first block, as data."""
+"""The entry, before the first block, as data."""
 
 from typing import Annotated, Literal, Self
 
@@ -10,14 +10,14 @@ from heddle.config.sizes import Positive, Rate, Size
 
 
 class EntryConfig(Config):
-    """What is applied to token embeddings before the first block."""
+    """Positions, scaling, types, norm and dropout of token embeddings before the first block."""
 
     # Absolute positions; relative ones belong to the mixer. `sinusoidal` alternates sines and cosines (Vaswani et al. 2017,
     # 3.5), `sinusoidal_halves` has all sines before all cosines (Marian).
     positions: Literal["learned", "sinusoidal", "sinusoidal_halves", "none"] = "none"
     combine: Literal["sum", "concat"] = "sum"  # (L0-16, D-28)
     position_dim: Size | None = None  # with concat: width of the position part; None: half of dim
-    # Width of what is summed; a linear map then brings it to the model's (ELECTRA, ALBERT). None: dim, without a map.
+    # Width of the summed vectors, which a linear map then projects to the model's (ELECTRA, ALBERT). None: dim, without a map.
     token_dim: Size | None = None
     # Rows of a learned table before position 0: 2 in BART's and OPT's.
     offset: Annotated[int, Field(ge=0, le=2**16)] = 0
@@ -44,7 +44,7 @@ class EntryConfig(Config):
         return self
 
     def factor(self, dim: int) -> float:
-        """What embeddings are multiplied by."""
+        """The factor on embeddings."""
         return dim**0.5 if self.scale is True else self.scale or 1.0
 
     def tokens_dim(self, dim: int) -> int:

@@ -10,16 +10,16 @@ Id = Annotated[int, Field(ge=0)]
 
 
 class SpecialIds(Config):
-    """What special ids mean to an imported model, from its published files, since tokenizer.json lacks it. None: no such id."""
+    """Roles of special ids in an imported model, from its published files; tokenizer.json lacks them. None: no such id."""
 
     begin: Id | None = None  # starts a text without a prompt
     end: Id | tuple[Id, ...] | None = None  # ends a text; if there are several, any of them does
     padding: Id | None = None  # pads rows
     decoder_start: Id | None = None  # comes before the first token of an encoder-decoder's decoder
     forced_begin: Id | None = None  # the first id that such a decoder must generate
-    forced_end: Id | tuple[Id, ...] | None = None  # the last id, if it reaches its largest length
+    forced_end: Id | tuple[Id, ...] | None = None  # the last id of a text that reaches its maximum length
     banned: tuple[tuple[Id, ...], ...] = ()  # runs of ids that must never be generated
-    roles: dict[str, str] = Field(default_factory=dict)  # what its files call special tokens, such as mask_token
+    roles: dict[str, str] = Field(default_factory=dict)  # names of special tokens in its files, such as mask_token
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -32,7 +32,7 @@ class SpecialIds(Config):
         return _several(self.end)
 
     def forced_ends(self) -> tuple[int, ...]:
-        """The ids of which one must end a text that reaches its largest length."""
+        """The ids one of which must end a text that reaches its maximum length."""
         return _several(self.forced_end)
 
     def every(self) -> set[int]:

@@ -1,7 +1,7 @@
-"""One table of what each attention kernel supports, and the choice that `auto` makes.
+"""The features of each attention kernel, and the choice that `auto` makes.
 
-Configs refuse impossible choices by it, stacks choose a kernel once per pass and attention pattern, and the memory accounts
-read it.
+Configs use the table to refuse impossible choices, stacks to choose a kernel once per pass and attention pattern, and the memory
+accounts to know what to measure.
 """
 
 from collections.abc import Iterable
@@ -14,26 +14,26 @@ Drops = Literal["none", "inverted", "any"]
 
 @dataclass(frozen=True)
 class Capability:
-    """What a kernel supports besides masks and biases, which all kernels take.
+    """The features of a kernel, in addition to masks and biases, which all kernels support.
 
     Attributes:
         caps: whether it can cap scores.
         drops: dropout of attention weights that it supports: `none`; `inverted`, with a mask for each element, as in torch's
             fused kernel; or `any`.
-        square: whether it holds all scores of a head at once, whatever the mask.
-        own: whether a user's own module may change the scores.
+        square: whether it allocates all scores of a head at once, whatever the mask.
+        custom_scores: whether a user's module may change the scores.
         sinks: whether a learned score per head may join each softmax.
     """
 
     caps: bool
     drops: Drops
     square: bool = False
-    own: bool = False
+    custom_scores: bool = False
     sinks: bool = True
 
 
 CAPABILITIES: dict[str, Capability] = {
-    "reference": Capability(caps=True, drops="any", square=True, own=True),
+    "reference": Capability(caps=True, drops="any", square=True, custom_scores=True),
     "blockwise": Capability(caps=True, drops="none"),
     "plain": Capability(caps=True, drops="any"),
     "sdpa": Capability(caps=False, drops="inverted", sinks=False),
@@ -44,54 +44,56 @@ CAPABILITIES: dict[str, Capability] = {
 # never chosen for its speed.
 PLAIN_UP_TO = {"cpu": 768}
 BEYOND = ("sdpa", "blockwise", "plain", "reference")
-"""For longer sequences, `auto` takes the first of these that supports what the layer needs."""
+"""For longer sequences, `auto` takes the first of these that supports the layer."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a layer needs from its kernel.
+    """The features that a layer needs from its kernel.
 
     Attributes:
         cap: whether its scores are capped.
         drops: the dropout of its attention weights.
-        own: whether a user's own module changes its scores.
+        custom_scores: whether a user's module changes its scores.
         sinks: whether a learned score per head joins its softmaxes.
     """
 
     cap: bool = False
     drops: Drops = "none"
-    own: bool = False
+    custom_scores: bool = False
     sinks: bool = False
 
 
 def together(needs: Iterable[Needs]) -> Needs:
-    """The needs of all of these layers combined."""
-    every = list(needs)
+    """The combined needs of several layers."""
+    all_needs = list(needs)
     order: tuple[Drops, ...] = ("none", "inverted", "any")
-    drops: Drops = max((each.drops for each in every), key=order.index, default="none")
-    cap, own, sinks = (any(getattr(each, name) for each in every) for name in ("cap", "own", "sinks"))
-    return Needs(cap, drops, own, sinks)
+    drops: Drops = max((need.drops for need in all_needs), key=order.index, default="none")
+    cap, custom_scores, sinks = (
+        any(getattr(need, name) for need in all_needs) for name in ("cap", "custom_scores", "sinks")
+    )
+    return Needs(cap, drops, custom_scores, sinks)
 
 
 def missing(kernel: str, needs: Needs) -> str | None:
-    """Which of a layer's needs a kernel lacks, `own`, `sinks`, `cap` or `drops`; None: none."""
+    """The first need that a kernel does not support: `custom_scores`, `sinks`, `cap` or `drops`; None if it supports all."""
     if kernel == "auto":
         return None
-    can = CAPABILITIES[kernel]
-    if needs.own and not can.own:
-        return "own"
-    if needs.sinks and not can.sinks:
+    capability = CAPABILITIES[kernel]
+    if needs.custom_scores and not capability.custom_scores:
+        return "custom_scores"
+    if needs.sinks and not capability.sinks:
         return "sinks"
-    if needs.cap and not can.caps:
+    if needs.cap and not capability.caps:
         return "cap"
-    return None if needs.drops in ("none", can.drops) or can.drops == "any" else "drops"
+    return None if needs.drops in ("none", capability.drops) or capability.drops == "any" else "drops"
 
 
 def refusal(kernel: str, needs: Needs) -> str | None:
-    """Why a layer with these needs cannot use a kernel, and what to do; None: it can."""
+    """Why a layer with these needs cannot use a kernel, and what to do; None if it can."""
     lacks = missing(kernel, needs)
-    if lacks == "own":
-        return f"kernel = {kernel!r} has no place for scores of your own: set kernel = 'auto' or 'reference', or leave out scores"
+    if lacks == "custom_scores":
+        return f"kernel = {kernel!r} does not support custom scores: set kernel = 'auto' or 'reference', or leave out scores"
     if lacks == "sinks":
         return f"kernel = {kernel!r} has no attention sinks: set kernel = 'auto', or leave out sinks"
     if lacks == "cap":

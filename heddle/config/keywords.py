@@ -10,7 +10,7 @@ from heddle.config.train import GroupConfig, LoRAConfig
 
 
 class TrainSettings(TypedDict, total=False):
-    """Fields of `TrainConfig` that `fit` takes as keywords; `steps` and `loss` are arguments of its own."""
+    """Fields of `TrainConfig` that `fit` accepts as keywords; `steps` and `loss` are parameters of `fit`."""
 
     seed: int
     epochs: float | None
@@ -45,7 +45,7 @@ class TrainSettings(TypedDict, total=False):
 
 
 class DecodingSettings(TypedDict, total=False):
-    """What sampling and beam search share."""
+    """Settings of both sampling and beam search."""
 
     max_tokens: int
     min_tokens: int
@@ -84,7 +84,7 @@ class BeamSettings(DecodingSettings, total=False):
 
 
 class ModelSettings(TypedDict, total=False):
-    """Fields of `ModelChoice` that `model_for` takes as keywords; `depth` and `context` are arguments of its own."""
+    """Fields of `ModelChoice` that `model_for` accepts as keywords; `depth` and `context` are parameters of `model_for`."""
 
     family: Literal["encoder", "decoder", "encoder-decoder"] | None
     dim: int | None

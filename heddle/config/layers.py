@@ -37,7 +37,7 @@ class RMSNormConfig(Config):
 
 
 class NoNormConfig(Config):
-    """No norm at all: the identity, to show what norms are for (L2-30)."""
+    """The identity instead of a norm, to show the effect of norms (L2-30)."""
 
     kind: Literal["none"] = "none"
 
@@ -48,17 +48,17 @@ NormConfig = Annotated[LayerNormConfig | RMSNormConfig | NoNormConfig, Field(dis
 class DropoutConfig(Config):
     """The dropout convention, for every rate in the model (D-03, D-54)."""
 
-    # inverted: training divides kept values by 1 - rate; classic: prediction multiplies by it.
+    # inverted: training divides kept values by 1 - rate; classic: inference multiplies by it.
     style: Literal["inverted", "classic"] = "inverted"
     mask: Literal["element", "batch"] = "element"  # a mask per value, or one mask for all rows of a batch
 
 
 def drops_of(rate: float, dropout: DropoutConfig | None, training: bool) -> Drops:
-    """What a kernel must be able to drop, at a rate, in a convention, in training or in prediction."""
-    how = DropoutConfig() if dropout is None else dropout
-    if not rate or not (training or how.style == "classic"):
+    """The dropout that a kernel must support, given the rate, the convention, and training or inference."""
+    convention = DropoutConfig() if dropout is None else dropout
+    if not rate or not (training or convention.style == "classic"):
         return "none"
-    return "inverted" if how == DropoutConfig() else "any"
+    return "inverted" if convention == DropoutConfig() else "any"
 
 
 Target = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -66,7 +66,7 @@ Options = dict[str, bool | int | float | str]
 
 
 class ScoresConfig(Config):
-    """A user's own change of attention scores: `target = "my.module:MyScores"` is called as MyScores(heads, **options)."""
+    """A user's modification of attention scores: `target = "my.module:MyScores"` is called as MyScores(heads, **options)."""
 
     target: Target
     options: Options = Field(default_factory=dict)
@@ -84,7 +84,7 @@ class AttentionConfig(Config):
     head_dim: Size | None = None  # None: dim / heads. Free, so W_Q W_K^T may have low rank (L0-35)
     value_dim: Size | None = None  # width of a value head; None: head_dim
     scale: Literal["head_dim", "dim"] | Positive = "head_dim"  # divide scores by its root, or multiply by a number
-    bias: bool | tuple[Projection, ...] = True  # all four projections, none, or those named
+    bias: bool | tuple[Projection, ...] = True  # all four projections, none, or the named ones
     qk_norm: NormConfig | None = None  # a norm over queries and one over keys, before the rotation
     qk_norm_over: Literal["head", "all"] = (
         "head"  # over each head (Qwen3), or over all heads of a token at once (OLMo 2)
@@ -95,7 +95,7 @@ class AttentionConfig(Config):
     sinks: bool = (
         False  # a learned score per head joins every softmax, so a query's weights sum to less than 1 (gpt-oss)
     )
-    scores: ScoresConfig | None = None  # a user's own module, which changes the scores before mask and softmax
+    scores: ScoresConfig | None = None  # a user's module that changes the scores before mask and softmax
     dropout: Rate = 0.0  # on the attention weights
     kernel: KernelName = "auto"
 
@@ -118,7 +118,7 @@ class AttentionConfig(Config):
         return self
 
     def needs(self, dropout: DropoutConfig | None = None, training: bool = True) -> Needs:
-        """What the kernel must support in training or in prediction, with the model's dropout convention."""
+        """The features that the kernel must support in training or inference, with the model's dropout convention."""
         drops = drops_of(self.dropout, dropout, training)
         return Needs(self.cap is not None, drops, self.scores is not None, self.sinks)
 
@@ -138,13 +138,13 @@ class AttentionConfig(Config):
 
 
 class LatentConfig(Config):
-    """Attention whose keys and values come from one narrow vector per token, the only thing that a cache remembers (DeepSeek-V2;
-    DeepSeek-AI 2024, 2.1). Positions rotate channels of their own, whose key all heads share."""
+    """Multi-head latent attention (DeepSeek-AI 2024, 2.1): keys and values come from one narrow vector per token, the only one
+    that is cached. Positions rotate separate channels, whose key all heads share."""
 
     kind: Literal["latent"] = "latent"
     heads: Few
     rank: Size  # width of the vector that keys and values are computed from
-    q_rank: Size | None = None  # likewise of queries; None: they are computed from the hidden vector
+    q_rank: Size | None = None  # the same for queries; None: they are computed from the hidden vector
     head_dim: Size  # channels of a head's query and key without positions
     rotary_dim: Size  # channels of a head's query and key that rotate
     value_dim: Size | None = None  # width of a value head; None: head_dim
@@ -152,7 +152,7 @@ class LatentConfig(Config):
     scale: Literal["head_dim"] | Positive = (
         "head_dim"  # divide scores by the root of both widths' sum, or multiply by a number
     )
-    bias: bool = False  # in the maps to narrow vectors and in the output's
+    bias: bool = False  # in the projections to narrow vectors and in the output's
     eps: Epsilon = 1e-6  # of the norms of narrow vectors
     dropout: Rate = 0.0  # on the attention weights
     kernel: KernelName = "auto"
@@ -171,7 +171,7 @@ class LatentConfig(Config):
         return self
 
     def needs(self, dropout: DropoutConfig | None = None, training: bool = True) -> Needs:
-        """What the kernel must support in training or in prediction, with the model's dropout convention."""
+        """The features that the kernel must support in training or inference, with the model's dropout convention."""
         return Needs(False, drops_of(self.dropout, dropout, training))
 
     def width(self, dim: int) -> int:
@@ -198,7 +198,7 @@ class LinearConfig(Config):
 
 
 class RecurrentConfig(Config):
-    """A recurrent network over the tokens: a latent state instead of looking back (L1-74)."""
+    """A recurrent network over the tokens, with a latent state (L1-74)."""
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["gru", "lstm"] = "gru"
@@ -211,7 +211,7 @@ class RecurrentConfig(Config):
 
 
 class CustomConfig(Config):
-    """A user's own module: `target = "my.module:MyMixer"` is called as MyMixer(dim, **options) (L0-07)."""
+    """A user's module: `target = "my.module:MyMixer"` is called as MyMixer(dim, **options) (L0-07)."""
 
     kind: Literal["custom"] = "custom"
     target: Target
@@ -261,11 +261,11 @@ class NoFeedForwardConfig(Config):
 
 
 class GroupsConfig(Config):
-    """Neighbouring experts in groups: a token chooses its experts from the best groups only (DeepSeek-V2 and V3)."""
+    """Groups of neighbouring experts: a token chooses its experts only from the best groups (DeepSeek-V2 and V3)."""
 
     count: Annotated[int, Field(ge=2, le=4096)]
     active: Few = 1  # how many groups a token chooses from
-    by: Literal["best", "two"] = "best"  # a group is worth its best gate (V2), or the sum of its best two (V3)
+    by: Literal["best", "two"] = "best"  # a group's score: its best gate (V2), or the sum of its best two (V3)
 
 
 class MoEConfig(Config):
@@ -283,7 +283,7 @@ class MoEConfig(Config):
         0  # experts that process every token, in addition to the routed ones (L2-75)
     )
     shared_hidden: Size | None = None  # width of one shared expert; None: that of a routed one
-    shared_gate: bool = False  # their sum times sigmoid of a learned number per token (Qwen2-MoE)
+    shared_gate: bool = False  # scale their sum by the sigmoid of a learned projection of each token (Qwen2-MoE)
     router_bias: bool = False  # a learned number per expert is added to its score (gpt-oss)
     gate: Literal["softmax", "sigmoid"] = "softmax"
     renormalise: bool = False
@@ -312,13 +312,13 @@ class MoEConfig(Config):
         return self
 
     def _groups_possible(self, groups: GroupsConfig) -> None:
-        each = self.experts // groups.count
-        if self.experts % groups.count or groups.active > groups.count or self.active > groups.active * each:
+        group_size = self.experts // groups.count
+        if self.experts % groups.count or groups.active > groups.count or self.active > groups.active * group_size:
             raise ValueError(
                 f"active = {self.active} of experts = {self.experts} cannot come from groups.active = {groups.active} of "
                 f"groups.count = {groups.count}, which must be equally large"
             )
-        if groups.by == "two" and each < 2:
+        if groups.by == "two" and group_size < 2:
             raise ValueError(f"groups.by = 'two' needs two experts in each of groups.count = {groups.count}")
 
     def width(self, dim: int) -> int:

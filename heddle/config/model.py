@@ -1,7 +1,6 @@
-"""A transformer as data: which stacks it has and, for every layer, what is in it.
+"""A transformer as data: its stacks, and the contents of every layer.
 
-Read this first, with `config/layers.py` for the choices inside a layer: together they are the whole vocabulary of the project.
-Nothing here imports torch.
+Read this first, with `config/layers.py` for the choices inside a layer. Nothing here imports torch.
 """
 
 import re
@@ -86,11 +85,11 @@ class Override(Config):
     @field_validator("block")
     @classmethod
     def _plain(cls, block: dict[str, Any]) -> dict[str, Any]:
-        """As read back from a file: lists instead of tuples, tables instead of configs."""
+        """Plain data, as from a file: lists instead of tuples, tables instead of configs."""
         return {key: to_data(value) for key, value in block.items()}
 
     @model_validator(mode="after")
-    def _said(self) -> Self:
+    def _valid(self) -> Self:
         if not re.fullmatch(r"-?\d+|(-?\d+)?:(-?\d+)?(:[1-9]\d*)?", self.layers):
             raise ValueError(f"layers = {self.layers!r} is neither a number nor a slice such as '5::6'")
         if path := _empty(self.block):
@@ -118,7 +117,7 @@ def _empty(data: dict[str, Any]) -> str:
 
 
 class StackConfig(Config):
-    """`depth` blocks between an entry and an optional final norm: all are `block`, except where an override says otherwise."""
+    """`depth` blocks between an entry and an optional final norm. All are `block`, except for overrides."""
 
     depth: Depth
     block: BlockConfig
@@ -126,27 +125,32 @@ class StackConfig(Config):
     entry: EntryConfig = EntryConfig()
     final_norm: bool | None = None  # None: only if the norm is before the branch (D-06)
     # Tokens of a prefix see each other in both directions, those after it are causal (Raffel et al. 2020, 3.2.1). The task or
-    # the layout says where the prefix ends; of a cached text, it is what the first call reads.
+    # the layout sets the end of the prefix; with a cache, the prefix is the tokens of the first call.
     prefix: bool = False
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         for override in self.overrides:
             if not override.chosen(self.depth):
-                raise ValueError(f"overrides: layers = {override.layers!r} selects none of the {self.depth} layers")
+                raise ValueError(
+                    f"overrides: layers = {override.layers!r} does not select any of the {self.depth} layers"
+                )
         _ = self.blocks
         return self
 
     @cached_property
     def blocks(self) -> tuple[BlockConfig, ...]:
         """The config of each layer. If two overrides set the same key of a layer, the later one counts."""
-        chosen = [each.chosen(self.depth) for each in self.overrides]
-        which = [tuple(n for n, layers in enumerate(chosen) if number in layers) for number in range(self.depth)]
-        made = {changes: self._block(changes) for changes in dict.fromkeys(which)}  # equal layers are one object
-        return tuple(made[changes] for changes in which)
+        layers_of_override = [override.chosen(self.depth) for override in self.overrides]
+        overrides_of_layer = [
+            tuple(n for n, layers in enumerate(layers_of_override) if number in layers) for number in range(self.depth)
+        ]
+        # Equal layers are one object.
+        blocks = {changes: self._block(changes) for changes in dict.fromkeys(overrides_of_layer)}
+        return tuple(blocks[changes] for changes in overrides_of_layer)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields replaced; its blocks are derived again, unless they are given."""
+        """A copy with some fields replaced. Its blocks are derived again, unless `update` has them."""
         copied = super().model_copy(update=update, deep=deep)
         if "blocks" not in (update or {}):
             copied.__dict__.pop("blocks", None)
@@ -191,18 +195,22 @@ class LanguageHeadConfig(Config):
 
 
 class ClassifierHeadConfig(Config):
-    """Scores of `classes`: a linear map of a sequence's pooled hidden vectors (L1-93), or of each token's vector. A text has one of
-    them, with probabilities softmax(scores); with `several`, any number of them, each with the probability sigmoid(score)."""
+    """Scores of `classes`: a linear map of a sequence's pooled hidden vectors (L1-93), or of each token's vector.
+
+    A text has one class, with probabilities softmax(scores); with `several`, any number, each with probability sigmoid(score).
+    """
 
     kind: Literal["classifier"] = "classifier"
     classes: Size
-    names: tuple[str, ...] = ()  # of the classes, in the order of their numbers; empty: they have none
-    pooling: Pooling | Literal["none"] = "first"  # none: each token has scores of its own
+    names: tuple[str, ...] = ()  # of the classes, in the order of their numbers; may be empty
+    pooling: Pooling | Literal["none"] = "first"  # none: scores for each token
     dense: bool = False  # a dense layer and an activation before it (BERT's pooler)
     activation: ActivationName = "tanh"  # of the dense layer
     dropout: Rate = 0.0  # on the vector that is scored
     several: bool = False  # whether a text may have several of the classes, or none
-    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5  # of `several`: a text has the classes that are likelier
+    threshold: Annotated[float, Field(gt=0, lt=1)] = (
+        0.5  # with `several`: the probability above which a text has a class
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -232,7 +240,7 @@ class InitialConfig(Config):
     """Initial weights (L0-13, D-45).
 
     `normal` draws every matrix from N(0, std²); `scale_residual` divides the std of each branch's last matrix by the root of the
-    number of branches: nanoGPT's rule. `xavier` draws matrices uniformly by their sizes.
+    number of branches, as in nanoGPT. `xavier` draws matrices uniformly, with bounds from their sizes.
     """
 
     rule: Literal["normal", "xavier"] = "normal"
@@ -248,9 +256,9 @@ class InitialConfig(Config):
 
 
 class TransformerConfig(Config):
-    """A whole model. Which stacks it has determines its family.
+    """A model. Its stacks determine its family.
 
-    A decoder alone is a causal language model, or a prefix language model; an encoder alone sees both ways; with both, the
+    A decoder alone is a causal language model, or a prefix language model; an encoder alone is bidirectional; with both, the
     decoder's cross-attention attends to the encoder's output.
     """
 
@@ -297,8 +305,8 @@ class TransformerConfig(Config):
         self._tables_possible()
         count = max(self.vocab_size, self.source_vocab_size or 0)
         if self.ids is not None and self.ids.largest() >= count:
-            raise ValueError(f"ids names the id {self.ids.largest()}, but the model's ids are 0 to {count - 1}")
-        if self.initial.position_std and all(each.entry.positions != "learned" for each in self.stacks().values()):
+            raise ValueError(f"ids: id {self.ids.largest()} is out of range (vocab size {count})")
+        if self.initial.position_std and all(stack.entry.positions != "learned" for stack in self.stacks().values()):
             raise ValueError("initial.position_std applies to learned positions only: leave it out")
         if self.decoder is not None and isinstance(self.head, ClassifierHeadConfig | EmbeddingHeadConfig) and both:
             raise ValueError(f"head.kind = {self.head.kind!r} reads one sequence; an encoder-decoder has two")
@@ -317,26 +325,26 @@ class TransformerConfig(Config):
             )
 
     def head_width(self) -> int:
-        """Width of the vectors that a language head scores: the model's, or that of the entry behind a transform."""
+        """Width of the input of a language head's scores: the model's, or the entry's if a transform precedes them."""
         width = self.last()[1].entry.token_dim
         return width if width and getattr(self.head, "transform", False) else self.dim
 
     def stacks(self) -> dict[str, StackConfig]:
         """The stacks by name, in the order in which they run."""
-        found = {"encoder": self.encoder, "decoder": self.decoder}
-        return {name: stack for name, stack in found.items() if stack is not None}
+        stacks = {"encoder": self.encoder, "decoder": self.decoder}
+        return {name: stack for name, stack in stacks.items() if stack is not None}
 
     def last(self) -> tuple[str, StackConfig]:
         """Name and config of the last stack, the one under the head."""
         return list(self.stacks().items())[-1]
 
     def longest_text(self) -> int:
-        """Most ids of a text that is read as a whole: the context, or fewer if the embedding head has a `length`."""
+        """Maximum ids of a text in one pass: the context, or less if the embedding head has a `length`."""
         length = self.head.length if isinstance(self.head, EmbeddingHeadConfig) else None
         return min(self.context, length or self.context)
 
     def shallow(self) -> Self:
-        """The same model with one layer per stack, for measuring."""
+        """The model with one layer per stack, for measuring."""
         data = self.to_dict()
         for name, stack in self.stacks().items():
             data[name] |= {"depth": 1, "overrides": [], "final_norm": stack.ends_in_norm()}
@@ -352,14 +360,14 @@ class TransformerConfig(Config):
 
 
 def with_kernel(config: TransformerConfig, kernel: str) -> TransformerConfig:
-    """The same model with one attention kernel in all layers.
+    """The model with one attention kernel in all layers.
 
     Raises:
-        HeddleError: there is no such kernel.
+        HeddleError: the kernel does not exist, or cannot run a layer.
     """
     data = config.to_dict()
     for stack in (data[name] for name in config.stacks()):
-        for block in (stack["block"], *[each["block"] for each in stack["overrides"]]):
+        for block in (stack["block"], *[override["block"] for override in stack["overrides"]]):
             for place in ("mixer", "cross"):
                 part = block.get(place)
                 if isinstance(part, dict) and (part.get("kind") == "attention" or "kernel" in part):

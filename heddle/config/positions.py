@@ -1,4 +1,4 @@
-"""Relative positions, as data: rotary angles and how they are slowed, slopes, buckets of distances."""
+"""Relative positions as data: rotary angles and their scaling, slopes, buckets of distances."""
 
 from typing import Annotated, Literal, Self
 
@@ -59,8 +59,8 @@ class Llama3Scaling(Config):
 class DynamicScaling(Config):
     """Dynamic NTK for texts of `length` tokens: the NTK rule with a factor that grows with the length.
 
-    Hugging Face transformers computes the factor anew whenever the text grows, so a cached key there keeps angles that a pass
-    over the whole text would not give it. Here one length holds for all texts, and a token's angles depend on its position.
+    Hugging Face transformers computes the factor anew whenever the text grows, so there a cached key keeps angles that differ
+    from those of a pass over the whole text. Here one length applies to all texts, so a token's angles depend only on its position.
     """
 
     kind: Literal["dynamic"] = "dynamic"
@@ -76,8 +76,8 @@ class DynamicScaling(Config):
 class LongRopeScaling(Config):
     """LongRoPE for texts of `length` tokens: a divisor for each pair's frequency (Ding et al. 2024, 3.1).
 
-    Hugging Face transformers changes from `short` to `long` when a text grows beyond `original`, so a cached key there keeps
-    angles that a pass over the whole text would not give it. Here one length decides for all texts.
+    Hugging Face transformers changes from `short` to `long` when a text grows beyond `original`, so there a cached key keeps
+    angles that differ from those of a pass over the whole text. Here one length applies to all texts.
     """
 
     kind: Literal["longrope"] = "longrope"

@@ -1,4 +1,4 @@
-"""Checks that no layer can make alone: sizes against the model's width, and what a stack or an encoder cannot have."""
+"""Checks across layers: sizes against the model's width, and settings that a stack or an encoder cannot have."""
 
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,10 @@ EMPTY_BRANCHES = ("sandwich", "output", "bare")  # placements in which a branch 
 
 
 def stack_possible(name: str, stack: "StackConfig", dim: int) -> None:
-    """Refuse a stack that a model of width `dim` cannot have.
+    """Refuse a stack that does not fit a model of width `dim`.
 
     Raises:
-        ValueError: one line that names the field.
+        ValueError: one line with the field and the problem.
     """
     if stack.prefix:
         _prefix_possible(name, stack)
@@ -44,17 +44,18 @@ def stack_possible(name: str, stack: "StackConfig", dim: int) -> None:
             and block.mixer.taps % 2 == 0
         ):
             raise ValueError(f"encoder: taps = {block.mixer.taps}: a centred convolution needs an odd number of taps")
-        for place in (block.mixer, block.cross):
-            if isinstance(place, AttentionConfig):
-                _attention_possible(place, dim)
+        for part in (block.mixer, block.cross):
+            if isinstance(part, AttentionConfig):
+                _attention_possible(part, dim)
     relatives = [block.mixer for block in stack.blocks if isinstance(block.mixer, AttentionConfig)]
-    if len({each.heads for each in relatives if isinstance(each.relative, BucketsConfig) and each.relative.shared}) > 1:
+    shared = [mixer for mixer in relatives if isinstance(mixer.relative, BucketsConfig) and mixer.relative.shared]
+    if len({mixer.heads for mixer in shared}) > 1:
         raise ValueError(f"{name}: layers that share learned buckets of distances need the same number of heads")
     _norms_possible(name, stack, dim)
 
 
 def _prefix_possible(name: str, stack: "StackConfig") -> None:
-    """Refuse a prefix where not every layer could see the whole of it."""
+    """Refuse a prefix if a layer could not see all of it."""
     if name == "encoder":
         raise ValueError("encoder.prefix: an encoder sees all tokens in both directions already; leave it out")
     for block in stack.blocks:
@@ -76,13 +77,13 @@ def dropout_possible(name: str, stack: "StackConfig", dropout: DropoutConfig) ->
     """Refuse a kernel that cannot drop attention weights in the model's convention.
 
     Raises:
-        ValueError: one line that names the field.
+        ValueError: one line with the field and the problem.
     """
     for block in stack.blocks:
-        for place in (block.mixer, block.cross):
+        for part in (block.mixer, block.cross):
             if (
-                isinstance(place, AttentionConfig | LatentConfig)
-                and (why := refusal(place.kernel, place.needs(dropout))) is not None
+                isinstance(part, AttentionConfig | LatentConfig)
+                and (why := refusal(part.kernel, part.needs(dropout))) is not None
             ):
                 raise ValueError(f"{name}: {why}")
 
@@ -123,9 +124,9 @@ def _norms_possible(name: str, stack: "StackConfig", dim: int) -> None:
     for block in (*stack.blocks, stack.block):
         _wide_enough(f"{name}.block.norm", block.norm, dim)
         if _unprotected(block.norm) and (bare or block.placement in EMPTY_BRANCHES):
-            where = "bare" if bare else block.placement
+            placement = "bare" if bare else block.placement
             raise ValueError(
-                f"{name}.block.norm.eps = 0 with placement = {where!r}: the norm receives rows of zeros, for which it has no "
+                f"{name}.block.norm.eps = 0 with placement = {placement!r}: the norm receives rows of zeros, for which it has no "
                 f"value without eps; set eps to at least {LOST:g}"
             )
         _heads_normed(name, block, dim)
@@ -148,11 +149,11 @@ def _unprotected(norm: NormConfig) -> bool:
     return not isinstance(norm, NoNormConfig) and norm.eps < LOST
 
 
-def _wide_enough(where: str, norm: NormConfig, width: int) -> None:
+def _wide_enough(field: str, norm: NormConfig, width: int) -> None:
     """Refuse norms without a value at width 1, where the deviation from the mean is 0 and dropout can zero the input."""
     if width > 1:
         return
     if isinstance(norm, LayerNormConfig) and norm.unbiased:
-        raise ValueError(f"{where}.unbiased divides by the width minus 1, which is 0 here; use another norm")
+        raise ValueError(f"{field}.unbiased divides by the width minus 1, which is 0 here; use another norm")
     if _unprotected(norm):
-        raise ValueError(f"{where}.eps = 0 has no value for vectors of width 1; set eps to at least {LOST:g}")
+        raise ValueError(f"{field}.eps = 0 has no value for vectors of width 1; set eps to at least {LOST:g}")

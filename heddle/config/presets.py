@@ -1,4 +1,4 @@
-"""Named models as data files, and `sized`, a model from one number."""
+"""Presets, which are named models in data files, and `sized`, a model of any depth."""
 
 import tomllib
 from importlib import resources
@@ -23,7 +23,7 @@ def preset(name: str) -> TransformerConfig:
     """The model that a preset describes.
 
     Raises:
-        HeddleError: there is no preset of that name; the error names the nearest one.
+        HeddleError: the preset does not exist; the error suggests the nearest one.
     """
     table = _table(name)
     table.pop("train", None)
@@ -32,10 +32,10 @@ def preset(name: str) -> TransformerConfig:
 
 @checked()
 def preset_training(name: str) -> dict[str, Any]:
-    """A preset's training settings: `batch_tokens` per step and the highest `learning_rate`, or none (L1-72, L1-73).
+    """A preset's training settings: `batch_tokens` per step and the peak `learning_rate`, or none (L1-72, L1-73).
 
     Raises:
-        HeddleError: there is no preset of that name.
+        HeddleError: the preset does not exist.
     """
     return dict(_table(name).get("train", {}))
 
@@ -65,9 +65,9 @@ def sized(
     dim: int | None = None,
     stacks: tuple[str, ...] = ("decoder",),
 ) -> TransformerConfig:
-    """A modern small GPT from one number: width 64 x depth, heads of 64 channels, everything else follows.
+    """A modern small GPT: width 64 x depth, heads of 64 channels, and everything else from these.
 
-    With `stacks=("encoder",)`, the same blocks see both ways; with `("encoder", "decoder")`, each stack has `depth` of them,
+    With `stacks=("encoder",)`, the same blocks are bidirectional; with `("encoder", "decoder")`, each stack has `depth` of them,
     and the decoder's also attend to the encoder's output.
 
     RMSNorm before each branch, rotary positions, normed queries and keys, SwiGLU, no biases and a tied head: the choices

@@ -1,4 +1,4 @@
-"""A user's settings for a run: the text, the model, the task, and how it is trained.
+"""A user's settings for a run: data, model, task and training.
 
 The text under a field of `DataConfig`, `ModelChoice` and `TrainConfig` is its help in `heddle train --help`.
 """
@@ -29,7 +29,7 @@ class ModelChoice(Config):
     start: str | None = None
     """A trained or imported run whose weights, tokenizer and special ids to start from, instead of a preset; also written from=."""
     family: Literal["encoder", "decoder", "encoder-decoder"] | None = None
-    """The stacks of a model without a preset; defaults to those that suit the task best."""
+    """The stacks of a model without a preset; defaults to the best ones for the task."""
     depth: Depth | None = None
     """Blocks of each stack; defaults to the deepest model that sees enough text in the time given. With from=, the first blocks of
     that run, by default all."""
@@ -56,7 +56,7 @@ class ModelChoice(Config):
     """Initial weights, such as initial.std=0.01."""
 
     @model_validator(mode="after")
-    def _one_base(self) -> Self:
+    def _single_base(self) -> Self:
         if self.preset is not None and self.start is not None:
             raise ValueError(f"preset = {self.preset!r} and from = {self.start!r} both name a model; leave one out")
         if self.family is not None and (self.preset, self.start) != (None, None):
@@ -75,13 +75,13 @@ class ModelChoice(Config):
         start: TransformerConfig | None = None,
         classes: tuple[str, ...] = (),
     ) -> TransformerConfig:
-        """The whole model, for a tokenizer of `vocab_size` ids; `depth` and `context` are the values to use by default.
+        """The model's config, for a tokenizer of `vocab_size` ids; `depth` and `context` are defaults.
 
         Args:
             vocab_size: V.
-            depth: number of blocks, if the choice has none.
-            context: tokens in a window, if the choice has none.
-            task: what the model will learn, which decides its head and, without a preset, its stack; None: the next token.
+            depth: number of blocks, unless `self.depth` is set.
+            context: tokens in a window, unless `self.context` is set.
+            task: determines the head and, without a preset, the stacks; None: next-token prediction.
             start: the model of the run `start`, if there is one; its vocabulary size counts.
             classes: names of the classes in the data, for a task that has classes. Before the data is read, without names, the
                 model has two, which is enough to refuse impossible sizes.
@@ -93,9 +93,9 @@ class ModelChoice(Config):
         if start is not None:
             base, vocab_size = self.cut(start), start.vocab_size
         elif self.preset is None:
-            wanted = self.depth or depth
+            blocks = self.depth or depth
             base = sized(
-                wanted,
+                blocks,
                 vocab_size=vocab_size,
                 context=self.context or context,
                 dim=self.dim,
@@ -109,17 +109,17 @@ class ModelChoice(Config):
         if tuple(base.stacks()) == ("decoder",) and data["decoder"]["prefix"] not in task.prefix:
             data["decoder"]["prefix"] = task.prefix[0]
         tables = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head, "initial": self.initial}
-        deep = {name: table for name, table in tables.items() if table}
-        for name in sorted({"encoder", "decoder"} & set(deep) - set(base.stacks())):
+        tables_set = {name: table for name, table in tables.items() if table}
+        for name in sorted({"encoder", "decoder"} & set(tables_set) - set(base.stacks())):
             raise HeddleError(f"this model has no {name}: leave out the settings of [model.{name}]")
-        data = merge(data, deep)
+        data = merge(data, tables_set)
         stacks = tuple(base.stacks())
         mixers = tuple(f"{stack}.block.mixer" for stack in stacks)
         crosses = tuple(f"{stack}.block.cross" for stack in stacks if _has_attention(data, f"{stack}.block.cross"))
         # Only attention has weights to drop; `heads` for a mixer without heads are refused below, not ignored.
-        dropping = (*(path for path in mixers if _has_attention(data, path)), *crosses)
-        said: dict[str, Any] = {"vocab_size": vocab_size}
-        places = {
+        with_dropout = (*(path for path in mixers if _has_attention(data, path)), *crosses)
+        chosen: dict[str, Any] = {"vocab_size": vocab_size}
+        paths = {
             "dim": ("dim",),
             "context": ("context",),
             "depth": tuple(f"{stack}.depth" for stack in stacks),
@@ -128,46 +128,46 @@ class ModelChoice(Config):
             "pad_vocab_to": ("pad_vocab_to",),
             "rate": (
                 *(f"{stack}.{part}.dropout" for stack in stacks for part in ("entry", "block")),
-                *(f"{path}.dropout" for path in dropping),
+                *(f"{path}.dropout" for path in with_dropout),
             ),
             "dropout": ("dropout",),
         }
         for key, value in {**dict(self), **self._dropout()}.items():
-            for path in places.get(key, ()) if value is not None else ():
-                set_path(said, path, value)
-        made = TransformerConfig.of(merge(merge(data, said), deep), where="model")
-        if tuple(made.stacks()) == ("decoder",) and made.last()[1].prefix not in task.prefix:
-            raise HeddleError(_without_effect(made.last()[1].prefix, task))
-        return made
+            for path in paths.get(key, ()) if value is not None else ():
+                set_path(chosen, path, value)
+        config = TransformerConfig.of(merge(merge(data, chosen), tables_set), where="model")
+        if tuple(config.stacks()) == ("decoder",) and config.last()[1].prefix not in task.prefix:
+            raise HeddleError(_without_effect(config.last()[1].prefix, task))
+        return config
 
     def cut(self, start: TransformerConfig) -> TransformerConfig:
-        """What is left of the model to start from, with the layers and the positions that were asked for.
+        """The model to start from, cut to `depth` layers and `context` positions.
 
         Raises:
-            HeddleError: it has fewer.
+            HeddleError: the model has fewer.
         """
         depths = {name: getattr(self, name).get("depth", self.depth) for name in start.stacks()}
         return cut(start, depths, self.context, f"from = {self.start!r}")
 
     def _stacks(self, task: TaskSettings) -> tuple[str, ...]:
-        """The stacks of a model without a preset: those of `family`, or the first of the task's families that has what is set."""
-        said = {name for name in ("encoder", "decoder") if getattr(self, name)}
+        """The stacks of a model without a preset: those of `family`, or of the task's first family with all stacks that are set."""
+        configured = {name for name in ("encoder", "decoder") if getattr(self, name)}
         families = [family for family in task.families if self.family in (None, "-".join(family))]
         if not families:
-            known = " or ".join("-".join(family) for family in task.families)
-            raise HeddleError(f"family = {self.family!r} does not suit the task, which needs {known}")
-        return next((family for family in families if said <= set(family)), families[0])
+            suitable = " or ".join("-".join(family) for family in task.families)
+            raise HeddleError(f"family = {self.family!r} does not suit the task, which needs {suitable}")
+        return next((family for family in families if configured <= set(family)), families[0])
 
     def _dropout(self) -> dict[str, Any]:
         """The rate and the convention, separately."""
         if not isinstance(self.dropout, dict):
             return {"rate": self.dropout, "dropout": None}
-        how = dict(self.dropout)
-        return {"rate": how.pop("rate", None), "dropout": how or None}
+        convention = dict(self.dropout)
+        return {"rate": convention.pop("rate", None), "dropout": convention or None}
 
 
 def _without_effect(prefix: bool, task: TaskSettings) -> str:
-    """Why a decoder for a task cannot have this `prefix`."""
+    """The error for a `prefix` setting that has no effect on the task."""
     kind = type(task).model_fields["kind"].default
     if prefix:
         return f"decoder.prefix = true: the task {kind!r} reads no prefix; leave it out, or set task=prefix_lm"
@@ -175,7 +175,7 @@ def _without_effect(prefix: bool, task: TaskSettings) -> str:
 
 
 def _has_attention(data: Any, path: str) -> bool:
-    """Whether the part of a table at a dotted path is attention; malformed tables are refused elsewhere."""
+    """Whether the part of a table at a dotted path is attention; malformed tables raise elsewhere."""
     for key in path.split("."):
         data = data.get(key) if isinstance(data, dict) else None
     return isinstance(data, dict) and data.get("kind") == "attention"
@@ -199,7 +199,7 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _with_effect(self) -> Self:
-        """Settings that the task would ignore are refused."""
+        """Refuse settings that the task ignores."""
         for name in self.task.without:
             if getattr(self.train, name) != TrainConfig.model_fields[name].default:
                 value = getattr(self.train, name)
@@ -209,7 +209,7 @@ class RunConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _in_their_sections(cls, data: Any) -> Any:
-        """A key of a section must be written there: only the command line may leave the section out."""
+        """Refuse a section's key at the top level, which only the command line allows."""
         sections = {"data": DataConfig, "model": ModelChoice, "train": TrainConfig}
         for key in data if isinstance(data, dict) else ():
             section = next((name for name, kind in sections.items() if key in kind.model_fields), None)
@@ -220,8 +220,8 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _has_rows_of_text(self) -> Self:
         stacks = () if self.model.family is None else self.model.family.split("-")
-        if (wrong := self.task.refuses_layout(self.data.layout, stacks)) is not None:
-            raise ValueError(wrong)
+        if (problem := self.task.refuses_layout(self.data.layout, stacks)) is not None:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")
@@ -245,22 +245,24 @@ class RunConfig(Config):
         return self
 
     def with_preset_training(self) -> "RunConfig":
-        """The same config, with the preset's training settings where the user gave none (L1-72, L1-73).
+        """The config with the preset's training settings where the user set none (L1-72, L1-73).
 
         Raises:
-            HeddleError: there is no preset of that name.
+            HeddleError: the preset does not exist.
         """
-        train, said = self.train, {} if self.model.preset is None else preset_training(self.model.preset)
+        train, settings = self.train, {} if self.model.preset is None else preset_training(self.model.preset)
         if train.batch is not None:
-            said.pop("batch_tokens", None)
-        said = {key: said[key] for key in said if train.optimizer in OPTIMIZERS_OF.get(key, (train.optimizer,))}
-        unsaid = (key for key in said if key not in train.model_fields_set or getattr(train, key) is None)
-        return self.model_copy(update={"train": train.override({key: said[key] for key in unsaid})})
+            settings.pop("batch_tokens", None)
+        settings = {
+            key: settings[key] for key in settings if train.optimizer in OPTIMIZERS_OF.get(key, (train.optimizer,))
+        }
+        missing = (key for key in settings if key not in train.model_fields_set or getattr(train, key) is None)
+        return self.model_copy(update={"train": train.override({key: settings[key] for key in missing})})
 
     def with_tuning(self) -> "RunConfig":
-        """The same config; if it starts from a run, with training settings that keep what was learned where the user gave none.
+        """The config with defaults for fine-tuning if it starts from a run.
 
-        Muon's updates have a fixed size, however small the gradient is, so AdamW is the default.
+        The default optimizer is AdamW: Muon's updates have a fixed size, however small the gradient, and would undo the training.
         """
         if self.model.start is None or "optimizer" in self.train.model_fields_set:
             return self

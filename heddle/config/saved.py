@@ -1,4 +1,4 @@
-"""What a run directory says of itself: its config, with what was chosen by measurement on its machine."""
+"""The config of a run directory, with the settings chosen by measurement on its machine."""
 
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ class StartedFrom(Config):
 
 
 class TakenVectors(Config):
-    """What was taken from the file `train.vectors` when the run started; the vectors are in the run's `vectors.safetensors`."""
+    """Statistics of the file `train.vectors` when the run started; the vectors are in the run's `vectors.safetensors`."""
 
     found: PositiveInt  # ids with a vector in the file
     vocabulary: PositiveInt  # ids in all
@@ -29,7 +29,7 @@ class TakenVectors(Config):
 
 
 class Chosen(Config):
-    """What was decided by measurement when the run started; a resumed run reads it and does not measure again."""
+    """Settings chosen by measurement when the run started; a resumed run reuses them."""
 
     device: Literal["cpu", "cuda", "mps"]
     precision: Literal["bf16", "fp32"]
@@ -41,19 +41,19 @@ class Chosen(Config):
     warmup: NonNegativeInt
     evaluate_every: PositiveInt
     save_every: PositiveInt
-    batch_tokens: PositiveInt | None = None  # of records, padded tokens per step, if a step is not `batch` records
+    batch_tokens: PositiveInt | None = None  # for records: padded tokens per step, if a step is not `batch` records
     peak: Positive  # measured matmul rate in `precision`, FLOP/s
     tokens_per_second: Positive  # measured before the run
     onednn: tuple[ProductKind, ...] = ()  # fp32 products that oneDNN computes; torch computes the others
-    vectors: TakenVectors | None = None  # what was taken from the file train.vectors
-    start: StartedFrom | None = None  # what the weights were at the start, if another run's
+    vectors: TakenVectors | None = None  # from the file train.vectors
+    start: StartedFrom | None = None  # the run whose weights it started from
 
 
 VERSION = 2  # of run directories
 
 
 class SavedConfig(Config):
-    """The `config.json` of a run directory. An imported model has the model and its origin."""
+    """The `config.json` of a run directory. An imported model has only the model and its origin."""
 
     version: Literal[2] = 2
     model: TransformerConfig
@@ -66,7 +66,7 @@ class SavedConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _this_version(cls, data: Any) -> Any:
-        """Refuse a directory of another version for its version, not for a missing key."""
+        """Check the version first, so that the error is not about a missing key."""
         version = data.get("version", VERSION) if isinstance(data, dict) else VERSION
         if not isinstance(version, int) or version != VERSION:
             raise ValueError(

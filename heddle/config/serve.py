@@ -1,4 +1,4 @@
-"""A server, as data: where it listens, who may ask, and how much."""
+"""Settings of a server: access, limits and engine."""
 
 from typing import Annotated
 
@@ -9,30 +9,28 @@ from heddle.config.decoding import EngineConfig
 
 
 def _sendable(key: str) -> str:
-    """Refuse a key that no client could send in a header, such as one that was read with the end of its line."""
+    """Refuse a key that cannot be sent in a header, such as one that was read together with a line break."""
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise ValueError(
-            "a key must consist of letters, digits and other signs of ASCII, without blanks or ends of lines"
-        )
+        raise ValueError("a key must be printable ASCII without spaces or line breaks")
     return key
 
 
 class ServeConfig(Config):
-    """How a server answers."""
+    """Settings of a server."""
 
     api_key: Annotated[str, AfterValidator(_sendable)] | None = None
-    """What clients must send as `Authorization: Bearer KEY`; None: nothing."""
+    """The key that clients must send as `Authorization: Bearer KEY`; None: no key is needed."""
     hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "[::1]")
     """Host names that requests may be addressed to, which keeps other web pages out."""
     origins: tuple[str, ...] = ()
-    """Web pages that browsers may let ask (CORS)."""
+    """Origins of web pages that may send requests from a browser (CORS)."""
     body: PositiveInt = 4 << 20
-    """Largest body of a request, in bytes."""
+    """Maximum size of a request body, in bytes."""
     body_seconds: PositiveFloat = 30.0
-    """How long a body may take to arrive."""
+    """Timeout for receiving a request body."""
     seconds: PositiveFloat = 600.0
-    """How long an answer may take."""
+    """Timeout for an answer."""
     max_tokens: PositiveInt | None = None
-    """Longest answer, in tokens; None: what fits into the context."""
+    """Maximum tokens of an answer; None: as many as fit into the context."""
     engine: EngineConfig = EngineConfig(rows=64, queue=256, chunk=512, keep=16)
-    """How much each model does at once."""
+    """Limits of the engine of each model."""

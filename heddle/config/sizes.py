@@ -1,4 +1,4 @@
-"""Numbers that configs take, with their bounds."""
+"""Numeric types of config fields, with their bounds."""
 
 from typing import Annotated
 

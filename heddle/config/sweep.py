@@ -1,4 +1,4 @@
-"""Several runs from one table of settings: a list, where a setting takes one value, gives a run for each of its values."""
+"""Expands a table of settings into several runs: one for each value of a list, where a setting has a single value."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from math import prod
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from heddle.checks import at_least, checked
-from heddle.config.base import known_as, models_in, parse_overrides
+from heddle.config.base import models_in, parse_overrides, resolve_alias
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.display import displayed
@@ -17,8 +17,8 @@ from heddle.errors import HeddleError
 
 SEED = "train.seed"
 STACKS = ("encoder", "decoder", "head", "initial")  # tables of [model] with any setting of the model's config
-MOST = 10_000  # runs in a series
-LONGEST = 150  # characters of a label, which is part of a directory's name
+MAX_RUNS = 10_000  # runs in a series
+MAX_LABEL = 150  # characters of a label, which is part of a directory's name
 
 
 @displayed()
@@ -26,7 +26,7 @@ class Variant(NamedTuple):
     """One run of a series.
 
     Attributes:
-        settings: the values that it has of those tried, by dotted path.
+        settings: its values of the settings that vary, by dotted path.
         config: all of its settings.
     """
 
@@ -35,7 +35,7 @@ class Variant(NamedTuple):
 
     @property
     def label(self) -> str:
-        """A name for it among the others: `learning_rate=0.001,batch=8,seed0`."""
+        """Its name in the series: `learning_rate=0.001,batch=8,seed0`."""
         words = [
             f"seed{value}" if path == SEED else f"{_short(path)}={_word(value)}"
             for path, value in self.settings.items()
@@ -45,16 +45,16 @@ class Variant(NamedTuple):
 
 @checked(seeds=at_least(1))
 def variants(table: Mapping[str, Any], seeds: int | None = None, where: str = "settings") -> list[Variant]:
-    """All combinations of the values that a table of settings tries; one variant without settings if it tries none.
+    """All combinations of the listed values in a table of settings; a single variant if nothing is listed.
 
     Args:
-        table: a run file as nested tables, in which a setting that takes one value may have a list of them.
-        seeds: how many seeds to try with each combination, counted from `train.seed`; None: only that one.
+        table: a run file as nested tables, in which a single-valued setting may have a list of values.
+        seeds: number of seeds for each combination, counted from `train.seed`; None: only that one.
         where: the table's name in errors.
 
     Raises:
         HeddleError: a list is empty or has a value twice, the seeds are given twice, there are more than 10,000 combinations, or
-            one is refused.
+            one is invalid.
     """
     tried: dict[str, Sequence[Any]] = dict(_tried(table))
     if seeds is not None:
@@ -65,25 +65,25 @@ def variants(table: Mapping[str, Any], seeds: int | None = None, where: str = "s
     for path, options in tried.items():
         if not options:
             raise HeddleError(f"{where}: {_short(path)} = []: give at least one value")
-    if (count := prod(map(len, tried.values()))) > MOST:
-        raise HeddleError(f"{where}: {count:,} runs are too many for one series; {MOST:,} may be")
-    found = []
+    if (count := prod(map(len, tried.values()))) > MAX_RUNS:
+        raise HeddleError(f"{where}: {count:,} runs are too many for one series; the limit is {MAX_RUNS:,}")
+    runs = []
     for values in product(*tried.values()):
         settings = dict(zip(tried, values, strict=True))
-        found.append(Variant(settings, RunConfig.of(_with(table, settings), where)))
-    labels = [variant.label for variant in found]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise HeddleError(f"{where}: {twice} occurs twice in the series; give each value once")
-    if len(max(labels, key=len)) > LONGEST:
+        runs.append(Variant(settings, RunConfig.of(_with(table, settings), where)))
+    labels = [variant.label for variant in runs]
+    repeated = next((label for label in labels if labels.count(label) > 1), None)
+    if repeated is not None:
+        raise HeddleError(f"{where}: {repeated} occurs twice in the series; give each value once")
+    if len(max(labels, key=len)) > MAX_LABEL:
         raise HeddleError(
             f"{where}: {len(tried)} settings are too many to name a run by; put some into separate series"
         )
-    return found
+    return runs
 
 
 def _with(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with one value in place of each list. A kind does not clear its table, since the runs share the other keys."""
+    """The table with one value in place of each list. A new `kind` does not clear its table: all runs share the other keys."""
     data = deepcopy(dict(table))
     for path, value in settings.items():
         *parents, leaf = path.split(".")
@@ -95,17 +95,17 @@ def _with(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, An
 
 
 def _tried(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, list[Any]]]:
-    """Each path whose value is a list although the setting takes one value."""
+    """Each single-valued setting that has a list, as a dotted path, with its values."""
     for key, value in table.items():
         path = (*above, key)
         if isinstance(value, Mapping):
             yield from _tried(value, path)
-        elif (values := _listed(value)) is not None and takes_one_value(path):
+        elif (values := _listed(value)) is not None and is_single_valued(path):
             yield ".".join(path), values
 
 
 def _listed(value: Any) -> list[Any] | None:
-    """The items of a list, or of the words `[muon, adamw]`, which TOML would need quotes for."""
+    """The items of a list, or of `[muon, adamw]` as text, since words in TOML need quotes."""
     if isinstance(value, list | tuple):
         return [*value]
     if isinstance(value, str) and re.fullmatch(r"\[.*\]", value, re.DOTALL):
@@ -113,32 +113,34 @@ def _listed(value: Any) -> list[Any] | None:
     return None
 
 
-def takes_one_value(path: tuple[str, ...]) -> bool:
-    """Whether a setting exists and takes no list, such as `("train", "learning_rate")`; `betas` and `sources` take one."""
+def is_single_valued(path: tuple[str, ...]) -> bool:
+    """Whether a setting exists and is not itself a list: `("train", "learning_rate")`, but not `betas` or `sources`."""
     kinds: list[Any] = [RunConfig]
     for depth, part in enumerate(path):
         owners = [model for kind in kinds for model in models_in(kind)]
         if depth == 1 and path[0] == "model" and part in STACKS:
             owners = [TransformerConfig]
-        names = [(owner.model_fields, known_as(part, None, owner.model_fields)[0]) for owner in owners]
+        names = [(owner.model_fields, resolve_alias(part, None, owner.model_fields)[0]) for owner in owners]
         kinds = [fields[name].annotation for fields, name in names if name in fields]
-    return bool(kinds) and not any(map(_takes_list, kinds))
+    return bool(kinds) and not any(map(_accepts_list, kinds))
 
 
-def _takes_list(annotation: Any) -> bool:
+def _accepts_list(annotation: Any) -> bool:
     if annotation is Any or annotation in (list, tuple):
         return True
     if get_origin(annotation) is Annotated:
-        return _takes_list(get_args(annotation)[0])
+        return _accepts_list(get_args(annotation)[0])
     if get_origin(annotation) in (list, tuple, set, frozenset):
         return True
-    return get_origin(annotation) not in (dict, None) and any(_takes_list(each) for each in get_args(annotation))
+    return get_origin(annotation) not in (dict, None) and any(
+        _accepts_list(argument) for argument in get_args(annotation)
+    )
 
 
 def _short(path: str) -> str:
     """A path without its section, as on the command line."""
-    section, _, rest = path.partition(".")
-    return rest if rest and section != "task" else path
+    section, _, name = path.partition(".")
+    return name if name and section != "task" else path
 
 
 def _word(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a run learns, as data: one config class for each task, told apart by `kind`.
+"""Tasks as data: one config class for each, distinguished by `kind`.
 
 The text under a field is its help in `heddle train --help`.
 """
@@ -18,19 +18,19 @@ ClassWeights = Literal["balanced"] | tuple[Positive, ...] | dict[str, Positive] 
 
 
 class TaskSettings(Config):
-    """What all tasks' settings have in common.
+    """The settings of all tasks.
 
     Attributes:
-        families: the stacks that a model for this task may have; the first is what a model without a preset gets.
-        fields: what it reads: a text, or the fields of a record, such as `source` and `target`.
+        families: the stacks that a model for this task may have; the first is the default without a preset.
+        fields: the fields of a record that it reads: `text`, or others such as `source` and `target`.
         optional: fields that it also reads if the user names their columns.
         head: the kind of the model's head.
-        special_tokens: tokens that a tokenizer trained for this task gets.
-        counted: what its targets are called, in the plural.
-        without: the settings of [train] that have no effect on it.
-        labels: what the labels of its records are, if it reads labels.
-        prefix: what `decoder.prefix` of its model may be, if the model is a decoder alone; the first is the default.
-        layouts: the values of `data.layout` that it can read.
+        special_tokens: special tokens of a tokenizer trained for this task.
+        counted: the plural noun for its targets.
+        without: settings of [train] that have no effect on it.
+        labels: the kind of its records' labels, if it reads labels.
+        prefix: possible values of `decoder.prefix` for a decoder alone; the first is the default.
+        layouts: the values of `data.layout` that it supports.
     """
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
@@ -46,15 +46,15 @@ class TaskSettings(Config):
 
     @property
     def has_classes(self) -> bool:
-        """Whether its labels are classes, whose names the model's head has."""
+        """Whether its labels are classes, whose names the model's head stores."""
         return "label" in self.fields and self.labels != "numbers"
 
-    def reads(self, named: Collection[str]) -> tuple[str, ...]:
-        """The fields that it reads if the user named the columns of some."""
-        return (*self.fields, *(field for field in self.optional if field in named))
+    def reads(self, columns: Collection[str]) -> tuple[str, ...]:
+        """The fields that it reads, given the columns that the user named."""
+        return (*self.fields, *(field for field in self.optional if field in columns))
 
     def refuses_layout(self, layout: TextLayout, stacks: Collection[str] = ()) -> str | None:
-        """Why it cannot read rows of this layout with a model of these stacks, and what to do, in a line; None if it can.
+        """Why the task does not support a layout with a model of these stacks, and what to do; None if it does.
 
         Args:
             layout: the value of `data.layout`.
@@ -62,28 +62,28 @@ class TaskSettings(Config):
         """
         if layout in self.layouts:
             return None
-        others = [each for each in self.layouts if each != "concatenate"]
-        instead = f", or set layout to {' or '.join(others)}" if others else ""
+        alternatives = [name for name in self.layouts if name != "concatenate"]
+        instead = f", or set layout to {' or '.join(alternatives)}" if alternatives else ""
         kind = type(self).model_fields["kind"].default
         return f"layout = {layout!r} does not apply to task.kind = {kind!r}: leave it out{instead}"
 
     def prompts(self, layout: TextLayout, stacks: Collection[str]) -> Prompts:
-        """Where the prompts of a model with these stacks stand if it learned this task from rows of this layout.
+        """Where prompts may start for a model with these stacks, trained on this task with rows of this layout.
 
-        Windows of a stream begin anywhere in a text; other rows of a text begin where a document does.
+        Windows of a stream start anywhere in a text; other rows of a text start at the beginning of a document.
         """
-        whole = self.fields == ("text",) and layout != "concatenate" and "encoder" not in stacks
-        return "beginning" if whole else "anywhere"
+        starts_documents = self.fields == ("text",) and layout != "concatenate" and "encoder" not in stacks
+        return "beginning" if starts_documents else "anywhere"
 
     def chat(self, before: ChatTemplateConfig | None) -> ChatTemplateConfig | None:
-        """The chat template of a model for this task, from the one that it has without it: the same, unless the task says one."""
+        """The chat template of a model trained on this task: `before`, its current one, unless the task sets another."""
         return before
 
     def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
         """The head of a model for this task, as a table.
 
         Args:
-            before: the head that the model has without it.
+            before: the model's current head.
             stack: the stack below the head.
             classes: names of the classes; empty if there are none, or if the records have not been read.
         """
@@ -96,7 +96,7 @@ class NextTokenConfig(TaskSettings):
     layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "documents", "pack")
 
     kind: Literal["next_token"] = "next_token"
-    """What to learn: next_token predicts each token from those before it; masked, hidden tokens from both sides; prefix_lm, the
+    """The task: next_token predicts each token from those before it; masked, hidden tokens from both sides; prefix_lm, the
     tokens after a prefix that is read from both sides; translation, a target text from a source text; chat, the assistant's
     messages in conversations; span_corruption, missing spans of a text;
     classification, the class of a text; multi_label_classification, which of several labels it has; token_classification, the
@@ -160,7 +160,7 @@ class TranslationConfig(TaskSettings):
     """Of a decoder alone: predict the source as well as the target."""
 
     def refuses_layout(self, layout: TextLayout, stacks: Collection[str] = ()) -> str | None:
-        """Pairs can share a row only where source and target do."""
+        """Rows with several pairs need source and target in one row, so a decoder alone."""
         if layout == "pack" and "encoder" in stacks:
             return (
                 "layout = 'pack' is for a decoder alone, which reads source and target in one row: set family=decoder or a "
@@ -174,7 +174,7 @@ class TranslationConfig(TaskSettings):
 
 
 class ChatConfig(TaskSettings):
-    """Answer in a conversation: predict the assistant's messages, each with its end, from all that comes before.
+    """Answer in a conversation: predict each message of the assistant, with its end, from everything before it.
 
     Whole conversations share a row with `pack`. A conversation longer than the context ends with the last answer that fits.
     """
@@ -185,37 +185,37 @@ class ChatConfig(TaskSettings):
     layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate", "pack")
 
     kind: Literal["chat"] = "chat"
-    """Predict the assistant's messages in conversations, each from what comes before it."""
+    """Predict the assistant's messages in conversations, each from everything before it."""
     template: Annotated[str, Field(min_length=1)] | None = None
-    """How messages become text, in Jinja; defaults to the template of the run to start from, or else to <|user|>text<|end|> and so
-    on, whose special tokens a tokenizer gets if it lacks them."""
+    """The chat template, in Jinja; defaults to that of the run to start from, or else to <|user|>text<|end|> and so on, whose
+    special tokens are added to the tokenizer if it lacks them."""
     tokens: dict[str, str] = Field(default_factory=dict)
-    """What the template calls special tokens, such as tokens.bos_token="<s>"."""
+    """The template's variables for special tokens, such as tokens.bos_token="<s>"."""
     date: str | None = None
-    """What the template's strftime_now formats, as in 2024-07-26; defaults to the present moment, which the run then keeps."""
+    """The date that the template's strftime_now formats, such as 2024-07-26; defaults to the start of the run."""
 
     def chat(self, before: ChatTemplateConfig | None) -> ChatTemplateConfig:
-        """What the task says, and the rest from the template before it, or from heddle's own."""
-        said = {name: getattr(self, name) for name in ("template", "tokens", "date") if getattr(self, name)}
-        return (before or ChatTemplateConfig()).override(said)
+        """The task's settings, completed from the template before it, or from heddle's own."""
+        changes = {name: getattr(self, name) for name in ("template", "tokens", "date") if getattr(self, name)}
+        return (before or ChatTemplateConfig()).override(changes)
 
     def prompts(self, layout: TextLayout, stacks: Collection[str]) -> Prompts:
-        """What begins a conversation is never predicted."""
+        """The beginning of a conversation is never predicted."""
         return "needed"
 
     def completed(self, before: ChatTemplateConfig | None, now: str) -> "ChatConfig":
-        """The same task with its whole template, and with a date if the template asks for one.
+        """The task with a complete template, and with a date if the template uses one.
 
         Args:
             before: the template of the model that it starts from, or None.
-            now: the present moment, as ISO 8601.
+            now: the current time, as ISO 8601.
         """
-        found = self.chat(before)
-        date = now if found.date is None and "strftime_now" in found.template else found.date
-        return self.override({"template": found.template, "tokens": found.tokens, "date": date})
+        chat = self.chat(before)
+        date = now if chat.date is None and "strftime_now" in chat.template else chat.date
+        return self.override({"template": chat.template, "tokens": chat.tokens, "date": date})
 
     def needed_tokens(self) -> tuple[str, ...]:
-        """The special tokens of heddle's own template, if this is it."""
+        """The special tokens of heddle's own template, if the task uses it."""
         return CHAT_TOKENS if self.template in (None, PLAIN_TEMPLATE) else ()
 
 
@@ -234,7 +234,7 @@ class SpanCorruptionConfig(TaskSettings):
 
 
 class LabelSettings(TaskSettings):
-    """What tasks that learn labels of texts have in common: a head with scores, and markers around texts."""
+    """The settings of tasks that learn labels of texts: a classifier head, and special tokens around texts."""
 
     head: ClassVar[str] = "classifier"
     special_tokens: ClassVar[tuple[str, ...]] = ("[CLS]", "[SEP]")
@@ -243,12 +243,12 @@ class LabelSettings(TaskSettings):
     def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
         """A classifier for these classes; a preset's own classifier keeps its dense layer, its dropout and its pooling."""
         pooling = self.pooling[stack]
-        kept = dict(before) if before["kind"] == self.head else {}
+        inherited = dict(before) if before["kind"] == self.head else {}
         if self.labels != "several":
-            kept = {name: kept[name] for name in kept if name not in ("several", "threshold")}
-        if "none" in (pooling, kept.get("pooling", pooling)):
-            kept["pooling"] = pooling
-        return {"pooling": pooling, **kept, "kind": self.head, "classes": len(classes) or 2, "names": classes}
+            inherited = {name: inherited[name] for name in inherited if name not in ("several", "threshold")}
+        if "none" in (pooling, inherited.get("pooling", pooling)):
+            inherited["pooling"] = pooling
+        return {"pooling": pooling, **inherited, "kind": self.head, "classes": len(classes) or 2, "names": classes}
 
 
 class ClassificationConfig(LabelSettings):
@@ -281,7 +281,7 @@ class TokenClassificationConfig(LabelSettings):
 
 
 class MultiLabelConfig(LabelSettings):
-    """Predict which of several labels a text has, or a pair of texts: any number of them, each by itself."""
+    """Predict which of several labels a text or a pair of texts has: any number of them, each independently."""
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("encoder",), ("decoder",))
     fields: ClassVar[tuple[str, ...]] = ("text", "label")
@@ -315,7 +315,7 @@ class RegressionConfig(LabelSettings):
     """Predict a number."""
 
     def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
-        """A classifier with one score, which is the number."""
+        """A classifier with a single score, the number."""
         return {**super().head_table(before, stack, ()), "classes": 1}
 
 
@@ -333,21 +333,21 @@ class ContrastiveConfig(TaskSettings):
     kind: Literal["contrastive"] = "contrastive"
     """Embed texts, so that each text is nearest to its pair among the pairs of its group."""
     group: Annotated[int, Field(ge=2)] = 16
-    """Pairs that are told apart from each other; batch counts groups."""
+    """Pairs per group: the other pairs of the group are negatives; batch counts groups."""
     temperature: Positive = 0.05
-    """What cosines are divided by; lower values look only at the nearest wrong pairs."""
+    """Divisor of the cosine similarities; lower values emphasise the hardest negatives."""
 
     def head_table(self, before: dict[str, Any], stack: str, classes: tuple[str, ...]) -> dict[str, Any]:
         """An embedding of length 1; a model's own keeps its pooling, its dense layers and its prompts.
 
-        Texts are learned without a prompt, so none comes before them unless it is asked for.
+        Training adds no prompt to texts, so there is no default prompt either.
         """
-        kept = dict(before) if before["kind"] == self.head else {}
+        inherited = dict(before) if before["kind"] == self.head else {}
         pooling = "mean" if stack == "encoder" else "last"
         return {
             "pooling": pooling,
             "normalise": True,
-            **kept,
+            **inherited,
             "kind": self.head,
             "prompt": None,
             "similarity": "cosine",

@@ -1,4 +1,4 @@
-"""How a model is trained: the optimizer, its rates, the schedule, precision, evaluations, and which weights are published."""
+"""Training settings: optimizer, learning rates, schedule, precision, evaluations, and which weights are published."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -11,7 +11,7 @@ from heddle.config.sizes import Rate
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, stays far inside int64
+Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, fits into int64
 
 ProductKind = Literal["forward", "inputs", "weights", "update"]
 """A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
@@ -27,10 +27,10 @@ class GroupConfig(Config):
     weight_decay: NonNegative | None = None
     """Weight decay of the matrices and tables among them."""
     frozen: bool | None = None
-    """Whether they keep their values: no gradient, no update, no decay, no optimizer state."""
+    """Whether they are frozen: no gradient, no update, no decay, no optimizer state."""
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _has_settings(self) -> Self:
         if self.rate is None and self.weight_decay is None and self.frozen is None:
             raise ValueError(f"{self.parameters!r} has no setting: give it a rate, a weight_decay or frozen = true")
         if self.frozen and not (self.rate is None and self.weight_decay is None):
@@ -39,7 +39,7 @@ class GroupConfig(Config):
 
 
 class LoRAConfig(Config):
-    """`[train.lora]`: fine-tuning by adapters of low rank beside linear layers whose weights stay (Hu et al. 2021)."""
+    """`[train.lora]`: fine-tuning with low-rank adapters on frozen linear layers (Hu et al. 2021)."""
 
     rank: Annotated[int, Field(gt=0, le=2**16)] = 8
     """Rank r of each adapter: a layer from D to F numbers gets r · (D + F) parameters."""
@@ -60,52 +60,52 @@ OPTIMIZERS_OF = {
     "betas": ("muon", "adamw"),
     "matrix_learning_rate": ("muon",),
 }
-LENGTHS = ("steps", "epochs", "minutes")  # settings of which one says how long to train
-MINUTES = 3.0  # if none of them is given
+LENGTHS = ("steps", "epochs", "minutes")  # settings of the length of training; at most one may be set
+MINUTES = 3.0  # the default, if no length is set
 WEIGHT_DECAY = {"muon": 0.1, "adamw": 0.1, "sgd": 1e-4}
 
 
 class TrainConfig(Config):
-    """How a model is trained. The defaults are those of `heddle train` without arguments."""
+    """Training settings. The defaults are those of `heddle train` without arguments."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Equal seeds, settings and texts give equal runs."""
-    # Next to the seed: both say where the weights start, not what the model is.
+    # Next to the seed, since both determine the initial weights.
     vectors: str | None = None
     """A file of word vectors, in word2vec's or GloVe's format, to start the token table from."""
     steps: Count | None = None
     """Optimizer steps; defaults to as many as fit into `minutes` on this machine."""
     epochs: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """How many times to read everything there is to train on, instead of `steps`, which are rounded up."""
+    """Number of passes over the training data, instead of `steps`; rounded up to whole steps."""
     minutes: Annotated[float, Field(gt=0, le=1e7)] | None = None
-    """How long to train, instead of `steps` or `epochs`; defaults to 3 if none of them is given."""
+    """How long to train, instead of `steps` or `epochs`; defaults to 3 if no length is set."""
     batch: Annotated[int, Field(gt=0, le=2**20)] | None = None
     """Sequences, packed rows or groups of pairs per step; defaults to batch_tokens divided by the context."""
     batch_tokens: Count | None = None  # (D-18)
     """Tokens per step, rounded to whole sequences; defaults to 4,096 on a CPU, 65,536 on CUDA."""
     accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1
-    """Split each step into this many smaller batches, which need less memory; the gradient is the same."""
+    """Split each step into this many micro-batches, which need less memory; the gradient is the same."""
     optimizer: Literal["muon", "adamw", "sgd"] = "muon"
-    """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw and sgd update everything alike. With from=, the
+    """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw and sgd update all parameters. With from=, the
     default is adamw."""
     learning_rate: Positive | None = None
-    """The highest learning rate, Muon's excepted; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models.
+    """The peak learning rate, except for Muon's; defaults to 6e-3 (adamw: 3e-3, sgd: 0.07) at width 256, less for wider models.
     With from=, to 3e-4 (sgd: 0.007) and 6e-5 at width 768; with lora, to 3e-3 (sgd: 0.07) and 1e-3."""
     matrix_learning_rate: Positive = 0.02
-    """Muon's highest learning rate."""
+    """Muon's peak learning rate."""
     weight_decay: NonNegative | None = None
     """Weight decay, of matrices and tables only; defaults to 0.1. sgd adds it to the gradient and defaults to 1e-4."""
     betas: tuple[Rate, Rate] = (0.9, 0.99)
     """Decay rates of AdamW's averages of the gradient and its square."""
     momentum: Rate = 0.9
-    """Share of its momentum that sgd keeps at each step; 0: none."""
+    """Momentum of sgd; 0: none."""
     nesterov: bool = False
-    """Whether sgd looks ahead along its momentum."""
+    """Whether sgd uses Nesterov momentum."""
     groups: tuple[GroupConfig, ...] = ()
     """Other settings for parameters by name, as tables [[train.groups]]: a pattern, parameters = "decoder.blocks.0.*", with a
     rate (factor on the learning rate), a weight_decay, or frozen = true; later tables override earlier ones."""
     lora: LoRAConfig | None = None
-    """Train adapters of low rank beside the linear layers of the run from=, and a head that is new or scores classes, as a table
+    """Train low-rank adapters on the linear layers of the run from=, and a head that is new or scores classes, as a table
     [train.lora]: rank (8), alpha (16), dropout (0), layers (["*.q", "*.v"]), head. The default optimizer is then adamw."""
     schedule: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "linear"
     """How learning rates decay after the warmup; wsd: constant, then linear; inverse_sqrt: as one over the root of the step."""
@@ -114,13 +114,13 @@ class TrainConfig(Config):
     warmup: NonNegativeInt | None = None
     """Steps over which learning rates rise; defaults to 2 % of all steps, with from= to 10 %."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The final learning rate, as a share of the highest."""
+    """The final learning rate, as a share of the peak."""
     clip: Annotated[float, Field(ge=0)] = 1.0
-    """Largest norm of the whole gradient; 0: no clipping."""
+    """Maximum norm of the gradient; 0: no clipping."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each target's probability that is spread evenly over all tokens or classes; the loss is reported without it."""
     z_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Weight of a term that keeps scores small, the square of log of the sum of their exponentials; PaLM has 1e-4."""
+    """Weight of the z-loss, the squared logsumexp of the scores, which keeps them small; PaLM has 1e-4."""
     loss: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     """A function of your own to minimise instead of the task's, as "module:function"; it gets scores and a batch and returns the
     sum over the batch's targets. Evaluations report the task's own loss."""
@@ -129,7 +129,8 @@ class TrainConfig(Config):
     products: Literal["auto", "torch", "onednn"] = "auto"
     """Library that multiplies fp32 matrices on a CPU; auto: the one measured to be faster for each kind of product."""
     checkpoint_activations: bool = False
-    """Keep only each block's input for the backward pass and compute the rest again: less memory, more time, the same result."""
+    """Gradient checkpointing: save only each block's input and recompute the rest in the backward pass; less memory, more time, the
+    same result."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto: if the run is long and compiling was measured to be faster."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -152,37 +153,39 @@ class TrainConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _adapters_by_adamw(cls, data: Any) -> Any:
-        """AdamW is the default of adapters, wherever they are asked for."""
-        asked = isinstance(data, Mapping) and data.get("lora") is not None
-        return {"optimizer": "adamw", **data} if asked else data
+        """AdamW is the default optimizer for adapters."""
+        has_adapters = isinstance(data, Mapping) and data.get("lora") is not None
+        return {"optimizer": "adamw", **data} if has_adapters else data
 
     @model_validator(mode="after")
-    def _one_length(self) -> Self:
+    def _single_length(self) -> Self:
         lengths = [f"{name} = {getattr(self, name):g}" for name in LENGTHS if getattr(self, name) is not None]
         if len(lengths) > 1:
-            raise ValueError(f"{' and '.join(lengths)} each say how long to train: leave one out, or set it to none")
+            raise ValueError(
+                f"{' and '.join(lengths)} all set the length of training: leave one out, or set it to none"
+            )
         return self
 
     @model_validator(mode="after")
     def _no_muon_for_adapters(self) -> Self:
-        # Muon gives all singular values of an update one size, but what an adapter adds is a product of two factors.
+        # Muon makes all singular values of an update equal, but an adapter's weight is a product of two factors.
         if self.lora is not None and self.optimizer == "muon":
             raise ValueError("optimizer = muon does not suit the factors of lora: leave it out, or set adamw or sgd")
         return self
 
     @model_validator(mode="after")
-    def _one_loss(self) -> Self:
+    def _single_loss(self) -> Self:
         for name in ("label_smoothing", "z_loss"):
             if self.loss is not None and getattr(self, name):
                 raise ValueError(f"{name} = {getattr(self, name)} has no effect with loss = {self.loss}: leave one out")
         return self
 
     @model_validator(mode="after")
-    def _one_publication(self) -> Self:
+    def _single_publication(self) -> Self:
         if self.average is not None:
-            for name, other in (("ema", self.ema), ("patience", self.patience)):
-                if other is not None:
-                    both = f"average = {self.average} and {name} = {other}"
+            for name, value in (("ema", self.ema), ("patience", self.patience)):
+                if value is not None:
+                    both = f"average = {self.average} and {name} = {value}"
                     raise ValueError(f"{both} both decide which weights are published: leave one out")
         return self
 
@@ -191,9 +194,9 @@ class TrainConfig(Config):
         for name, optimizers in OPTIMIZERS_OF.items():
             value, fields = getattr(self, name), TrainConfig.model_fields
             if self.optimizer not in optimizers and value != fields[name].default:
-                shown = str(value).lower() if isinstance(value, bool) else value
+                text = str(value).lower() if isinstance(value, bool) else value
                 raise ValueError(
-                    f"{name} = {shown} has no effect with optimizer = {self.optimizer}: leave it out, "
+                    f"{name} = {text} has no effect with optimizer = {self.optimizer}: leave it out, "
                     f"or set {' or '.join(optimizers)}"
                 )
         if self.nesterov and not self.momentum:

@@ -230,7 +230,7 @@ def _compare_chat(model: Transformer, tokenizer: Tokenizer, theirs: Any) -> list
         return [
             f"the chat template writes the date of {settings.date}, and in Hugging Face transformers the present one"
         ]
-    template = ChatTemplate.of(settings, tokenizer, apart=True)
+    template = ChatTemplate.of(settings, tokenizer, sandboxed=True)
     for messages, prompt in ((PROBE[:1], True), (PROBE, False)):
         asked = [dict(message) for message in messages]
         try:

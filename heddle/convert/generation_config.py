@@ -98,7 +98,7 @@ def written_decoding(defaults: DecodingDefaults | None) -> dict[str, Any]:
     """The fields of generation_config.json, as `read_decoding` reads them."""
     if defaults is None:
         return {}
-    said = defaults.said()
+    said = defaults.set_values()
     written = {theirs: said[ours] for theirs, ours in {**BOTH, **DRAWN, **SEARCHED}.items() if ours in said}
     if written.get("temperature") == 0:
         return {**{name: value for name, value in written.items() if name not in DRAWN}, "do_sample": False}
@@ -118,6 +118,6 @@ def _less(value: Any) -> Any:
 def _possible(name: str, value: Any) -> bool:
     """Whether heddle can use such a value."""
     try:
-        return value is not None and DecodingDefaults.of({name: value}).said() == {name: value}
+        return value is not None and DecodingDefaults.of({name: value}).set_values() == {name: value}
     except HeddleError:
         return False

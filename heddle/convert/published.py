@@ -201,7 +201,10 @@ def special_ids(config: TransformerConfig, tokenizer: Tokenizer | None) -> Speci
     ids = config.ids or own_ids(tokenizer, config)
     if config.chat is None or tokenizer is None:
         return ids
-    ends = (*ChatTemplate.of(config.chat, tokenizer, apart=True).ends, *ids.ends())  # an answer ends before a text does
+    ends = (
+        *ChatTemplate.of(config.chat, tokenizer, sandboxed=True).ends,
+        *ids.ends(),
+    )  # an answer ends before a text does
     return ids.model_copy(update={"end": tuple(dict.fromkeys(ends)) or None})
 
 

@@ -170,7 +170,7 @@ def answer_numbers(conversation: Conversation) -> list[int]:
     numbers = [0] * len(conversation.ids)
     for number, answer in enumerate(conversation.answers, start=1):
         start = min(answer.start, answer.stop)
-        numbers[start : answer.stop] = [number if answer.sure else -number] * (answer.stop - start)
+        numbers[start : answer.stop] = [number if answer.matches_prompt else -number] * (answer.stop - start)
     return numbers
 
 

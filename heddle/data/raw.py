@@ -165,7 +165,7 @@ def own_validation(data: DataConfig) -> list[str | Path]:
     files: list[str | Path] = [file for splits in splits_by_source for file in splits.get("validation", [])]
     if files and not all("validation" in splits for splits in splits_by_source):
         raise HeddleError("only some of the sources have a validation split of their own: name validation_sources")
-    if files and data.asks_for_share:
+    if files and data.sets_share:
         raise HeddleError(
             f"validation = {data.validation} has no effect: the sources have a validation split of their own"
         )

@@ -36,7 +36,7 @@ def chat_template(model: Transformer, tokenizer: Tokenizer) -> ChatTemplate:
     if model.config.chat is None:
         raise HeddleError("this model has no chat template: train it with task=chat, or import one that has a template")
     # It may have been published by anybody.
-    return ChatTemplate.of(model.config.chat, tokenizer, apart=True)
+    return ChatTemplate.of(model.config.chat, tokenizer, sandboxed=True)
 
 
 def plain_template(model: Transformer, tokenizer: Tokenizer) -> ChatTemplate:

@@ -2,9 +2,11 @@
 
 In reading order:
 
+- `resolve`: from settings to what a run will be, before its text is read, with every refusal that needs no text (`Resolved`).
+  `start` is the run that another one starts from.
+- `tokenizers`, `token_cache`: the tokenizer of a run; tokens of an earlier run that fit this one.
 - `plan`: sizes, steps and precision, chosen by measurement before a run; `need`: the memory that it takes.
-- `token_cache`: tokens of an earlier run that fit this one.
-- `prepare`: makes a run directory: tokenizer, token store, plan.
+- `prepare`: makes a run directory: resolve, tokens, plan, write.
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`).
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
 - `extend`: continues a run for longer than planned; `changeable` has the settings that may then differ.
@@ -27,6 +29,8 @@ from heddle.runs.plan import Plan as Plan
 from heddle.runs.plan import plan as plan
 from heddle.runs.plot import plot_runs as plot_runs
 from heddle.runs.prepare import prepare as prepare
+from heddle.runs.resolve import Resolved as Resolved
+from heddle.runs.resolve import resolve as resolve
 from heddle.runs.seed_statistics import SeedStatistics as SeedStatistics
 from heddle.runs.seed_statistics import seed_statistics as seed_statistics
 from heddle.runs.session import Session as Session
@@ -42,6 +46,7 @@ __all__ = [
     "Interrupted",
     "Member",
     "Plan",
+    "Resolved",
     "SeedStatistics",
     "Session",
     "Trainer",
@@ -52,6 +57,7 @@ __all__ = [
     "plan",
     "plot_runs",
     "prepare",
+    "resolve",
     "runs_in",
     "seed_statistics",
     "show_step",

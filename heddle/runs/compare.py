@@ -37,8 +37,8 @@ def compare_runs(runs: Sequence[str | Path]) -> list[dict[str, Any]]:
     records = [_record(Path(run)) for run in runs]
     settings = [record.pop("settings") for record in records]
     different = differences([each for each in settings if each])
-    for record, found in zip(records, settings, strict=True):
-        record["differs"] = {key: found[key] for key in different if key in found}
+    for record, own in zip(records, settings, strict=True):
+        record["differs"] = {key: own[key] for key in different if key in own}
     return records
 
 
@@ -76,10 +76,10 @@ def settings_of(config: SavedConfig) -> dict[str, Any]:
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys; lists are values."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in data.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        flattened |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flattened
 
 
 def _record(path: Path) -> dict[str, Any]:

@@ -98,12 +98,12 @@ def metrics_of(run: str | Path) -> list[dict[str, Any]]:
 
 def scalars(line: Mapping[str, Any]) -> dict[str, Any]:
     """A line of metrics with one number per key: of a list, each item has its own."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in line.items():
-        found |= (
+        values |= (
             {f"{key}/{place}": each for place, each in enumerate(value)} if isinstance(value, list) else {key: value}
         )
-    return found
+    return values
 
 
 def _values(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, str, Any]]:

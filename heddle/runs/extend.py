@@ -9,7 +9,7 @@ from heddle.config.train import LENGTHS
 from heddle.errors import HeddleError
 from heddle.runs.changeable import CHANGEABLE
 from heddle.runs.session import read_run
-from heddle.train.length import steps_asked, steps_within, warmup_of
+from heddle.train.length import requested_steps, steps_within, warmup_of
 from heddle.train.model_selection import averaged_steps, check_outcome
 from heddle.train.rates import pick_threads
 from heddle.weights.checkpoints import CONFIG, checkpoints
@@ -44,20 +44,20 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     if fixed:
         allowed = ", ".join(CHANGEABLE)
         raise HeddleError(f"{run}: {', '.join(fixed)} cannot change when a run continues; these can: {allowed}")
-    said = {key.removeprefix("train."): value for key, value in settings.items()}
-    longer = any(name in said for name in LENGTHS)
-    train = config.train.override({**(dict.fromkeys(LENGTHS) if longer else {}), **said})
+    changes = {key.removeprefix("train."): value for key, value in settings.items()}
+    longer = any(name in changes for name in LENGTHS)
+    train = config.train.override({**(dict.fromkeys(LENGTHS) if longer else {}), **changes})
     newest, _ = newest_valid(run)
     done = 0 if newest is None else int(newest.name.rpartition("-")[2])
     chosen = config.chosen
     new: dict[str, Any] = {
-        name: getattr(train, name) for name in ("threads", "evaluate_every", "save_every") if name in said
+        name: getattr(train, name) for name in ("threads", "evaluate_every", "save_every") if name in changes
     }
-    if "threads" in said:
+    if "threads" in changes:
         new["threads"] = pick_threads(train.threads)
     if longer:
         task = read_run(run).task()
-        new["steps"] = steps_asked(train, task)
+        new["steps"] = requested_steps(train, task)
         if train.minutes is not None:
             time, every = 60 * train.minutes, new.get("evaluate_every") or chosen.evaluate_every
             new["steps"] = done + steps_within(time, chosen.tokens_per_second, task, every)
@@ -82,8 +82,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
             relist(run, CONFIG)
     finally:
         hold.release()
-    found = {**_differences(config.train, train), **_differences(chosen, after)}
-    return [f"{name}: {old} -> {now}" for name, (old, now) in found.items() if name != "minutes"]
+    differences = {**_differences(config.train, train), **_differences(chosen, after)}
+    return [f"{name}: {old} -> {now}" for name, (old, now) in differences.items() if name != "minutes"]
 
 
 def _differences(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:

@@ -13,7 +13,7 @@ from heddle.data.in_memory import InMemoryData
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
-from heddle.runs.plan import CONTEXT
+from heddle.runs.resolve import CONTEXT
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, train_tokenizer
 from heddle.weights.run import load, read_config
 from heddle.weights.start import adopt, cut_tensors
@@ -43,9 +43,9 @@ def tokenizer_for(
     Raises:
         HeddleError: the data do not fit the task, or the vocabulary is too small.
     """
-    given = _given(task, data, columns, skip_invalid)
-    special = tuple(dict.fromkeys((END_OF_TEXT, *given.task.special_tokens)))
-    return train_tokenizer(kind, given.texts(), None if kind in ("bytes", "characters") else vocab_size, special)
+    items = _in_memory(task, data, columns, skip_invalid)
+    special = tuple(dict.fromkeys((END_OF_TEXT, *items.task.special_tokens)))
+    return train_tokenizer(kind, items.texts(), None if kind in ("bytes", "characters") else vocab_size, special)
 
 
 @checked(depth=at_least(1), context=at_least(1))
@@ -86,7 +86,7 @@ def model_for(
     if settings.has_classes:
         if data is None:
             raise HeddleError("model_for: data = None: must be the labelled data, whose classes the head gets")
-        classes = _given(task, data, columns, skip_invalid).classes()
+        classes = _in_memory(task, data, columns, skip_invalid).classes()
     sizes = {"depth": depth, "context": context, "start": None if start is None else str(start)}
     chosen = ModelChoice.of(
         {**{name: each for name, each in sizes.items() if each is not None}, **choice}, where="model_for"
@@ -102,7 +102,9 @@ def model_for(
     return model
 
 
-def _given(task: str | TaskSettings, data: Any, columns: Mapping[str, str] | None, skip_invalid: bool) -> InMemoryData:
+def _in_memory(
+    task: str | TaskSettings, data: Any, columns: Mapping[str, str] | None, skip_invalid: bool
+) -> InMemoryData:
     run = _run(task, columns)
     return InMemoryData(data, run.task, run.data.override({"skip_invalid": skip_invalid}))
 

@@ -28,8 +28,8 @@ class Metrics:
 
     def __init__(self, path: Path, keep: int) -> None:
         self.tokens, self.seconds = read_speed(path.parent) if keep else (0.0, 0.0)
-        kept = [line for line in read_lines(path) if line["step"] <= keep]
-        write_file(path, "".join(_line(line) for line in kept).encode(), replace=True)
+        earlier = [line for line in read_lines(path) if line["step"] <= keep]
+        write_file(path, "".join(_line(line) for line in earlier).encode(), replace=True)
         self._file = path.open("a", encoding="utf-8")
         self._samples = path.with_name(SAMPLES)
         if self._samples.exists():
@@ -100,13 +100,13 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def read_samples(run: Path) -> list[tuple[int, str]]:
     """The texts that the model generated while training, each with its step; those of incomplete lines are skipped."""
-    found = []
+    samples = []
     with suppress(OSError):
         for text in (run / SAMPLES).read_bytes().split(b"\n")[:-1]:
             with suppress(ValueError, TypeError, KeyError):
                 line = json.loads(text)
-                found.append((int(line["step"]), str(line["sample"])))
-    return found
+                samples.append((int(line["step"]), str(line["sample"])))
+    return samples
 
 
 def read_speed(run: Path) -> tuple[float, float]:

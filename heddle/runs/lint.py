@@ -23,7 +23,7 @@ from heddle.data.sources.files import STDIN
 from heddle.data.sources.lint import MANY, Finding, RecordLint, TextLint, of_notes
 from heddle.errors import HeddleError
 from heddle.runs.session import OpenedRun, read_run
-from heddle.runs.token_cache import start_tokenizer
+from heddle.runs.tokenizers import existing_tokenizer, with_needed_tokens
 from heddle.tasks.chat import ChatTask
 from heddle.tasks.contrastive import ContrastiveTask
 from heddle.tasks.record_rows import PackedRecords
@@ -41,18 +41,17 @@ def lint_sources(config: RunConfig) -> list[Finding]:
     Raises:
         HeddleError: the sources cannot be read.
     """
-    given = start_tokenizer(config)
-    special = (
-        [END_OF_TEXT, *config.data.special_tokens, *config.task.special_tokens] if given is None else given.special
-    )
-    with open_dataset(config.data, config.task) as found:
-        found.counts_malformed = True
-        return list(_in_sources(found, special))
+    tokenizer = with_needed_tokens(existing_tokenizer(config.data, config.model.start), config)
+    trained = (END_OF_TEXT, *config.data.special_tokens, *config.task.special_tokens)
+    special = trained if tokenizer is None else tokenizer.special
+    with open_dataset(config.data, config.task) as dataset:
+        dataset.counts_malformed = True
+        return list(_in_sources(dataset, special))
 
 
-def _in_sources(found: RawDataset, special: Iterable[str]) -> Iterator[Finding]:
-    if isinstance(found, RawRecords):
-        examples = found
+def _in_sources(dataset: RawDataset, special: Iterable[str]) -> Iterator[Finding]:
+    if isinstance(dataset, RawRecords):
+        examples = dataset
         counted = RecordStats(examples.share, examples.labels)
         for example in examples.examples():
             counted.add(example)
@@ -65,11 +64,11 @@ def _in_sources(found: RawDataset, special: Iterable[str]) -> Iterator[Finding]:
                 yield tally.add(example) or example.part or "train", example
 
         yield from RecordLint(read, special).findings(examples.labels)
-    elif isinstance(found, RawText):
+    elif isinstance(dataset, RawText):
         lint = TextLint("document", special)
-        for document in found.documents():
+        for document in dataset.documents():
             lint.add([document.text], document.origin, document.part or "train")
-        yield from of_notes(found.notes)
+        yield from of_notes(dataset.notes)
         yield from lint.findings()
 
 
@@ -81,14 +80,14 @@ def lint_run(run: str | Path) -> list[Finding]:
         HeddleError: the directory is not a training run, or its files are damaged.
     """
     opened = read_run(Path(run))
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if isinstance(opened.store, RecordStore):
-        found += _in_records(opened, opened.store)
+        findings += _in_records(opened, opened.store)
     else:
         for name in PARTS:
             part: Part = getattr(opened.store, name)
-            found += out_of_range(part.tokens, opened.tokenizer.vocab_size, name)
-    return [*found, *_in_batches(opened), *_in_changed_sources(opened)]
+            findings += out_of_range(part.tokens, opened.tokenizer.vocab_size, name)
+    return [*findings, *_in_batches(opened), *_in_changed_sources(opened)]
 
 
 def _in_records(run: OpenedRun, store: RecordStore) -> Iterator[Finding]:
@@ -163,10 +162,10 @@ def _in_batches(run: OpenedRun) -> Iterator[Finding]:
     steps = min(STEPS, run.chosen.steps)
     for step in range(steps):
         batch = task.batch(task.examples(step))
-        found = doubled_beginnings(batch, special)
-        if found and not where:
+        in_batch = doubled_beginnings(batch, special)
+        if in_batch and not where:
             where = f"step {step + 1}"
-        doubled, texts = doubled + found, texts + int(beginnings(batch).sum())
+        doubled, texts = doubled + in_batch, texts + int(beginnings(batch).sum())
         targets += int((batch.targets != IGNORED).sum())
         ends += 0 if end is None else int((batch.targets == end).sum())
     if doubled:
@@ -208,9 +207,9 @@ def _in_changed_sources(run: OpenedRun) -> Iterator[Finding]:
         return
     wrong, where = "", ", ".join(data.sources)
     try:
-        with open_dataset(data, task) as found:
-            found.read(lambda line: None)
-            if isinstance(found, RawRecords | RawText) and found.described.sha256 != run.store.sources:
+        with open_dataset(data, task) as dataset:
+            dataset.read(lambda line: None)
+            if isinstance(dataset, RawRecords | RawText) and dataset.described.sha256 != run.store.sources:
                 wrong = "sources have changed since they were tokenised"
     except HeddleError as error:
         wrong, where = f"sources cannot be read any more ({error})", ""

@@ -8,8 +8,8 @@ import torch
 from heddle.account.machine import available_memory, peak_rate
 from heddle.account.parameters import parameters
 from heddle.account.trained import Trained, trained
-from heddle.checks import checked, one_of
-from heddle.config.cut import left_of
+from heddle.checks import checked
+from heddle.config.cut import describe_cut
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.config.saved import Chosen, TakenVectors
@@ -23,19 +23,18 @@ from heddle.model.checkpointing import can_compile
 from heddle.model.device import has_compiler
 from heddle.model.precision import DTYPES
 from heddle.runs.need import Need, check_memory, check_rows, held_by_process
+from heddle.runs.resolve import DEPTHS, Resolved
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.length import SAVING, SHARE, Evaluations, steps_asked, steps_within, warmup_of
+from heddle.train.length import SAVING, SHARE, Evaluations, requested_steps, steps_within, warmup_of
 from heddle.train.model_selection import check_outcome
 from heddle.train.rates import faster_precision, measurable, measure, pick_products, pick_threads
 from heddle.train.runtime import keep_memory
 from heddle.train.schedule import usual
-from heddle.train.sizes import TOKENS_PER_STEP, batch_size, check_tokens, padded_tokens
+from heddle.train.sizes import batch_size, check_tokens, padded_tokens
 
-CONTEXT = 256  # default context
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
-DEPTHS = range(2, 13)
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
 
 
@@ -57,6 +56,7 @@ class Plan:
         minutes: how long it will take, estimated.
         exported: what the export of the trained model will be.
         cut: what is left of the model to start from, in words; empty if it is whole.
+        remarks: what the task says about its data.
     """
 
     model: TransformerConfig
@@ -71,48 +71,47 @@ class Plan:
     minutes: float  # estimated
     exported: Exported
     cut: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
-@checked(device=one_of(TOKENS_PER_STEP))
-def plan(
-    config: RunConfig,
-    store: Store,
-    tokenizer: Tokenizer,
-    device: str,
-    vectors: TakenVectors | None = None,
-    start: TransformerConfig | None = None,
-) -> Plan:
-    """Decide everything that a config leaves open, by measurement where speed decides.
+@checked()
+def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenVectors | None = None) -> Plan:
+    """Decide everything that settings leave open, by measurement where speed decides.
 
     Args:
+        resolved: the settings, as `heddle.runs.resolve` returns them.
+        store: the tokens.
+        tokenizer: the tokenizer that made them.
         vectors: what was taken from a file of word vectors; stored with the decisions.
-        start: the model of the run to start from, if there is one.
 
     Raises:
         HeddleError: the request cannot work; one line says what to change.
     """
-    train = config.train
+    config, device = resolved.config, resolved.device.type
+    train, start = config.train, resolved.start
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = config.model.resolve(store.vocab_size, min(DEPTHS), CONTEXT, config.task, start, store.corpus.classes)
-    reading = DataSpec(store.corpus, smallest, tokenizer=tokenizer, layout=config.data.layout)
-    batch, least = batch_size(config, smallest.context, device)
+    smallest = resolved.model(store.vocab_size, classes=store.corpus.classes)
+    spec = DataSpec.of(config.data, train, store.corpus, smallest, tokenizer)
+    batch = batch_size(config, smallest.context, device)
     rows, padded = max(1, batch // train.accumulate), padded_tokens(config, batch * smallest.context)
     # Refuses texts that are too short for it.
-    small = make_task(config.task, replace(reading, rows=batch, batch_tokens=padded, multiple=least))
+    small = make_task(config.task, replace(spec, rows=batch, batch_tokens=padded))
     check_tokens(train, small)
     check_rows(small, measurable(train, smallest), device)
     need = Need.of(small, train)
-    precision = _precision(config, replace(reading, rows=rows), device, need)
-    found = _sized(config, reading, small, need, batch, device, precision, start)
-    model, rate = found.model, found.rate
+    precision = _precision(config, replace(spec, rows=rows), device, need)
+    best = _sized(resolved, spec, small, need, batch, precision)
+    model, rate = best.model, best.rate
     changed = trained(model, train)  # refuses groups and adapters that do not fit
     task = make_task(config.task, replace(small.spec, model=model))
-    steps = steps_asked(train, task) or steps_within(60 * (train.minutes or MINUTES), rate, task, train.evaluate_every)
+    steps = requested_steps(train, task) or steps_within(
+        60 * (train.minutes or MINUTES), rate, task, train.evaluate_every
+    )
     evaluations = Evaluations(task, steps, train.evaluate_every)
     per_step = evaluations.size.tokens
-    compile_ = _compile(config, replace(reading, model=model, rows=rows), found, device, precision, steps * per_step)
+    compile_ = _compile(config, replace(spec, model=model, rows=rows), best, device, precision, steps * per_step)
     chosen = Chosen.of(
         {
             "device": device,
@@ -125,7 +124,7 @@ def plan(
             **_pace(train, steps, evaluations.every, model.dim, start is not None),
             "peak": peak_rate(DTYPES[precision], device),
             "tokens_per_second": rate,
-            "onednn": () if compile_ else found.by_onednn,  # a compiler makes its own choice
+            "onednn": () if compile_ else best.by_onednn,  # a compiler makes its own choice
             "vectors": vectors,
         }
     )
@@ -139,10 +138,11 @@ def plan(
         epochs=steps / task.steps_per_epoch(),
         parameters=parameters(model).total,
         trained=changed,
-        memory=found.memory + held_by_process(device, store, steps * per_step),
+        memory=best.memory + held_by_process(device, store, steps * per_step),
         minutes=(steps * per_step + evaluations.tokens()) / rate / 60 / SAVING,
         exported=exported(model, train),
-        cut=() if start is None else tuple(left_of(model, start)),
+        cut=() if start is None else tuple(describe_cut(model, start.base)),
+        remarks=tuple(task.remarks()),
     )
 
 
@@ -157,15 +157,15 @@ def _pace(train: TrainConfig, steps: int, every: int, dim: int, started: bool) -
     }
 
 
-def _precision(config: RunConfig, reading: DataSpec, device: str, need: Need) -> str:
+def _precision(config: RunConfig, spec: DataSpec, device: str, need: Need) -> str:
     """The precision asked for, or the one that trains faster."""
-    train, model = config.train, reading.model
+    train, model = config.train, spec.model
     if train.precision != "auto":
         return train.precision
     # Measuring needs this memory too.
     needs = (need.bytes(model, name, measurable(train, model)) for name in DTYPES)
     check_memory(needs, device)
-    return faster_precision(reading, device, config)
+    return faster_precision(spec, device, config)
 
 
 @dataclass(frozen=True)
@@ -178,33 +178,23 @@ class SizeCandidate:
     rate: float  # tokens per second
 
 
-def _sized(
-    config: RunConfig,
-    reading: DataSpec,
-    small: Task,
-    need: Need,
-    batch: int,
-    device: str,
-    precision: str,
-    start: TransformerConfig | None = None,
-) -> SizeCandidate:
+def _sized(resolved: Resolved, spec: DataSpec, small: Task, need: Need, batch: int, precision: str) -> SizeCandidate:
     """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
 
     The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
     before the model is chosen. Larger models use a machine better, so the search repeats until the depth no longer changes.
     """
-    choice, train = config.model, config.train
-    rows = batch // train.accumulate
+    config, device = resolved.config, resolved.device.type
+    train, rows = config.train, batch // config.train.accumulate
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
-        classes = reading.corpus.classes
-        model = choice.resolve(reading.model.vocab_size, depth, CONTEXT, config.task, start, classes)
+        model = resolved.model(spec.model.vocab_size, depth, spec.corpus.classes)
         return model, need.bytes(model, precision, measurable(train, model))
 
     def candidate(model: TransformerConfig, memory: int) -> SizeCandidate:
         few = _measured_rows(rows, model)
         by_onednn = pick_products(train.products, model, few * model.context, device, precision)
-        rate = measure(replace(reading, model=model, rows=few), device, precision, config, by_onednn)
+        rate = measure(replace(spec, model=model, rows=few), device, precision, config, by_onednn)
         return SizeCandidate(model, memory, by_onednn, rate)
 
     def enough(model: TransformerConfig, rate: float) -> bool:
@@ -215,10 +205,10 @@ def _sized(
     model, memory = sized(depth)
     check_memory([memory], device)
     best = candidate(model, memory)
-    if start is not None or choice.preset is not None or choice.depth is not None:
+    if resolved.has_depth:
         return best
-    steps = steps_asked(train, small)
-    tokens = None if steps is None else steps * batch * reading.model.context
+    steps = requested_steps(train, small)
+    tokens = None if steps is None else steps * batch * spec.model.context
     too_deep = max(DEPTHS) + 1
     while depth + 1 < too_deep:
         speed = best.rate * parameters(best.model).total
@@ -230,16 +220,16 @@ def _sized(
             goal = deeper
         if goal == depth:
             break
-        found = candidate(*sized(goal))
-        if enough(found.model, found.rate):
-            depth, best = goal, found
+        deeper_one = candidate(*sized(goal))
+        if enough(deeper_one.model, deeper_one.rate):
+            depth, best = goal, deeper_one
         else:
             too_deep = goal
     return best
 
 
 def _compile(
-    config: RunConfig, reading: DataSpec, found: SizeCandidate, device: str, precision: str, tokens: int
+    config: RunConfig, spec: DataSpec, candidate: SizeCandidate, device: str, precision: str, tokens: int
 ) -> bool:
     """Whether to compile: if asked to, or if there is a compiler, enough time, and it was measured to be faster.
 
@@ -247,7 +237,7 @@ def _compile(
         HeddleError: asked to, and the model cannot be compiled with checkpointed activations.
     """
     train = config.train
-    if train.checkpoint_activations and not can_compile(build(reading.model, "meta")):
+    if train.checkpoint_activations and not can_compile(build(spec.model, "meta")):
         if train.compile == "on":
             raise HeddleError(
                 "compile = on cannot be combined with checkpoint_activations here: a custom module has buffers"
@@ -255,10 +245,10 @@ def _compile(
         return False
     if train.compile != "auto":
         return train.compile == "on"
-    if not has_compiler() or train.products == "onednn" or tokens / found.rate / 60 < WORTH_COMPILING:
+    if not has_compiler() or train.products == "onednn" or tokens / candidate.rate / 60 < WORTH_COMPILING:
         return False
-    few = replace(reading, rows=_measured_rows(reading.rows, reading.model))
-    eager = measure(few, device, precision, config, found.by_onednn)
+    few = replace(spec, rows=_measured_rows(spec.rows, spec.model))
+    eager = measure(few, device, precision, config, candidate.by_onednn)
     return measure(few, device, precision, config, compiled=True) > 1.03 * eager
 
 

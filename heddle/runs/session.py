@@ -72,18 +72,10 @@ class OpenedRun:
 
     def task(self) -> Task:
         """What it learns."""
-        kind = self.config.task or NextTokenConfig()
-        reading = DataSpec(
-            corpus=self.store.corpus,
-            model=self.config.model,
-            rows=self.chosen.batch,
-            seed=self.train.seed,
-            tokenizer=self.tokenizer,
-            batch_tokens=self.chosen.batch_tokens,
-            multiple=MULTIPLE * self.train.accumulate,
-            layout=layout_of(self.config),
-        )
-        return make_task(kind, reading)
+        sizes = {"rows": self.chosen.batch, "batch_tokens": self.chosen.batch_tokens}
+        config = self.config
+        spec = DataSpec.of(config.data, self.train, self.store.corpus, config.model, self.tokenizer, **sizes)
+        return make_task(config.task or NextTokenConfig(), spec)
 
 
 def layout_of(config: SavedConfig) -> TextLayout:
@@ -126,10 +118,10 @@ class Session(Training):
     run: OpenedRun
     opening: ResumeReport
 
-    def kept(self) -> str:
+    def last_good(self) -> str:
         """The last good checkpoint, in words."""
-        kept, _ = newest_valid(self.run.directory)
-        return f"the last good checkpoint is {kept}" if kept else "there is no checkpoint yet"
+        checkpoint, _ = newest_valid(self.run.directory)
+        return f"the last good checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"
 
     def save(self) -> None:
         """Write a checkpoint: the weights to use, what training needs beside them, and the step.
@@ -156,11 +148,11 @@ class Session(Training):
             HeddleError: a checkpoint that is needed is missing or damaged.
         """
         run = self.run
-        found = selected_weights(run.train, run.chosen, self.step, self.best)
-        folders = [run.directory / CHECKPOINTS / f"step-{step}" for step in reversed(found.steps)]
+        selected = selected_weights(run.train, run.chosen, self.step, self.best)
+        folders = [run.directory / CHECKPOINTS / f"step-{step}" for step in reversed(selected.steps)]
         self.ranks.wait()  # for the leader's last checkpoint
-        self.adopt(self.weights() if found.steps == (self.step,) else mean_of(folders))
-        return found
+        self.adopt(self.weights() if selected.steps == (self.step,) else mean_of(folders))
+        return selected
 
 
 @checked()
@@ -274,14 +266,14 @@ def _parts(saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Te
 
 def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) -> tuple[str, float, list[str]]:
     """The precision to compute in, its peak, and what differs from where the run started. Also sets the threads."""
-    wanted, peak, there, moved = chosen.precision, chosen.peak, cores(), []
+    chosen_precision, peak, there, moved = chosen.precision, chosen.peak, cores(), []
     torch.set_num_threads(max(1, min(chosen.threads, there) // ranks.local))
     if chosen.threads > there:
         moved.append(f"{chosen.threads} threads were chosen, but this machine has {pluralize(there, 'core')}")
     # A new run was measured here, or its user chose the precision.
-    precision: str = usable_precision(wanted, device) if resumed else wanted
-    if precision != wanted:
-        moved.append(f"{wanted} is over twice as slow as {precision} here, so {precision} is used")
+    precision: str = usable_precision(chosen_precision, device) if resumed else chosen_precision
+    if precision != chosen_precision:
+        moved.append(f"{chosen_precision} is over twice as slow as {precision} here, so {precision} is used")
         peak = peak_rate(DTYPES[precision], device)
     if chosen.onednn and not has_onednn():
         moved.append("oneDNN computed some of its products, but this build of torch has no oneDNN")
@@ -299,6 +291,6 @@ def _read(run: OpenedRun, checkpoint: Path) -> CheckpointState:
     if before.state.get("data") != run.store.sources:
         raise HeddleError(f"{run.directory}: data/ is not what {checkpoint.name} was trained on; train a new run")
     model = adapt(build(run.config.model, "meta"), run.train.lora)
-    wanted = model.state_dict() if run.train.lora is None else trained_state(model, run.train)
-    compare(specs_of(before.model), specs_of(wanted), checkpoint)
+    expected = model.state_dict() if run.train.lora is None else trained_state(model, run.train)
+    compare(specs_of(before.model), specs_of(expected), checkpoint)
     return before

@@ -200,7 +200,7 @@ def _masks(config: TransformerConfig, batch: Batch, first: int, length: int) -> 
     """The masks of the first row's tokens from `first` on, one for each rule of the model's attention layers."""
     own = batch.layout.split(1)[0]
     source = own if batch.source_layout is None else batch.source_layout.split(1)[0]
-    found, model = [], build(config, "meta")
+    masks, model = [], build(config, "meta")
     both = len(config.stacks()) > 1
     for name in config.stacks():
         stack: Stack = getattr(model, name)
@@ -213,8 +213,8 @@ def _masks(config: TransformerConfig, batch: Batch, first: int, length: int) -> 
                 width, depth = min(start + length, queries.width), min(begin + length, keys.width)
                 seen = Mask(rule, queries, keys).tile(start, width, begin, depth)[0, 0].tolist()
                 sees = ", a prefix both ways" if queries.horizon is not None and rule == Causal() else ""
-                found.append(ShownMask(label, layers, f"{rule}{sees}", seen))
-    return found
+                masks.append(ShownMask(label, layers, f"{rule}{sees}", seen))
+    return masks
 
 
 def _rules(patterns: list[Pattern | None]) -> dict[Rule, list[int]]:

@@ -8,16 +8,18 @@ from typing import Any, Literal, NamedTuple
 
 from heddle.checks import SOME, checked
 from heddle.config.data import CHANGES_NOTHING
+from heddle.config.model import ClassifierHeadConfig
 from heddle.config.run import RunConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.sweep import SEED, Variant
+from heddle.config.tasks import ChatConfig
 from heddle.config.train import LENGTHS
 from heddle.data.raw import Tell
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.runs.compare import differences, flat
-from heddle.runs.plan import CONTEXT, DEPTHS
-from heddle.runs.prepare import check_trainable, prepare
+from heddle.runs.prepare import prepare
+from heddle.runs.resolve import resolve
 from heddle.runs.seed_statistics import SeedStatistics, seed_statistics
 from heddle.runs.session import Session
 from heddle.runs.trainer import Trainer
@@ -67,9 +69,9 @@ class Member:
     problem: str | None = None
 
 
-@checked(found=SOME)
+@checked(variants=SOME)
 def sweep(
-    found: Sequence[Variant], run: str | Path, tell: Tell = lambda line: None, watch: Watch | None = None
+    variants: Sequence[Variant], run: str | Path, tell: Tell = lambda line: None, watch: Watch | None = None
 ) -> list[Member]:
     """Train the runs of a series, one at a time: `sweep(heddle.config.variants(table, seeds=3), "runs/mine")`.
 
@@ -81,7 +83,7 @@ def sweep(
     or seeds add runs. A run that diverges does not stop the others.
 
     Args:
-        found: the runs, with the settings in which they differ.
+        variants: the runs, with the settings in which they differ.
         run: where to put them, and how their names start.
         tell: called with one line per phase.
         watch: makes the reader of each run's reports; entered while the run trains.
@@ -91,13 +93,13 @@ def sweep(
             settings, or several processes call this under torchrun. Nothing is trained then.
         Interrupted: SIGINT or SIGTERM arrived; what was trained is saved.
     """
-    if len({each.label for each in found} - {""}) < len(found):
-        raise HeddleError("sweep: found must differ in their settings; make it with heddle.config.variants")
+    if len({each.label for each in variants} - {""}) < len(variants):
+        raise HeddleError("sweep: variants must differ in their settings; make it with heddle.config.variants")
     if join_ranks().count > 1:
         raise HeddleError("a series trains its runs one at a time in one process; start it without torchrun")
-    planned = [(directory_of(Path(run), variant), variant) for variant in found]
+    planned = [(directory_of(Path(run), variant), variant) for variant in variants]
     for _, variant in planned:
-        check(variant.config)
+        resolve(variant.config)  # refuses what cannot be trained, before anything is
     first = find_first(planned)
     outcomes = []
     for number, (path, variant) in enumerate(planned, start=1):
@@ -122,18 +124,6 @@ def directory_of(base: Path, variant: Variant) -> Path:
     if not base.name:
         raise HeddleError(f"run = {str(base)!r}: runs of a series need a name, to which each adds what it tries")
     return base.with_name(f"{base.name}-{variant.label}")
-
-
-def check(config: RunConfig) -> None:
-    """Refuse what cannot be trained, before anything is.
-
-    Raises:
-        HeddleError: the model's sizes are impossible, or it does not fit the task.
-    """
-    config = config.with_tuning().with_preset_training()
-    start = None if config.model.start is None else read_config(Path(config.model.start)).model
-    check_trainable(config, start)
-    config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, start)
 
 
 def find_first(planned: Sequence[tuple[Path, Variant]]) -> First | None:
@@ -184,15 +174,17 @@ def _cost(config: RunConfig) -> tuple[Any, ...]:
 
 def other_settings(there: First, config: RunConfig) -> list[str]:
     """The settings in which a run that exists is not what a config asks for."""
-    saved, config = there.saved, config.with_tuning().with_preset_training()
-    start = None if config.model.start is None else read_config(Path(config.model.start)).model
-    last = saved.model.last()[1]
-    model = config.model.resolve(saved.model.vocab_size, last.depth, CONTEXT, config.task, start)
+    saved = there.saved
+    resolved = resolve(config, saved.task.date if isinstance(saved.task, ChatConfig) else None)
+    config, head = resolved.config, saved.model.head
+    classes = head.names if isinstance(head, ClassifierHeadConfig) else ()
+    model = resolved.model(saved.model.vocab_size, saved.model.last()[1].depth, classes)
+    model = model.override({"prompts": saved.model.prompts})
     alike = {} if saved.data is None else {name: getattr(saved.data, name) for name in CHANGES_NOTHING}
     data = config.data.model_copy(update=alike)
-    found = {"data": saved.data, "task": saved.task, "train": saved.train, "model": saved.model}
-    wanted = {"data": data, "task": config.task, "train": config.train, "model": model}
-    tables = [flat({k: v and v.to_dict() for k, v in each.items()}) for each in (found, wanted)]
+    existing = {"data": saved.data, "task": saved.task, "train": saved.train, "model": saved.model}
+    requested = {"data": data, "task": config.task, "train": config.train, "model": model}
+    tables = [flat({k: v and v.to_dict() for k, v in each.items()}) for each in (existing, requested)]
     return differences(tables)
 
 

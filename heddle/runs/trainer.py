@@ -126,9 +126,9 @@ class Trainer:
             loss = report.values["validation_loss"]
         return self.session.update_best(self.session.ranks.total(loss)), ended
 
-    def _any_rank(self, *asked: bool) -> tuple[bool, ...]:
+    def _any_rank(self, *flags: bool) -> tuple[bool, ...]:
         """Which of these are true on any rank: all of them stop after the same step."""
-        counts = torch.tensor([float(each) for each in asked], device=self.session.model.device)
+        counts = torch.tensor([float(each) for each in flags], device=self.session.model.device)
         return tuple(count > 0 for count in self.session.ranks.sum(counts).tolist())
 
     def _one_step(self) -> Report:
@@ -148,9 +148,9 @@ class Trainer:
         scored = session.score(self.probe)
         self._scored = session.step, scored
         number, last = session.step // chosen.evaluate_every, session.step == chosen.steps
-        wanted = number in (1, 2) or (number % 5 == 0 and not last)
+        with_sample = number in (1, 2) or (number % 5 == 0 and not last)
         with session.in_use():
-            samples = self.samples([session.run.train.seed + session.step]) if wanted else []
+            samples = self.samples([session.run.train.seed + session.step]) if with_sample else []
         return session.report(scored, next(iter(samples), None))
 
     def samples(self, seeds: Sequence[int], tokens: int = 60) -> list[str]:

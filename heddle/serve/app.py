@@ -2,10 +2,8 @@
 
 import asyncio
 import dataclasses
-import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -19,41 +17,29 @@ from starlette.exceptions import HTTPException
 from heddle import __version__
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
-from heddle.generate.logprobs import SampledToken
 from heddle.generate.translate import translate
 from heddle.predict.classify import check_threshold, classify
 from heddle.predict.embed import embed, prompt_of, vector_width
 from heddle.predict.rows import check_texts
 from heddle.serve.answers import (
-    ByteDecoder,
-    Choice,
-    DecodedToken,
-    chat_logprobs,
-    completion_logprobs,
     embeddings,
-    spell,
-    usage,
 )
+from heddle.serve.completions import ChatCompletion, Completion, Document
 from heddle.serve.errors import ERRORS, ApiError, unreadable
 from heddle.serve.guard import Guard
-from heddle.serve.metrics import Clock, Counted, Metrics
+from heddle.serve.metrics import Counted, Metrics
 from heddle.serve.requests import (
     ChatRequest,
     ClassifyRequest,
     CompletionRequest,
     EmbeddingRequest,
-    Sampled,
     TranslateRequest,
-    prompts_of,
     texts_of,
 )
-from heddle.serve.served import Prompt, ServedModel, ServedRun, as_api_error, size
-from heddle.serve.streaming import ClientLeft, Limits, Stream, while_connected
+from heddle.serve.served import ServedModel, ServedRun, as_api_error
+from heddle.serve.streaming import ClientLeft, Limits, while_connected
 
 USED = ("prompt_tokens", "total_tokens")
-DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's API
-MOST_PROMPTS = 2048
-Document = dict[str, Any]
 
 
 def make_app(runs: Sequence[ServedRun], config: ServeConfig) -> FastAPI:
@@ -178,110 +164,12 @@ class Service:
     async def complete(self, body: CompletionRequest, request: Request) -> Any:
         """Continue texts (OpenAI's completions)."""
         served, clock = self._find(body.model), self.metrics.clock(body.model)
-        given = prompts_of(body.prompt)
-        count, echo = body.n or 1, bool(body.echo)
-        if len(given) * count > MOST_PROMPTS:
-            raise ApiError(400, f"{len(given)} prompts times n = {count} are more than {MOST_PROMPTS}", param="prompt")
-        prompts = await asyncio.to_thread(lambda: [served.prompt(each) for each in given])  # which may be megabytes
-        if body.max_tokens == 0 and not echo:
-            raise ApiError(400, "max_tokens = 0 leaves nothing to answer, unless echo is set", param="max_tokens")
-        tokens = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
-        every = [prompt for prompt in prompts for _ in range(count)]
-        for prompt in prompts:
-            served.check(prompt, "prompt")
-        before = [spell(served.tokenizer, each) if isinstance(each, list) else each for each in given if echo]
-        texts = [text for text in before or [""] * len(given) for _ in range(count)]
-        silent = [served.bos_prefix(each) for each in given]
-        wanted, head = body.logprobs, self._head("cmpl", "text_completion", body.model)
-        heard = echo and wanted is not None
-
-        def shown(choice: Choice, text: str, new: Sequence[DecodedToken], before: bool, finish: str | None) -> Document:
-            """One choice, from a place in its text on; `before` is whether that place is the start of an echoed prompt."""
-            told, first = tuple(new) if tokens else (), None
-            if before and heard:
-                spelling = ByteDecoder(served.tokenizer, silent=silent[choice.index // count])
-                unpredicted = [SampledToken(id, 0.0) for id in choice.prompt[:1]]
-                read = [spelling.push(each) for each in (*unpredicted, *choice.heard)]
-                first, told = next(iter(read), None), (*read[1:], *told)
-            return {
-                "index": choice.index,
-                "text": texts[choice.index] * before + (text if tokens else ""),
-                "logprobs": completion_logprobs(told, wanted, first),
-                "finish_reason": finish,
-            }
-
-        samplings = self._samplings(body, len(every), max(1, tokens), wanted)
-        held = await self._begin(request, served.parts(every, samplings, heard, "prompt"))
-        choices = [Choice.start(index, prompt[0], served, len(texts[index])) for index, prompt in enumerate(every)]
-        parts = self._timed(held.parts, clock, every)
-        if body.stream:
-
-            async def events() -> AsyncIterator[Document]:
-                async for number, part in parts:
-                    choice = choices[number]
-                    choice.add(part)
-                    first = len(choice.tokens) == 1
-                    yield head | {
-                        "choices": [shown(choice, part.text, choice.tokens[-1:], first and echo, choice.finish)]
-                    }
-                if body.stream_options and body.stream_options.include_usage:
-                    yield head | {"choices": [], "usage": usage(prompts, choices if tokens else ())}
-
-            return Stream(events(), held.stack, self.limits)
-        await self._gather(request, held, parts, choices)
-        done = [shown(choice, choice.text, choice.tokens, echo, choice.finish) for choice in choices]
-        return head | {"choices": done, "usage": usage(prompts, choices if tokens else ())}
+        return await Completion(body, served, self.config, self.limits, clock).answer(request)
 
     async def chat(self, body: ChatRequest, request: Request) -> Any:
         """Answer in a conversation (OpenAI's chat completions)."""
         served, clock = self._find(body.model), self.metrics.clock(body.model)
-        messages = [{"role": each.role, "content": each.content} for each in body.messages]
-        # In a thread of its own: a template may take a second, in which other requests go on.
-        prompt = await asyncio.to_thread(served.conversation, messages)
-        served.check(prompt, "messages")
-        tokens = body.max_completion_tokens or body.max_tokens or served.room(prompt)
-        every = [prompt] * (body.n or 1)
-        if body.top_logprobs is not None and not body.logprobs:
-            raise ApiError(400, "top_logprobs needs logprobs = true", param="top_logprobs")
-        alternatives = (body.top_logprobs or 0) if body.logprobs else None
-        samplings = self._samplings(body, len(every), tokens, alternatives)
-        held = await self._begin(request, served.parts(every, samplings, False, "messages"))
-        choices = [Choice.start(index, prompt[0], served) for index in range(len(every))]
-        parts = self._timed(held.parts, clock, every)
-
-        def told(new: Sequence[DecodedToken]) -> Document | None:
-            return chat_logprobs(new, bool(body.logprobs))
-
-        if body.stream:
-            head = self._head("chatcmpl", "chat.completion.chunk", body.model)
-
-            async def events() -> AsyncIterator[Document]:
-                for choice in choices:
-                    first = {"role": "assistant", "content": ""}
-                    yield head | {"choices": [_delta(choice.index, first, None, None)]}
-                async for number, part in parts:
-                    choices[number].add(part)
-                    if part.text or body.logprobs:
-                        delta = {"content": part.text}
-                        yield head | {"choices": [_delta(number, delta, told(choices[number].tokens[-1:]), None)]}
-                    if part.finish is not None:
-                        yield head | {"choices": [_delta(number, {}, None, choices[number].finish)]}
-                if body.stream_options and body.stream_options.include_usage:
-                    yield head | {"choices": [], "usage": usage([prompt], choices)}
-
-            return Stream(events(), held.stack, self.limits)
-        await self._gather(request, held, parts, choices)
-        done = [
-            {
-                "index": choice.index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
-                "logprobs": told(choice.tokens),
-                "finish_reason": choice.finish,
-            }
-            for choice in choices
-        ]
-        head = self._head("chatcmpl", "chat.completion", body.model)
-        return head | {"choices": done, "usage": usage([prompt], choices)}
+        return await ChatCompletion(body, served, self.config, self.limits, clock).answer(request)
 
     async def embed(self, body: EmbeddingRequest, request: Request) -> Document:
         """Vectors of texts (OpenAI's embeddings): the mean of the last hidden vectors, or what the model's head makes of them."""
@@ -354,55 +242,3 @@ class Service:
             "owned_by": "heddle",
             "max_model_len": served.context,
         }
-
-    def _head(self, prefix: str, kind: str, model: str) -> Document:
-        return {"id": f"{prefix}-{secrets.token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
-
-    def _samplings(self, body: Sampled, count: int, tokens: int, alternatives: int | None) -> list[Any]:
-        """One sampling per text. Without a seed, every request draws anew."""
-        tokens = min(tokens, self.config.max_tokens or tokens)
-        seed = secrets.randbits(62) if body.seed is None else body.seed % (1 << 62)
-        try:
-            first = body.sampling(tokens, alternatives, seed, self._find(body.model).model.config.decoding)
-        except HeddleError as error:
-            raise ApiError(400, str(error)) from None
-        return [first.model_copy(update={"seed": seed + number}) for number in range(count)]
-
-    async def _begin(self, request: Request, parts: AbstractAsyncContextManager[Any]) -> "_Held":
-        """Admit texts, unless the client leaves. Whoever gets the result must close its stack."""
-        stack = AsyncExitStack()
-        entered = stack.enter_async_context(parts)
-        return _Held(stack, await while_connected(request, entered, self.limits))
-
-    async def _gather(
-        self, request: Request, held: "_Held", parts: AsyncIterator[tuple[int, Any]], choices: Sequence[Choice]
-    ) -> None:
-        """Collect all parts, unless the client leaves."""
-
-        async def work() -> None:
-            async for number, part in parts:
-                choices[number].add(part)
-
-        async with held.stack:
-            await while_connected(request, work(), self.limits)
-
-    async def _timed(
-        self, parts: AsyncIterator[tuple[int, Any]], clock: Clock, prompts: Sequence[Prompt]
-    ) -> AsyncIterator[tuple[int, Any]]:
-        clock.prompt(sum(map(size, prompts)))
-        async for number, part in parts:
-            clock.token(number)
-            yield number, part
-        clock.end()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Held:
-    """Texts that grow, and what ends them."""
-
-    stack: AsyncExitStack
-    parts: AsyncIterator[tuple[int, Any]]
-
-
-def _delta(index: int, delta: Document, logprobs: Document | None, finish: str | None) -> Document:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from heddle.config.data import TextLayout
+from heddle.config.data import DataConfig, TextLayout
 from heddle.config.model import TransformerConfig
 from heddle.config.tasks import TaskSettings
 from heddle.config.train import TrainConfig
@@ -63,6 +63,30 @@ class DataSpec:
     batch_tokens: int | None = None
     multiple: int = MULTIPLE
     layout: TextLayout = "concatenate"
+
+    @classmethod
+    def of(
+        cls,
+        data: DataConfig | None,
+        train: TrainConfig | None,
+        corpus: Corpus,
+        model: TransformerConfig,
+        tokenizer: Tokenizer | None,
+        **sizes: Any,
+    ) -> "DataSpec":
+        """What a run with these settings reads; without settings, as an imported model does.
+
+        Args:
+            data: the settings of the data.
+            train: the settings of the training.
+            corpus: the texts.
+            model: the model.
+            tokenizer: the texts' tokenizer.
+            sizes: `rows`, `batch_tokens`, `context`.
+        """
+        data, train = data or DataConfig(), train or TrainConfig()
+        sizes |= {"seed": train.seed, "multiple": MULTIPLE * train.accumulate, "layout": data.layout}
+        return cls(corpus, model, tokenizer=tokenizer, **sizes)
 
     @property
     def length(self) -> int:

@@ -5,15 +5,16 @@ In reading order:
 - `tokenizer`: the interface (`Tokenizer`), and training and loading a tokenizer.
 - `base`: what every tokenizer shares: special tokens, decoding, saving; `kinds`: the table of kinds.
 - `simple`: bytes and characters; `words`: words and WordPiece; `bpe`: byte-level BPE; `unigram`: SentencePiece's Unigram.
-- `cut`: the words of a text without a vocabulary.
+- `word_splitter`: the words of a text without a vocabulary.
 - `wrapped`: tokenizers that the `tokenizers` library runs, such as published ones.
-- `bound`: limits the length of a piece, so that learning merges stays fast; `heartbeat`: progress during long calls.
-- `file`: reads and writes `tokenizer.json`; `spelling`: how its `decoder` spells ids.
-- `template`: chat templates in Jinja's sandbox; `apart`: those of others, in a process that is ended when one takes too long.
-- `chat`: conversations as ids, by a chat template (`ChatTemplate`).
+- `max_piece_length`: limits the length of a piece, so that learning merges stays fast; `heartbeat`: progress during long calls.
+- `file`: reads and writes `tokenizer.json`; `decoder_table`: the text of each id, from its `decoder`.
+- `template`: chat templates in Jinja's sandbox; `template_process`: untrusted ones, in a subprocess with a timeout.
+- `chat_template`: conversations as ids (`ChatTemplate`).
+- `masking`: texts with mask tokens as ids.
 - `stream`: decodes ids one at a time, never splitting a character.
-- `processes`: one tokenizer in several processes, each of which runs `worker`.
-- `compare`: one text in every kind of tokenizer.
+- `processes`: encodes in several processes, each of which runs `worker`.
+- `compare`: one text, tokenized by every kind.
 
 `train_tokenizer(kind, texts)` and `load_tokenizer(path)` return a `Tokenizer`, with `encode` and `decode`.
 """

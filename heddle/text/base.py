@@ -30,20 +30,20 @@ ENDINGS = (END_OF_TEXT, "<|end_of_text|>", "</s>")
 
 
 class Base(ABC):
-    """A tokenizer over a finished `tokenizer.json`. A kind adds how to learn it and how to encode plain text.
+    """A tokenizer over a finished `tokenizer.json`. Subclasses add training and the encoding of plain text.
 
     `heddle.text.Tokenizer` documents the public methods.
 
     Args:
         content: the file, as parsed JSON.
         ordinary: the bytes and the id of every piece that is not special.
-        exact_special: whether this class finds special tokens, which it does only by their exact text. Otherwise the kind
-            leaves that to `tokenizers`, which knows more ways.
+        exact_special: whether this class finds special tokens itself, by their exact text. Otherwise the subclass leaves that
+            to `tokenizers`, which supports more kinds of matches.
     """
 
     kind: Kind
     needs_text: ClassVar[bool] = True  # whether learning reads the text
-    least: ClassVar[int | None] = None  # fewest ids, without special tokens; None: any size, or no choice
+    min_vocab_size: ClassVar[int | None] = None  # fewest ids, without special tokens; None: any size, or no choice
     unknown: int | None = None  # the id for everything the vocabulary lacks, if the kind has one
 
     def __init__(self, content: Content, ordinary: Iterable[tuple[bytes, int]], exact_special: bool = True) -> None:
@@ -51,7 +51,7 @@ class Base(ABC):
         special = {token["content"]: token["id"] for token in added}
         table = sorted([(i, text.encode()) for text, i in special.items()] + [(i, b) for b, i in ordinary])
         if [i for i, _ in table] != list(range(len(table))):
-            raise HeddleError(f"its {len(table)} ids are not 0 to {len(table) - 1}: some are missing or repeated")
+            raise HeddleError(f"its {len(table)} ids must be 0 to {len(table) - 1}, but some are missing or repeated")
         for token in added if exact_special else ():
             # `normalized` matters only if a normalizer changes the text before the token is searched for.
             if token.get("single_word") or (token.get("normalized") and content.get("normalizer")):
@@ -67,11 +67,11 @@ class Base(ABC):
         self.around = added_around(content)
         self.begins = self.around.before
         mask = next((name for name in MASKS if name in special), None)
-        self._reads = (self.around, mask) if any(self.around) else None
-        strange = next((ids for ids in self.around if any(id >= len(table) for id in ids)), None)
-        if strange is not None:
-            where = "starts texts" if strange is self.begins else "marks texts"
-            raise HeddleError(f"its post_processor {where} with {strange}, but there are only {len(table)} ids")
+        self._frame = (self.around, mask) if any(self.around) else None
+        out_of_range = next((ids for ids in self.around if any(id >= len(table) for id in ids)), None)
+        if out_of_range is not None:
+            effect = "starts texts" if out_of_range is self.begins else "marks texts"
+            raise HeddleError(f"its post_processor {effect} with {out_of_range}, but there are only {len(table)} ids")
 
     def __repr__(self) -> str:
         special = f", {len(self.special):,} special: {brief(list(self.special), 50)}" if self.special else ""
@@ -110,15 +110,15 @@ class Base(ABC):
         return self._plain(text) if boundary is None else self._with_special(text, boundary)
 
     def _framed(self, texts: Sequence[str], allow_special: bool | str | Collection[str]) -> list[int]:
-        """The row of a text or a pair, as the model reads it."""
-        if self._reads is None:
+        """The ids of a text or a pair, with the special tokens that the model expects around them."""
+        if self._frame is None:
             raise HeddleError(
-                "encode: special: this tokenizer's file puts nothing around texts, so what stands there is the model's to say: "
-                "take the tokenizer of heddle.load, or heddle.weights.tokenizer_of(model, tokenizer)"
+                "encode: special: this tokenizer's file adds no special tokens around texts, so only the model knows them: "
+                "use the tokenizer of heddle.load, or heddle.weights.tokenizer_of(model, tokenizer)"
             )
-        around, mask = self._reads
+        around, mask = self._frame
         if len(texts) > 1 and not around.between:
-            raise HeddleError("encode: pair: nothing separates the two texts of a pair in this model")
+            raise HeddleError("encode: pair: this model has no separator between the two texts of a pair")
         rows = [
             masked_ids(self, text, mask, self._stand_ins, allow_special)
             if mask is not None and mask in text
@@ -134,11 +134,11 @@ class Base(ABC):
     def _allowed_pattern(self, allowed: Collection[str]) -> re.Pattern[str] | None:
         """The pattern for some special tokens, all of which must be known."""
         names = {allowed} if isinstance(allowed, str) else set(allowed)
-        strange = next((name for name in sorted(names) if name not in self.special), None)
-        if strange is not None:
+        unknown = next((name for name in sorted(names) if name not in self.special), None)
+        if unknown is not None:
             raise HeddleError(
-                f"{strange!r} is not one of this tokenizer's special tokens ({', '.join(self.special) or 'none'})."
-                f"{did_you_mean(strange, self.special)}"
+                f"{unknown!r} is not one of this tokenizer's special tokens ({', '.join(self.special) or 'none'})."
+                f"{did_you_mean(unknown, self.special)}"
             )
         return _any_of(names) if names else None
 
@@ -168,12 +168,10 @@ class Base(ABC):
             return [ids for part in encoded for ids in part]
 
     def token_bytes(self, id: int) -> bytes:
-        with suppress(TypeError, ValueError, RuntimeError):  # no whole number; checking first would slow down every id
+        with suppress(TypeError, ValueError, RuntimeError):  # not an integer; checking first would slow down every id
             if 0 <= id < self.vocab_size:
                 return self._bytes[id]
-        raise HeddleError(
-            f"id {shown(id)} is not one of this tokenizer's {self.vocab_size} ids (0 to {self.vocab_size - 1})"
-        )
+        raise HeddleError(f"id {shown(id)} is out of range (vocab size {self.vocab_size})")
 
     @property
     def joints(self) -> tuple[frozenset[int], frozenset[int]]:
@@ -206,15 +204,15 @@ class Base(ABC):
         return name in self.special or name in vocabulary(self._content["model"])
 
     def with_special(self, names: Sequence[str]) -> Self:
-        """The same tokenizer with these special tokens too; those that it lacks get the ids after all others.
+        """A copy with these special tokens added; new ones get the ids after all others.
 
         Raises:
-            HeddleError: one is an ordinary piece, which plain text gives, or blank.
+            HeddleError: a name is empty, only whitespace, or an ordinary piece, which plain text would produce.
         """
         new = [name for name in dict.fromkeys(names) if name not in self.special]
         if any(not name.strip() for name in new):
             raise HeddleError(
-                "a special token needs a name: it is found in texts by it, and a blank one would be everywhere"
+                "a special token needs a name that is not only whitespace, or it would match almost everywhere"
             )
         ordinary = vocabulary(self._content["model"])
         for name in new:
@@ -223,7 +221,7 @@ class Base(ABC):
         return self._with(added_tokens=[*self._content["added_tokens"], *special_entries(new, self.vocab_size)])
 
     def framed(self, around: Around, typed: bool) -> Self:
-        """The same tokenizer, whose file puts these ids around texts; itself if it does so already.
+        """A copy whose file puts these ids around texts; itself if its file already does.
 
         Args:
             around: the ids.
@@ -236,42 +234,42 @@ class Base(ABC):
         return self._with(post_processor=frame_entry(around, types, self._bytes) if any(around) else None)
 
     def reading(self, around: Around, mask: str | None) -> Self:
-        """The same tokenizer with the same file, for a model that reads these ids around texts and has this mask token."""
-        found = copy(self)
-        found._reads = around, mask
-        return found
+        """A copy with the same file, for a model that expects these ids around texts and has this mask token."""
+        copied = copy(self)
+        copied._frame = around, mask
+        return copied
 
     def pair_types(self) -> list[int]:
-        """The types that the file gives to the ids of a pair of texts of one id each."""
+        """The token type of each id of a pair of texts of one id each, as the file assigns them."""
         types: list[int] = _around_words(self._content)[1].type_ids
         return types
 
     def stripping(self, name: str, left: bool, right: bool) -> Self:
-        """The same tokenizer, where a special token written out in a text takes the blanks on these sides with it."""
+        """A copy in which this special token strips the whitespace on these sides of it."""
         flags = {"lstrip": left, "rstrip": right}
         added = [{**t, **flags} if t["content"] == name else t for t in self._content["added_tokens"]]
         return self._with(added_tokens=added)
 
     def normalizing(self, kind: str, settings: Mapping[str, Any]) -> Self:
-        """The same tokenizer with these settings of its normalizer; itself if it has them, or a normalizer of another kind."""
+        """A copy with these normalizer settings; itself if it has them already, or has another kind of normalizer."""
         entry = self._content.get("normalizer") or {}
         if entry.get("type") != kind or {**entry, **settings} == entry:
             return self
         return self._with(normalizer={**entry, **settings})
 
-    def prefixing(self, blank: bool) -> Self:
-        """The same tokenizer, where a blank comes before a text that is cut into bytes, or not; itself if it does so already."""
+    def prefixing(self, space: bool) -> Self:
+        """A copy that adds a space before a byte-level text, or adds none; itself if it already does so."""
         entry = self._content.get("pre_tokenizer") or {}
-        made = {"add_prefix_space": blank}
-        steps = [{**s, **made} if s.get("type") == "ByteLevel" else s for s in steps_of(entry, "pretokenizers")]
+        flag = {"add_prefix_space": space}
+        steps = [{**s, **flag} if s.get("type") == "ByteLevel" else s for s in steps_of(entry, "pretokenizers")]
         if steps == steps_of(entry, "pretokenizers"):
             return self
         return self._with(pre_tokenizer={"type": "Sequence", "pretokenizers": steps} if len(steps) > 1 else steps[0])
 
     def _with(self, **parts: Any) -> Self:
-        made: Any = type(self)
-        found: Self = made({**self._content, **parts})
-        return found if self._reads is None or "post_processor" in parts else found.reading(*self._reads)
+        cls: Any = type(self)
+        changed: Self = cls({**self._content, **parts})
+        return changed if self._frame is None or "post_processor" in parts else changed.reading(*self._frame)
 
     def fingerprint(self) -> str:
         canonical = json.dumps(self._content, sort_keys=True, separators=(",", ":"))
@@ -279,7 +277,7 @@ class Base(ABC):
 
 
 def added_around(content: Content) -> Around:
-    """The ids that a file's post-processor puts around a text, and between the two texts of a pair."""
+    """The ids that the post-processor of a file adds around a text and between the two texts of a pair."""
     if not content.get("post_processor"):
         return Around()
     single, pair = _around_words(content)
@@ -289,15 +287,15 @@ def added_around(content: Content) -> Around:
 
 
 def _around_words(content: Content) -> tuple[tokenizers.Encoding, tokenizers.Encoding]:
-    """A text of one id and a pair of such texts, with what a file's post-processor adds.
+    """A text of one id, and a pair of such texts, both with the ids that the post-processor of a file adds.
 
-    `tokenizers` computes them, on a vocabulary of one word, because post-processors nest and carry their own ids.
+    Post-processors nest and carry their own ids, so `tokenizers` runs them, on a vocabulary of one word.
     """
     word: Content = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
-    rest = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "decoder"))
+    absent = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "decoder"))
     post_processor = {"post_processor": content.get("post_processor")}
-    whole: Content = {"version": "1.0", "added_tokens": [], **rest, **post_processor, "model": word}
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(whole))
+    minimal_file: Content = {"version": "1.0", "added_tokens": [], **absent, **post_processor, "model": word}
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(minimal_file))
     return tokenizer.encode("a"), tokenizer.encode("a", "a")
 
 

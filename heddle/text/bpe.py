@@ -44,16 +44,16 @@ class BPE(Base):
     """Byte-level byte pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019), from heddle or published.
 
     Attributes:
-        split: the pattern that splits text before merging; None if that is not all that happens before, but for the bound on
-            long stretches.
-        bounded: whether long stretches without a blank, or of blanks alone, are split before that.
+        split: the pattern that splits text before merging; None if other steps come before merging too. The bound on the
+            length of a stretch does not count.
+        bounded: whether long stretches without whitespace, or of whitespace alone, are split first.
 
     Raises:
         HeddleError: the content is BPE, but not over the 256 bytes.
     """
 
     kind = "bpe"
-    least = 256
+    min_vocab_size = 256
 
     def __init__(self, content: Content) -> None:
         symbols = byte_symbols()
@@ -74,12 +74,12 @@ class BPE(Base):
 
     @property
     def ranked(self) -> bool:
-        """Whether merging by lowest id provably gives the ids of merging by the list, and any piece alone gives itself."""
+        """Whether merging by lowest id provably equals merging by the list, and each piece encodes to its own id."""
         return self._fast is not None
 
     @property
     def merges(self) -> list[tuple[str, str]]:
-        """The pairs that are joined, first ones first, in the symbols of `byte_symbols`."""
+        """The merged pairs, in order, in the symbols of `byte_symbols`."""
         return [_pair(merge) for merge in self._content["model"]["merges"]]
 
     @property
@@ -145,15 +145,15 @@ def load_gpt2_merges(path: str | Path) -> BPE:
         raise HeddleError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise HeddleError(f"{path} is not UTF-8 text, so not GPT-2's merges file") from None
-    known = set(byte_symbols())
+    pieces = set(byte_symbols())
     merges = []
     for number, line in enumerate(lines, start=1):
         if (number == 1 and line.startswith("#version")) or (number == len(lines) and not line):
             continue
         parts = line.split(" ")
-        if len(parts) != 2 or not known.issuperset(parts) or "".join(parts) in known:
+        if len(parts) != 2 or not pieces.issuperset(parts) or "".join(parts) in pieces:
             raise HeddleError(f"{path}, line {number}: {line!r} is not two known pieces that form a new one")
-        known.add("".join(parts))
+        pieces.add("".join(parts))
         merges.append(line)
     if len(merges) != GPT2_MERGES:
         raise HeddleError(f"{path} has {len(merges):,} merges, but GPT-2 has {GPT2_MERGES:,}; download the file again")
@@ -162,7 +162,7 @@ def load_gpt2_merges(path: str | Path) -> BPE:
 
 
 def _has_blank_stretch(text: str) -> bool:
-    """Whether there may be a million consecutive blanks: they would fill a window, and `isspace` stops at the first non-blank."""
+    """Whether there may be a million consecutive whitespace characters: they would fill one of these windows."""
     windows = range(0, len(text) - BLANK_STRETCH, BLANK_STRETCH)
     return any(text[i : i + BLANK_STRETCH].isspace() for i in windows)
 
@@ -218,12 +218,12 @@ def _ids_are_ranks(content: Content, vocab: Mapping[str, int], reference: tokeni
     two agree so far, and tiktoken now joins c and d into a piece. No join has crossed the ends of that stretch, so inside
     it the joins were those of the piece alone; and from c, d the piece alone can only result if the list has this merge.
     """
-    made = [vocab["".join(_pair(merge))] for merge in content["model"]["merges"]]
-    if made != sorted(made):
+    merged_ids = [vocab["".join(_pair(merge))] for merge in content["model"]["merges"]]
+    if merged_ids != sorted(merged_ids):
         return False
-    alone = tokenizers.Tokenizer(reference.model)
-    alone.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # no symbol is a blank, so this separates the pieces
-    whole_words, alone.model.ignore_merges = alone.model.ignore_merges, False
-    itself = alone.encode(" ".join(vocab)).ids == list(vocab.values())
-    alone.model.ignore_merges = whole_words
-    return itself
+    bare = tokenizers.Tokenizer(reference.model)
+    bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # no symbol is whitespace, so this separates the pieces
+    ignore_merges, bare.model.ignore_merges = bare.model.ignore_merges, False
+    encodes_itself = bare.encode(" ".join(vocab)).ids == list(vocab.values())
+    bare.model.ignore_merges = ignore_merges
+    return encodes_itself

@@ -10,7 +10,7 @@ from heddle.text.tokenizer import Tokenizer, train_tokenizer
 
 @dataclass(frozen=True)
 class Cut:
-    """How one kind tokenized the text; if it could not, `error` says why and the rest is empty."""
+    """How one kind tokenized the text. If it could not, `error` has the reason and the rest is empty."""
 
     kind: str
     vocab_size: int | None = None
@@ -48,19 +48,19 @@ def _tokenize(
     special: Sequence[str],
     progress: Callable[[str], None] | None,
 ) -> Cut:
-    free = any(kind == name and row.least is None for name, row in KINDS.items())
-    # A failure to train is a mistake in the call; a failure to encode is a result.
-    made: Tokenizer = train_tokenizer(kind, corpus(), None if free else vocab_size, special, progress)
+    fixed_size = any(kind == name and row.min_vocab_size is None for name, row in KINDS.items())
+    # A failure to train is an error of the caller; a failure to encode is a result.
+    tokenizer: Tokenizer = train_tokenizer(kind, corpus(), None if fixed_size else vocab_size, special, progress)
     try:
-        ids = made.encode(text)
+        ids = tokenizer.encode(text)
     except HeddleError as error:
-        return Cut(kind, made.vocab_size, error=str(error))
-    unknown = getattr(made, "unknown", None)
+        return Cut(kind, tokenizer.vocab_size, error=str(error))
+    unknown = getattr(tokenizer, "unknown", None)
     return Cut(
         kind,
-        made.vocab_size,
+        tokenizer.vocab_size,
         tuple(ids),
-        tuple(made.piece(id) for id in ids),
+        tuple(tokenizer.piece(id) for id in ids),
         sum(id == unknown for id in ids),
-        made.decode(ids) == text,
+        tokenizer.decode(ids) == text,
     )

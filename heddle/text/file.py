@@ -21,7 +21,7 @@ class Around(NamedTuple):
     after: tuple[int, ...] = ()
 
     def row(self, text: Sequence[int], pair: Sequence[int] | None = None) -> tuple[list[int], int]:
-        """The ids of a text or a pair with those around them, and how many come before the second text; of one text, all."""
+        """The ids of a text or a pair with the ids around them, and how many come before the second text (all, without one)."""
         first = [*self.before, *text, *(self.after if pair is None else self.between)]
         return (first, len(first)) if pair is None else ([*first, *pair, *self.after], len(first))
 
@@ -45,7 +45,7 @@ def read_content(path: str | Path) -> tuple[Path, Content]:
 
 
 def write_content(path: str | Path, content: Content) -> None:
-    """Write the file completely or not at all; a `path` that does not end in `.json` is its directory."""
+    """Write the file atomically; a `path` that does not end in `.json` is its directory."""
     path = Path(path)
     target = path if path.suffix == ".json" else path / FILE_NAME
     partial = target.with_name(f".{target.name}.{os.getpid()}")
@@ -88,7 +88,7 @@ def describe(model: Content, pre_tokenizer: Content, decoder: Content, special: 
 
 
 def special_entries(special: Sequence[str], first: int) -> list[Content]:
-    """The entries of special tokens, with ids from `first` on, which are found only by their exact text."""
+    """The entries of special tokens, with ids from `first` on, matched only by their exact text."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return [{"id": first + place, "content": token, **flags} for place, token in enumerate(special)]
 
@@ -98,7 +98,7 @@ def frame_entry(around: Around, types: Sequence[int], texts: Sequence[bytes]) ->
 
     Args:
         around: the ids.
-        types: of the ids of a pair, its two texts as one id each.
+        types: the token type of each id of a pair whose two texts are one id each.
         texts: the bytes of each id.
     """
     names = {id: texts[id].decode(errors="replace") for ids in around for id in ids}
@@ -120,7 +120,7 @@ def frame_entry(around: Around, types: Sequence[int], texts: Sequence[bytes]) ->
 
 
 def lowered(content: Content) -> Content:
-    """The content of a file that puts texts in lower case before anything else."""
+    """The content of a file that lower-cases texts first."""
     first: Content = {"type": "Lowercase"}
     normalizers = [first, *steps_of(content.get("normalizer"), "normalizers")]
     return {**content, "normalizer": {"type": "Sequence", "normalizers": normalizers}}

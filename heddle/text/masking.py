@@ -1,14 +1,14 @@
-"""A text with masks as ids, as training shows them: ids of a whole text, some of which are replaced."""
+"""Encodes texts with mask tokens as training does: the ids of a complete text, some of them replaced."""
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # tokenizers themselves read masks
+if TYPE_CHECKING:  # the tokenizer modules import this one
     from heddle.text.tokenizer import Tokenizer
 
 MASKS = ("[MASK]", "<mask>")  # names of a mask token: BERT's and RoBERTa's
-STAND_INS = 6  # words that are tried in the place of a mask
+STAND_INS = 6  # words that are tried in place of a mask
 
 
 def masked_ids(
@@ -18,42 +18,44 @@ def masked_ids(
     words: Sequence[str],
     allow_special: bool | str | Collection[str] = False,
 ) -> list[int]:
-    """The ids of a text with masks, as training has them: those of a whole text, some of which are replaced.
+    """The ids of a text with masks, as training produces them: the ids of a complete text, some of them replaced.
 
-    What surrounds a mask must be encoded as beside a word, since blanks often belong to tokens. So two words take the places of the
-    masks, and the ids that differ are the masks'. Where no two words fit, the parts between masks are encoded by themselves.
+    Spaces often belong to tokens, so the text around a mask must be encoded as if the mask were a word. Two different words are put
+    in place of the masks; the ids that differ are the masks'. If no two words fit, the parts between masks are encoded separately.
 
     Args:
         tokenizer: has the mask token.
         text: the text, with the mask token's name in it.
         mask: that name.
         words: words of one token each, from `stand_ins`.
-        allow_special: further special tokens that a text may have, as in `Tokenizer.encode`.
+        allow_special: further special tokens to allow, as in `Tokenizer.encode`.
     """
     for pair in pairwise(words):
-        one, other = (tokenizer.encode(text.replace(mask, word), allow_special) for word in pair)
-        places = [place for place, ids in enumerate(zip(one, other, strict=False)) if ids[0] != ids[1]]
-        if len(one) == len(other) and len(places) == text.count(mask):
-            return [tokenizer.special[mask] if place in places else id for place, id in enumerate(one)]
-    more = (allow_special,) if isinstance(allow_special, str) else allow_special or ()
-    return tokenizer.encode(text, allow_special=True if more is True else [mask, *more])
+        first_ids, second_ids = (tokenizer.encode(text.replace(mask, word), allow_special) for word in pair)
+        positions = [
+            position for position, ids in enumerate(zip(first_ids, second_ids, strict=False)) if ids[0] != ids[1]
+        ]
+        if len(first_ids) == len(second_ids) and len(positions) == text.count(mask):
+            return [tokenizer.special[mask] if position in positions else id for position, id in enumerate(first_ids)]
+    further = (allow_special,) if isinstance(allow_special, str) else allow_special or ()
+    return tokenizer.encode(text, allow_special=True if further is True else [mask, *further])
 
 
 def stand_ins(tokenizer: "Tokenizer") -> list[str]:
-    """A few words that are one token each, with the blank before them; if there are none, letters."""
+    """A few words that are one token each, with the space before them; letters if there are no such words."""
     special = set(tokenizer.special.values())
-    found: list[str] = []
+    words: list[str] = []
     letters: list[str] = []
     for id in range(tokenizer.vocab_size):
         word = "" if id in special else tokenizer.token_bytes(id).strip().decode(errors="replace")
-        if not (word.isalpha() and word.isascii()) or word in found:
+        if not (word.isalpha() and word.isascii()) or word in words:
             continue
         twice, thrice = (tokenizer.encode(" ".join([word] * times)) for times in (2, 3))
         # An unknown word would be decoded as something else.
         if tokenizer.decode(twice) == f"{word} {word}":
-            more = len(thrice) - len(twice)
-            found += [word] if more == 1 else []
-            letters += [word] if more == 2 and len(word) == 1 else []
-        if len(found) == STAND_INS:
+            added = len(thrice) - len(twice)
+            words += [word] if added == 1 else []
+            letters += [word] if added == 2 and len(word) == 1 else []
+        if len(words) == STAND_INS:
             break
-    return found if len(found) > 1 else letters[:STAND_INS]
+    return words if len(words) > 1 else letters[:STAND_INS]

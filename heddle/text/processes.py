@@ -1,7 +1,7 @@
-"""One tokenizer in several processes: work is handed out in pieces, and its results come back in order.
+"""Encodes texts in several processes: jobs are handed out one by one, and results come back in order.
 
-Each process is a new Python that loads the tokenizer from its file (`heddle.text.worker`), so nothing is forked beside the
-threads of torch or `tokenizers`, nothing is pickled, and a script that calls this needs no `if __name__ == "__main__"`.
+Each process is a new Python that loads the tokenizer from its file (`heddle.text.worker`), so nothing is forked while
+threads of torch or `tokenizers` run, nothing is pickled, and a script that calls this needs no `if __name__ == "__main__"`.
 Threads that call the tokenizer for one text each were measured to gain little or nothing.
 """
 
@@ -22,11 +22,17 @@ from heddle.errors import HeddleError
 from heddle.text.base import Base
 from heddle.text.worker import ENCODED, ENCODING, IDS, READY, REFUSED, receive, send
 
-# UTF-8 bytes that a process must have to encode to be worth its start; kinds that are not named are as fast in one process.
-WORTH = {"characters": 16_000_000, "bpe": 8_000_000, "words": 2_000_000, "wordpiece": 2_000_000, "unigram": 2_000_000}
+# UTF-8 bytes of text that make starting another process pay off. Kinds that are not listed are as fast in one process.
+MIN_BYTES_PER_PROCESS = {
+    "characters": 16_000_000,
+    "bpe": 8_000_000,
+    "words": 2_000_000,
+    "wordpiece": 2_000_000,
+    "unigram": 2_000_000,
+}
 
 _ROOT = str(Path(__file__).parents[2])
-# The same heddle, wherever this one was found; not what happens to be in the current directory.
+# Import heddle from where this module lies, not from the current directory.
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from heddle.text.worker import main; main()"
 
 Job = TypeVar("Job")
@@ -35,7 +41,7 @@ Result = TypeVar("Result")
 
 @runtime_checkable
 class Encodes(Protocol):
-    """What work needs from a tokenizer; one in another process gives ids as arrays."""
+    """The methods of a tokenizer that jobs use. A tokenizer in another process returns ids as arrays."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -62,7 +68,7 @@ class Encoded:
 
 
 class Process:
-    """A process that encodes.
+    """A subprocess that encodes texts.
 
     Args:
         path: the tokenizer's file.
@@ -74,9 +80,9 @@ class Process:
         command = [sys.executable, "-P", "-c", _START, _ROOT, str(path)]
         pipe = subprocess.PIPE
         # In a group of its own, so that Ctrl-C reaches only this process, which then ends the others.
-        alone = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
         try:
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=alone, process_group=0)
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, process_group=0)
         except OSError as error:
             raise HeddleError(
                 f"a process that tokenises cannot be started ({error.strerror}); set fewer workers"
@@ -86,23 +92,23 @@ class Process:
         """The ids of texts.
 
         Raises:
-            HeddleError: the tokenizer refuses one, or the process has ended.
+            HeddleError: the tokenizer cannot encode one, or the process has ended.
         """
-        kind, *parts = self._asked([text.encode(*ENCODING) for text in texts])
+        kind, *parts = self._request([text.encode(*ENCODING) for text in texts])
         if kind == ENCODED:
             return [memoryview(part).cast(IDS) for part in parts]
-        said = parts[0].decode(*ENCODING)
-        raise HeddleError(said) if kind == REFUSED else RuntimeError(f"in a process that tokenises: {said}")
+        message = parts[0].decode(*ENCODING)
+        raise HeddleError(message) if kind == REFUSED else RuntimeError(f"in a process that tokenises: {message}")
 
-    def _asked(self, request: Sequence[bytes]) -> list[bytes]:
-        """The answer to a request."""
+    def _request(self, request: Sequence[bytes]) -> list[bytes]:
+        """Send a request and return the answer; check on the first one that the process has the same tokenizer."""
         requests, answers = self._process.stdin, self._process.stdout
         assert requests is not None
         assert answers is not None
         try:
             if not self._ready:
-                found = receive(answers)
-                if found != [READY, self.fingerprint.encode()]:
+                greeting = receive(answers)
+                if greeting != [READY, self.fingerprint.encode()]:
                     raise HeddleError("a process that tokenises has loaded another tokenizer; set data.workers=1")
                 self._ready = True
             send(requests, request)
@@ -114,11 +120,11 @@ class Process:
             ) from None
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what could not be sent
+            with suppress(OSError):  # unsent data
                 if stream is not None:
                     stream.close()
 
@@ -126,14 +132,14 @@ class Process:
 def in_order(
     work: Callable[[Encodes, Job], Result], jobs: Iterable[Job], tokenizer: Encodes, workers: int
 ) -> Generator[tuple[Job, Result], None, None]:
-    """Each job with `work(tokenizer, job)`, in their order, computed in so many processes; 0 or 1: in this one.
+    """Yield each job with `work(tokenizer, job)`, in order, computed by `workers` processes; 0 or 1: by this one.
 
-    What `work` does besides encoding happens in this process, in threads. At most two jobs per process are held at a time. The
-    caller must close the iterator (`contextlib.closing`), which ends the processes. The first error is the one that a single
-    process would meet first, whether it comes from the jobs or from the work.
+    Only encoding happens in the other processes; the rest of `work` runs in threads of this one. At most two jobs per process are
+    in flight. The caller must close the iterator (`contextlib.closing`), which ends the processes. Errors are raised in the order
+    of a single process, whether they come from the jobs or from the work.
 
     Raises:
-        HeddleError: several processes are asked for and the tokenizer has no file to load it from.
+        HeddleError: there are several workers, but the tokenizer cannot be saved and loaded by them.
     """
     if workers < 2:
         yield from ((job, work(tokenizer, job)) for job in jobs)
@@ -161,16 +167,16 @@ def in_order(
             finally:
                 free.put(process)
 
-        left, ended = iter(jobs), False
+        remaining, exhausted = iter(jobs), False
         failure: Exception | None = None
         while True:
-            while not ended and len(pending) < 2 * workers:
+            while not exhausted and len(pending) < 2 * workers:
                 try:
-                    job = next(left)
+                    job = next(remaining)
                 except StopIteration:
-                    ended = True
+                    exhausted = True
                 except Exception as error:  # raised after the jobs before it, whose errors come first
-                    ended, failure = True, error
+                    exhausted, failure = True, error
                 else:
                     pending.append((job, pool.submit(run, job)))
             if not pending:
@@ -182,12 +188,12 @@ def in_order(
 
 
 def suitable_workers(tokenizer: Any, size: int) -> int:
-    """How many processes tokenise a text fastest: one per core, if each has enough to do to be worth its start.
+    """The number of processes that tokenise a text fastest: up to one per core, if each has enough text to pay off.
 
     Args:
         tokenizer: the tokenizer.
         size: UTF-8 bytes of the text.
     """
-    worth = WORTH.get(tokenizer.kind) if isinstance(tokenizer, Base) else None
+    min_bytes = MIN_BYTES_PER_PROCESS.get(tokenizer.kind) if isinstance(tokenizer, Base) else None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 0 if worth is None else min(cores, size // worth)
+    return 0 if min_bytes is None else min(cores, size // min_bytes)

@@ -1,4 +1,4 @@
-"""The two tokenizers that merge nothing: bytes, and the characters of a text."""
+"""The two tokenizers without merges: bytes and characters."""
 
 from collections.abc import Iterable, Sequence
 from typing import Self

@@ -1,7 +1,6 @@
-"""Chat templates, in Jinja: compiled and rendered in its sandbox.
+"""Compiles and renders chat templates in Jinja's sandbox.
 
-Run as a program, it does so for another process (`heddle.text.template_process`). It imports nothing but Jinja, so that it starts
-at once: nothing of heddle may be imported here.
+`heddle.text.template_process` runs this module as a program. It must not import heddle, so that it starts at once.
 """
 
 import json
@@ -18,15 +17,15 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-LONGEST = 10_000_000  # characters that a template may write
-SECONDS = 1  # that another process gives it
+MAX_CHARACTERS = 10_000_000  # of a rendered conversation
+SECONDS = 1  # to compile a template or to render a conversation in a subprocess
 MEMORY = 1 << 30  # bytes
-SHOWN = 500  # characters of an error
+ERROR_LENGTH = 500  # characters of an error
 ESCAPED = re.compile(r"\\u(fd[de][0-9a-f])")
 
 
 class _Generation(Extension):
-    """`{% generation %}` … `{% endgeneration %}`, by which some templates show what is the assistant's, changes no text."""
+    """Accepts `{% generation %}` … `{% endgeneration %}`, which mark the assistant's text in some templates, and ignores them."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -36,10 +35,10 @@ class _Generation(Extension):
 
 
 def compiled(template: str, date: str | None = None) -> Template:
-    """A template with the functions and the handling of blanks that published ones rely on.
+    """A template with the functions and the whitespace handling that published templates rely on.
 
     Raises:
-        ValueError: it is not valid Jinja.
+        ValueError: the template is not valid Jinja.
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
@@ -52,35 +51,34 @@ def compiled(template: str, date: str | None = None) -> Template:
     try:
         return environment.from_string(template)
     except TemplateError as error:
-        raise ValueError(f"the chat template is not valid Jinja: {_said(error)}") from None
+        raise ValueError(f"the chat template is not valid Jinja: {_one_line(error)}") from None
     except Exception as error:  # constants are computed here
-        raise ValueError(f"the chat template cannot be compiled ({type(error).__name__}: {_said(error)})") from None
+        raise ValueError(f"the chat template cannot be compiled ({type(error).__name__}: {_one_line(error)})") from None
 
 
-def rendered(template: Template, messages: Sequence[Mapping[str, str]], told: Mapping[str, Any]) -> str:
+def rendered(template: Template, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]) -> str:
     """The text of a conversation.
 
     Raises:
-        ValueError: the template refuses it, fails, or writes more than `LONGEST` characters.
+        ValueError: the template refuses it, fails, or writes more than `MAX_CHARACTERS` characters.
     """
     pieces, length = list[str](), 0
     try:
-        for piece in template.generate(messages=[dict(message) for message in messages], **told):
+        for piece in template.generate(messages=[dict(message) for message in messages], **variables):
             pieces.append(piece)
             length += len(piece)
-            if length > LONGEST:
-                raise TemplateError(f"it would be longer than {LONGEST:,} characters")
+            if length > MAX_CHARACTERS:
+                raise TemplateError(f"it would be longer than {MAX_CHARACTERS:,} characters")
     except TemplateError as error:
-        raise ValueError(f"the chat template refuses this conversation: {_said(error)}") from None
-    except Exception as error:  # whatever the template does with its values
-        said = f"{type(error).__name__}: {_said(error)}"
-        raise ValueError(f"the chat template cannot render this conversation ({said})") from None
+        raise ValueError(f"the chat template refuses this conversation: {_one_line(error)}") from None
+    except Exception as error:  # a template can fail in any way
+        reason = f"{type(error).__name__}: {_one_line(error)}"
+        raise ValueError(f"the chat template cannot render this conversation ({reason})") from None
     return "".join(pieces)
 
 
-def _said(error: Exception) -> str:
-    """What an error says, in one line."""
-    return " ".join(str(error).split())[:SHOWN]
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:ERROR_LENGTH]
 
 
 def _refuse(reason: str) -> None:
@@ -94,32 +92,32 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON without the escapes for HTML of Jinja's own filter; the marks in special tokens are not escaped either."""
-    found = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    return ESCAPED.sub(lambda match: chr(int(match[1], 16)), found) if ensure_ascii else found
+    """JSON without the HTML escapes of Jinja's own filter. The marks that `ChatTemplate` puts into special tokens stay."""
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return ESCAPED.sub(lambda match: chr(int(match[1], 16)), text) if ensure_ascii else text
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer requests, lines of JSON, until there are no more.
+    """Answer requests, which are lines of JSON, until the stream ends.
 
-    `{"template", "date"}` compiles a template, and `{"messages", "told"}` renders a conversation with it. An answer is
-    `{"text"}` or `{"error"}`; the first one says that requests can come.
+    `{"template", "date"}` compiles a template, and `{"messages", "variables"}` renders a conversation with it. An answer
+    is `{"text"}` or `{"error"}`; an empty first one signals that the process is ready.
     """
     _answer(answers, {"text": ""})
     template: Template | None = None
     for line in requests:
         request = json.loads(line)
-        _hurry(2 * SECONDS)
+        _set_alarm(2 * SECONDS)
         try:
             if "template" in request:
                 template, text = compiled(request["template"], request["date"]), ""
             else:
                 assert template is not None
-                text = rendered(template, request["messages"], request["told"])
+                text = rendered(template, request["messages"], request["variables"])
             _answer(answers, {"text": text})
         except ValueError as error:
             _answer(answers, {"error": str(error)})
-        _hurry(0)
+        _set_alarm(0)
 
 
 def _answer(answers: IO[bytes], answer: Mapping[str, str]) -> None:
@@ -127,22 +125,22 @@ def _answer(answers: IO[bytes], answer: Mapping[str, str]) -> None:
     answers.flush()
 
 
-def _hurry(seconds: int) -> None:
-    """Where the system can, end this process after so many seconds, though the one that waits for it be gone; 0: not any more."""
+def _set_alarm(seconds: int) -> None:
+    """Let the system end this process after so many seconds, in case its parent is gone; 0 cancels. Not on Windows."""
     if sys.platform != "win32":
         signal.alarm(seconds)
 
 
-def _spare() -> None:
-    """Where the system can, take no more than `MEMORY`."""
+def _limit_memory() -> None:
+    """Limit the address space to `MEMORY`, where the system supports it."""
     if sys.platform != "win32":
         import resource
 
-        with suppress(OSError, ValueError):  # a system without such a limit, or with a lower one
+        with suppress(OSError, ValueError):  # no such limit on this system, or a lower one
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
-    _spare()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
+    _limit_memory()
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,4 +1,4 @@
-"""Chat templates that came from elsewhere are rendered apart: in a process that is ended when one takes too long."""
+"""Renders untrusted chat templates in a subprocess, which is killed when one takes too long."""
 
 import json
 import subprocess
@@ -14,20 +14,20 @@ from heddle.errors import HeddleError
 from heddle.text.template import SECONDS
 
 PROGRAM = Path(__file__).with_name("template.py")
-START = 60  # seconds until a new process must answer
+START_TIMEOUT = 60  # seconds until a new process must answer
 
 
 class SandboxedTemplate:
-    """A chat template in a process of its own, which has a second for each conversation, and bounded memory.
+    """A chat template in a subprocess, with a second for each conversation and bounded memory.
 
-    The process starts with the first template and serves until this object is gone. One that was ended is replaced.
+    The process lives as long as this object. One that was killed is replaced on the next call.
 
     Args:
         template: the template, in Jinja.
-        date: what `strftime_now` formats, as ISO 8601; None: the present moment.
+        date: the time that `strftime_now` formats, as ISO 8601; None: the current time.
 
     Raises:
-        HeddleError: it is not valid Jinja, or compiling it takes too long.
+        HeddleError: the template is not valid Jinja, or compiling it takes too long.
     """
 
     def __init__(self, template: str, date: str | None = None) -> None:
@@ -36,19 +36,19 @@ class SandboxedTemplate:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Any = None
         with self._lock:
-            self._started()
+            self._running()
 
-    def render(self, messages: Sequence[Mapping[str, str]], told: Mapping[str, Any]) -> str:
+    def render(self, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any]) -> str:
         """The text of a conversation.
 
         Raises:
             HeddleError: the template refuses it, fails, does not finish in time, or needs too much memory.
         """
         with self._lock:
-            return self._ask(self._started(), {"messages": list(messages), "told": dict(told)}, SECONDS)
+            return self._exchange(self._running(), {"messages": list(messages), "variables": dict(variables)}, SECONDS)
 
-    def _started(self) -> "subprocess.Popen[bytes]":
-        """The process, with the template."""
+    def _running(self) -> "subprocess.Popen[bytes]":
+        """The process, which has compiled the template; start it if necessary."""
         if self._process is None:
             process = subprocess.Popen(
                 command(),
@@ -57,22 +57,22 @@ class SandboxedTemplate:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for this process alone
             )
-            self._process, self._end = process, weakref.finalize(self, _ended, process)
+            self._process, self._end = process, weakref.finalize(self, _kill, process)
             try:
-                self._ask(process, None, START)
-                self._ask(process, {"template": self.template, "date": self.date}, SECONDS)
+                self._exchange(process, None, START_TIMEOUT)
+                self._exchange(process, {"template": self.template, "date": self.date}, SECONDS)
             except HeddleError:
-                self._forget()
+                self._stop()
                 raise
         return self._process
 
-    def _forget(self) -> None:
-        """End the process; the next request starts another one."""
+    def _stop(self) -> None:
+        """Kill the process; the next request starts another one."""
         self._process = None
         self._end()
 
-    def _ask(self, process: "subprocess.Popen[bytes]", request: Mapping[str, Any] | None, seconds: float) -> str:
-        """The answer to a request; the first one comes by itself."""
+    def _exchange(self, process: "subprocess.Popen[bytes]", request: Mapping[str, Any] | None, seconds: float) -> str:
+        """Send a request and return its answer. Without a request: the first answer, which signals that the process is ready."""
         assert process.stdin is not None
         assert process.stdout is not None
         late, line = Event(), b""
@@ -89,17 +89,17 @@ class SandboxedTemplate:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()
             line = process.stdout.readline()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             pass
         finally:
             timer.cancel()
             timer.join()
-            # Also where Ctrl-C came: the answer that is left would be taken for the next one.
+            # Also after Ctrl-C: a late answer would be taken for the answer to the next request.
             if late.is_set() or not line.endswith(b"\n"):
-                self._forget()
+                self._stop()
         if not line.endswith(b"\n"):
-            said = f"did not finish within {seconds:g} s" if late.is_set() else "ended the process that renders it"
-            raise HeddleError(f"the chat template {said}")
+            outcome = f"did not finish within {seconds:g} s" if late.is_set() else "ended the process that renders it"
+            raise HeddleError(f"the chat template {outcome}")
         answer = json.loads(line)
         if "error" in answer:
             raise HeddleError(answer["error"])
@@ -108,15 +108,15 @@ class SandboxedTemplate:
 
 
 def command() -> list[str]:
-    """What starts the process that renders. The folder of its program is not searched, where modules have the names of others."""
+    """The command of the subprocess. `-P`: do not import from the program's folder, whose modules shadow others."""
     return [sys.executable, "-P", str(PROGRAM)]
 
 
-def _ended(process: "subprocess.Popen[bytes]") -> None:
-    """End a process, if it has not, and forget it."""
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process, if it still runs, and close its pipes."""
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            with suppress(OSError):  # what was not sent
+            with suppress(OSError):  # unsent data
                 stream.close()

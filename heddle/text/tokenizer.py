@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
 
     @property
     def end_of_text(self) -> int | None:
-        """The id of the special token that ends a text, or None."""
+        """The id of the special token that ends a text; None if there is none."""
 
     @property
     def begins(self) -> tuple[int, ...]:
@@ -52,11 +52,11 @@ class Tokenizer(Protocol):
 
     @property
     def joints(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Ids after which, and ids before which, a text has a blank that no token spells: between two of them."""
+        """The ids after which, and those before which, a space is implied: `decode` adds one between two such neighbours."""
 
     @property
     def around(self) -> Around:
-        """All ids that a published file puts around a text and between two; `encode` adds them only with `special`."""
+        """All ids that a published file puts around a text and between two texts; `encode` adds them only with `special`."""
 
     def encode(
         self,
@@ -72,13 +72,13 @@ class Tokenizer(Protocol):
         Args:
             text: the text.
             allow_special: see above.
-            special: whether to frame the text as its model was trained to read it, with the ids around texts, in which the name of
-                the mask token is that token. `heddle.load` knows the model; a file alone says it only if it puts ids around texts.
-            pair: a second text, for a row of both, which is framed.
+            special: whether to add the ids around texts that the model was trained with, and to encode the name of the mask token
+                as that token. A tokenizer from `heddle.load` knows them; one from a file knows them only if the file adds ids.
+            pair: a second text; implies `special`.
 
         Raises:
             HeddleError: a lone surrogate, (`characters`) a character outside the alphabet, or a name in
-                `allow_special` that is not a special token; or the model's frame is unknown, or has nothing between two texts.
+                `allow_special` that is not a special token; or the ids around texts are unknown, or have no separator for a pair.
         """
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
@@ -103,7 +103,7 @@ class Tokenizer(Protocol):
         """Each id of `text` with its `piece` (L2-45)."""
 
     def piece(self, id: int) -> str:
-        """What an id spells, for display; part of a character becomes U+FFFD, WordPiece's `##` stays."""
+        """The text of an id, for display; part of a character becomes U+FFFD, WordPiece's `##` stays."""
 
     def save(self, path: str | Path) -> None:
         """Write `tokenizer.json` into the directory `path`, or to `path` itself if it ends in `.json`."""
@@ -117,14 +117,14 @@ def load_tokenizer(path: str | Path, lowercase: bool = False) -> Tokenizer:
     """Load a `tokenizer.json`, or the one in a directory: one from heddle, or a published one (BPE over bytes as in GPT-2,
     Llama 3 and Qwen, or over characters as in Llama 2 and Mistral; WordPiece as in BERT; Unigram as in T5).
 
-    What a published file adds around the text is left out: no token is added at its start (`begins` lists those it would
-    add) or end, and nothing is truncated or padded. Tokens added to a vocabulary are special, whatever the file calls them.
+    `encode` does not add the ids that a published file puts around a text (`begins` and `around` list them) unless `special` is
+    set, and never truncates or pads. Tokens added to a vocabulary are special, whatever the file calls them.
 
     Args:
-        lowercase: whether texts are put in lower case first, whatever the file says.
+        lowercase: whether to lower-case texts first, whatever the file says.
 
     Raises:
-        HeddleError: the file cannot be read, is damaged, or holds an unsupported kind of tokenizer (the message names it).
+        HeddleError: the file cannot be read, is damaged, or has an unsupported kind of tokenizer (the message names it).
     """
     path, content = read_content(path)
     try:
@@ -132,31 +132,31 @@ def load_tokenizer(path: str | Path, lowercase: bool = False) -> Tokenizer:
     except HeddleError as error:
         raise HeddleError(f"{path}: {error}") from None
     except Exception as error:  # `tokenizers` raises nothing more precise
-        said = f"{model_type(content)}, {type(error).__name__}: {' '.join(str(error).split())}"
-        raise HeddleError(f"{path} is not a valid tokenizer.json ({said})") from None
+        reason = f"{model_type(content)}, {type(error).__name__}: {' '.join(str(error).split())}"
+        raise HeddleError(f"{path} is not a valid tokenizer.json ({reason})") from None
 
 
 def _recognise(content: Content) -> Tokenizer:
     reader = next((reader for reader in READERS if reader.recognises(content)), None)
     if reader is None:
         raise HeddleError(f"{article(model_type(content))} tokenizer, which is not supported; {', '.join(KIND_OF)} are")
-    made: Any = reader
-    read: Tokenizer = made(content)
-    return read
+    construct: Any = reader
+    tokenizer: Tokenizer = construct(content)
+    return tokenizer
 
 
 @checked()
 def add_special_tokens(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
-    """A tokenizer with further special tokens; those that it lacks get the ids after all others. A model needs rows for them (see
+    """A tokenizer with further special tokens; new ones get the ids after all others. The model needs embeddings for them (see
     `heddle.weights.add_tokens`).
 
     Raises:
-        HeddleError: a name is an ordinary piece, which plain text gives, or the tokenizer is not heddle's.
+        HeddleError: a name is an ordinary piece, which plain text would produce, or the tokenizer is not heddle's.
     """
     if not isinstance(tokenizer, Base):
         raise HeddleError("add_special_tokens: tokenizer: must be one that heddle trained or loaded")
-    found: Tokenizer = tokenizer.with_special(names)
-    return found
+    extended: Tokenizer = tokenizer.with_special(names)
+    return extended
 
 
 @checked()
@@ -173,16 +173,16 @@ def train_tokenizer(
     merges frequent pieces of words; `unigram` keeps the pieces that make the text likeliest; `bpe` splits text by
     GPT-4's pattern, then learns merges within the parts. (Unlike GPT-2's, that pattern separates a line break from the
     indentation after it and limits numbers to three digits a piece; Llama 3 uses it too.) `bpe` and `unigram` first split
-    text after every 256 characters without a blank, so that one long line is not a single piece.
+    text after every 256 characters without whitespace, so that one long line is not a single piece.
 
     Args:
-        vocab_size: the most ids, special tokens included. Required for `bpe`, `wordpiece` and `unigram`, which stay below
-            it only if the text is too small. `words` without it takes every word.
+        vocab_size: the maximum number of ids, special tokens included. Required for `bpe`, `wordpiece` and `unigram`, which
+            stay below it only if the text is too small. Without it, `words` has an id for every word.
         special: tokens that mark boundaries: one id each, never split, and never the ids of plain text (L1-81, L1-94).
         progress: called with a line of text about the progress, every two seconds.
 
     Raises:
-        HeddleError: unknown kind, no text, too small a vocabulary (the message has the minimum), unfit special tokens.
+        HeddleError: unknown kind, no text, a vocabulary that is too small (the message has the minimum), or invalid special tokens.
     """
     texts = [texts] if isinstance(texts, str) else texts
     _check_special(special)
@@ -198,21 +198,22 @@ def train_tokenizer(
 
 
 def _kind_for(kind: str, vocab_size: int | None, special: Sequence[str]) -> type[Base]:
-    """The class of a kind, which must allow this vocabulary size."""
-    found = next((row for name, row in KINDS.items() if name == kind), None)
-    if found is None:
+    """The class of a kind; raise if the vocabulary size does not suit it."""
+    tokenizer_class = next((row for name, row in KINDS.items() if name == kind), None)
+    if tokenizer_class is None:
         raise HeddleError(f"unknown kind of tokenizer {kind!r}: {', '.join(KINDS)}.{did_you_mean(kind, KINDS)}")
-    if found.least is None or (vocab_size is None and kind == "words"):
-        return found
-    least = found.least + len(special)
-    if vocab_size is None or vocab_size < least:
+    built_in = tokenizer_class.min_vocab_size
+    if built_in is None or (vocab_size is None and kind == "words"):
+        return tokenizer_class
+    minimum = built_in + len(special)
+    if vocab_size is None or vocab_size < minimum:
         raise HeddleError(
-            f"vocab_size {vocab_size} is too small for {kind}: it takes at least {least} ({found.least} "
-            f"{'bytes' if found.least == 256 else 'built in'}, {len(special)} special), and a few thousand to be useful"
+            f"vocab_size {vocab_size} is too small for {kind}: it takes at least {minimum} ({built_in} "
+            f"{'bytes' if built_in == 256 else 'built in'}, {len(special)} special), and a few thousand to be useful"
         )
     if vocab_size > MOST_IDS:
         raise HeddleError(f"vocab_size {vocab_size} is more than the {MOST_IDS:,} that heddle allows for {kind}")
-    return found
+    return tokenizer_class
 
 
 def _check_special(special: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Unigram as in SentencePiece: the likeliest way to split text into pieces, and bytes for what no piece spells."""
+"""Unigram as in SentencePiece: the likeliest split of a text into pieces, with bytes for characters outside the vocabulary."""
 
 import json
 import re
@@ -29,7 +29,7 @@ JOIN = {
     ],
 }
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-# So that text that looks like the name of a byte can be spelt letter by letter.
+# These letters always get a piece, so that text that looks like the name of a byte can be encoded letter by letter.
 ALWAYS = sorted(set("".join(BYTES)))
 
 
@@ -42,7 +42,7 @@ class Unigram(Wrapped):
     """
 
     kind = "unigram"
-    least = 256 + len(ALWAYS) + 1
+    min_vocab_size = 256 + len(ALWAYS) + 1
 
     @classmethod
     def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:
@@ -51,39 +51,39 @@ class Unigram(Wrapped):
         learner.pre_tokenizer = pre_tokenizers.Sequence(
             [max_piece_length(), pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Metaspace(SPACE, "never", True)]
         )
-        room = vocab_size - len(special) - len(BYTES)
+        learned_size = vocab_size - len(special) - len(BYTES)
         trainer = trainers.UnigramTrainer(
-            vocab_size=room, show_progress=False, special_tokens=[], initial_alphabet=ALWAYS
+            vocab_size=learned_size, show_progress=False, special_tokens=[], initial_alphabet=ALWAYS
         )
         try:
             learner.train_from_iterator(texts, trainer)
         except HeddleError:
             raise
         except Exception as error:  # `tokenizers` raises nothing more precise
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise HeddleError(
-                f"vocab_size {vocab_size} is too small for unigram on this text: every character takes an id ({said})"
+                f"vocab_size {vocab_size} is too small for unigram on this text: every character takes an id ({reason})"
             ) from None
-        taken = {*special, *BYTES}
-        learnt = json.loads(learner.to_str())["model"]["vocab"]
+        reserved = {*special, *BYTES}
+        learned = json.loads(learner.to_str())["model"]["vocab"]
         # The library sums in the order of a hash table: without the last digits the sums are nearly always equal.
-        scores = {piece: round(score, 6) for piece, score in learnt if piece not in taken and score is not None}
+        scores = {piece: round(score, 6) for piece, score in learned if piece not in reserved and score is not None}
         lowest = min(scores.values(), default=-1.0)
         scores |= {letter: lowest for letter in ALWAYS if letter not in scores}
         # The library puts leftover letters at the end, in the order of that table; sort them instead.
         bottom = min((score for piece, score in scores.items() if len(piece) > 1), default=0.0)
-        spare = sorted(piece for piece, score in scores.items() if len(piece) == 1 and score < bottom)
-        scores |= zip(spare, sorted(map(scores.__getitem__, spare), reverse=True), strict=True)
+        leftover = sorted(piece for piece, score in scores.items() if len(piece) == 1 and score < bottom)
+        scores |= zip(leftover, sorted(map(scores.__getitem__, leftover), reverse=True), strict=True)
         ordered = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
         # Bytes must never be chosen as pieces: even the longest name of a byte must be likelier in letters.
-        never = 10 * lowest - 100
-        vocab = [[name, never] for name in BYTES] + [list(entry) for entry in ordered]
-        # The library requires an unknown id; as every byte has a piece, it gives those instead.
+        byte_score = 10 * lowest - 100
+        vocab = [[name, byte_score] for name in BYTES] + [list(entry) for entry in ordered]
+        # The library requires an unknown id; as every byte has a piece, it falls back to bytes instead.
         model = {"type": "Unigram", "unk_id": 0, "vocab": vocab, "byte_fallback": True}
         return cls(describe(model, CUT, JOIN, special))
 
     def _with_special(self, text: str, boundary: re.Pattern[str]) -> list[int]:
-        # `tokenizers`, asked for the whole text, would read a U+2581 in it as a space; `_plain` does not.
+        # `tokenizers` would read a U+2581 in the text as a space; `_plain` does not.
         return Base._with_special(self, text, boundary)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Words of a text where the `words` tokenizer cuts it, at the speed of Python's regular expressions."""
+"""Splits texts into the words of the `words` tokenizer, at the speed of Python's regular expressions."""
 
 import re
 from collections.abc import Iterator
@@ -6,13 +6,13 @@ from itertools import groupby
 
 from heddle.text.words import letters_among
 
-SLICE = 1 << 20  # characters cut at a time, so that a huge text never becomes a list of all its words
+SLICE = 1 << 20  # characters cut at a time, so that a huge text never becomes one list of words
 
 
 class WordSplitter:
-    """Cuts texts into the pieces of the `words` tokenizer that are not blank: words and, unless left out, punctuation.
+    """Splits texts into the pieces of the `words` tokenizer without whitespace: words and, optionally, punctuation.
 
-    The tokenizer's own library decides which characters are parts of words; it is asked once for each character.
+    The tokenizer's own library decides which characters are parts of words; each character is looked up once.
 
     Args:
         lowercase: lower-case the text first.
@@ -27,15 +27,15 @@ class WordSplitter:
         self._learn(set(map(chr, range(128))))
 
     def __call__(self, text: str) -> Iterator[list[str]]:
-        """The pieces of one text, a list for each slice of it."""
+        """Yield the pieces of a text, as one list per slice."""
         if self.lowercase:
             text = text.lower()
         self._learn(set(text))
         start = 0
         while start < len(text):
             end = start + SLICE
-            if rest := self._word.match(text, end):
-                end = rest.end()  # a word that crosses the seam belongs to this slice
+            if crossing := self._word.match(text, end):
+                end = crossing.end()  # a word that crosses the seam belongs to this slice
             yield self._piece.findall(text, start, end)
             start = end
 
@@ -51,9 +51,9 @@ class WordSplitter:
 
 
 def _ranges(seen: set[str], letters: set[str]) -> str:
-    """The inside of a character class that has the letters, and of the characters seen no other.
+    """The inside of a character class that matches the letters and no other character seen so far.
 
-    Ranges reach over characters that were not seen: few ranges are several times as fast as many.
+    Ranges extend over unseen characters: few ranges are several times as fast as many.
     """
     parts = []
     for inside, run in groupby(sorted(seen), letters.__contains__):

@@ -1,4 +1,4 @@
-"""Words, and words split into subwords (WordPiece): what a vocabulary lacks becomes its unknown token."""
+"""Words, and words split into subwords (WordPiece); words outside the vocabulary become the unknown token."""
 
 import json
 import re
@@ -21,7 +21,7 @@ UNKNOWN = "[UNK]"
 PREFIX = "##"
 LONGEST_WORD = 100  # characters of the longest word that WordPiece splits; the library's and BERT's number
 
-# A word is a run of these; every other character, including blanks, is a piece. A single space between two words is left
+# A word is a run of these; every other character, including whitespace, is a piece. A single space between two words is left
 # out: two words can only be neighbours if there was one, so decoding can restore it.
 LETTER = r"[\p{L}\p{M}\p{N}_]"
 GAP = {"type": "Split", "pattern": {"Regex": f"(?<={LETTER}) (?={LETTER})"}, "behavior": "Removed", "invert": False}
@@ -90,15 +90,15 @@ class Words(Spaced):
     """One id per word from 1 on, most frequent first; id 0 is `<unk>`, for every other word (L2-46)."""
 
     kind = "words"
-    least = 2
+    min_vocab_size = 2
 
     @classmethod
     def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:
-        most = 2**20 if vocab_size is None else vocab_size - len(special)
+        max_words = 2**20 if vocab_size is None else vocab_size - len(special)
         learner = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN_WORD))
         learner.pre_tokenizer = _cutter()
         trainer = trainers.WordLevelTrainer(
-            vocab_size=most, min_frequency=1, show_progress=False, special_tokens=[UNKNOWN_WORD]
+            vocab_size=max_words, min_frequency=1, show_progress=False, special_tokens=[UNKNOWN_WORD]
         )
         learner.train_from_iterator(texts, trainer)
         return cls(describe(json.loads(learner.to_str())["model"], CUT, _join(UNKNOWN_WORD), special))
@@ -116,7 +116,7 @@ class WordPiece(Spaced):
     """
 
     kind = "wordpiece"
-    least = 2
+    min_vocab_size = 2
     prefix = PREFIX
 
     @classmethod
@@ -166,7 +166,7 @@ def load_wordpiece_vocab(path: str | Path, lowercase: bool = True) -> Wrapped:
     """BERT's tokenizer from its `vocab.txt`, one piece per line; ids are the line numbers from 0 (Devlin et al. 2019).
 
     Text is cleaned, lower-cased with accents removed (unless `lowercase` is False, as for the cased models), and split at
-    blanks and punctuation. Pieces in square brackets that BERT names ([PAD], [CLS], ...) are special.
+    whitespace and punctuation. Pieces in square brackets that BERT names ([PAD], [CLS], ...) are special.
 
     Raises:
         HeddleError: the file cannot be read, a piece occurs twice, or there is no [UNK].

@@ -1,4 +1,4 @@
-"""A process that encodes texts for another one (`heddle.text.processes`), which sends texts and reads ids through pipes.
+"""The subprocess of `heddle.text.processes`: it receives texts and sends ids through pipes.
 
 A message is a list of byte strings: their number, the length of each, then all of them. Numbers are unsigned, 8 bytes, little
 endian. Nothing is pickled.
@@ -15,7 +15,7 @@ from typing import IO, Literal
 from heddle.errors import HeddleError
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 
-# Python's own texts may have lone surrogates; the tokenizer refuses them where the caller would see it refuse them.
+# Strings may have lone surrogates; the tokenizer in this process reports them, as it would in the other.
 ENCODING: tuple[Literal["utf-8"], Literal["surrogatepass"]] = ("utf-8", "surrogatepass")
 IDS: Literal["I"] = "I"  # 32 bits
 READY, ENCODED, REFUSED, FAILED = b"ready", b"encoded", b"refused", b"failed"
@@ -49,7 +49,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def answer(tokenizer: Tokenizer, request: Sequence[bytes]) -> list[bytes | memoryview]:
-    """The ids of texts, or what is wrong with the first that has none."""
+    """The ids of texts, or the error of the first that cannot be encoded."""
     try:
         # One by one: the caller has a process for every core.
         return [ENCODED, *(memoryview(array(IDS, tokenizer.encode(text.decode(*ENCODING)))) for text in request)]

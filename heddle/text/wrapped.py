@@ -1,4 +1,4 @@
-"""Tokenizers that the `tokenizers` library runs: published ones of any model type, and heddle's that it learns."""
+"""Tokenizers that the `tokenizers` library encodes with: published ones of any model type, and some of heddle's own."""
 
 import json
 import re
@@ -21,10 +21,10 @@ NEVER_TEXT = "\uffff"
 
 
 class Wrapped(Base):
-    """A file that `tokenizers` itself encodes with; heddle adds streaming decoding and keeps special tokens apart.
+    """A tokenizer that encodes with `tokenizers`; heddle adds streaming decoding and keeps special tokens out of plain text.
 
-    Decoding returns what the file preserves: BERT lower-cases and drops blanks, Llama adds a space before the text and
-    removes it again. What a vocabulary lacks becomes its unknown token, unless it falls back to bytes.
+    Decoding returns what the file preserves: BERT lower-cases and drops whitespace, Llama adds a space before the text and
+    removes it again. Text outside the vocabulary becomes the unknown token, unless it falls back to bytes.
 
     Raises:
         HeddleError: text could be lost silently, or the decoder is not supported.
@@ -33,21 +33,21 @@ class Wrapped(Base):
     kind: Kind = "bpe"
 
     def __init__(self, content: Content) -> None:
-        sort = model_type(content)
-        if sort not in KIND_OF:
-            raise HeddleError(f"{article(sort)} tokenizer, which is not supported; {', '.join(KIND_OF)} are")
-        self.kind = KIND_OF[sort]
+        model_name = model_type(content)
+        if model_name not in KIND_OF:
+            raise HeddleError(f"{article(model_name)} tokenizer, which is not supported; {', '.join(KIND_OF)} are")
+        self.kind = KIND_OF[model_name]
         self._pieces = {i: piece for piece, i in vocabulary(content["model"]).items()}
         self._pieces |= {token["id"]: token["content"] for token in content["added_tokens"]}
         self._spelling = self._spell(content)
         plain = plain_vocabulary(content)
         super().__init__(content, [(self._spelling.later[i], i) for i in plain.values()], exact_special=False)
         self.unknown = _unknown(content)
-        if sort == "BPE" and self.unknown is None and not _has_every_byte(content):
+        if model_name == "BPE" and self.unknown is None and not _has_every_byte(content):
             raise HeddleError("a BPE tokenizer without unknown token or all 256 bytes, so text could be lost")
         bare: Content = {"truncation": None, "padding": None, "post_processor": None}
-        self._whole = tokenizers.Tokenizer.from_str(json.dumps({**content, **bare}))
-        self._bare = tokenizers.Tokenizer.from_str(
+        self._encoder = tokenizers.Tokenizer.from_str(json.dumps({**content, **bare}))
+        self._plain_encoder = tokenizers.Tokenizer.from_str(
             json.dumps({**content, **bare, "added_tokens": [], "model": _without_special(content)})
         )
 
@@ -63,19 +63,19 @@ class Wrapped(Base):
         return model_type(content) in KIND_OF
 
     def _with_special(self, text: str, boundary: re.Pattern[str]) -> list[int]:
-        # `tokenizers` has more ways to find them (whole words, after normalizing), but only for all at once.
-        return self._ids(self._whole, text) if boundary is self._boundary else super()._with_special(text, boundary)
+        # `tokenizers` has more kinds of matches (whole words, after normalizing), but only for all special tokens at once.
+        return self._ids(self._encoder, text) if boundary is self._boundary else super()._with_special(text, boundary)
 
     def _plain(self, text: str) -> list[int]:
-        return self._ids(self._bare, text)
+        return self._ids(self._plain_encoder, text)
 
     def _ids(self, encoder: tokenizers.Tokenizer, text: str) -> list[int]:
         try:
             ids: list[int] = encoder.encode(text, add_special_tokens=False).ids
         except Exception as error:  # `tokenizers` raises nothing more precise
-            said = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             raise HeddleError(
-                f"the text has parts that this vocabulary lacks, and it has no unknown token ({said})"
+                f"the text has parts that this vocabulary lacks, and it has no unknown token ({reason})"
             ) from None
         return ids
 
@@ -93,7 +93,7 @@ class Wrapped(Base):
     @checked()
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         ids = list(ids)
-        return b"".join([self.after(None, id) for id in ids[:1]] + [self.after(*both) for both in pairwise(ids)])
+        return b"".join([self.after(None, id) for id in ids[:1]] + [self.after(*pair) for pair in pairwise(ids)])
 
     def piece(self, id: int) -> str:
         # The text of an id does not show whether it starts a word; in these kinds the vocabulary's notation does.
@@ -112,8 +112,8 @@ def _unknown(content: Content) -> int | None:
     """The id of the unknown token; None if the vocabulary does not have it."""
     model = content["model"]
     if model_type(content) == "Unigram":
-        place = model.get("unk_id")
-        return place if isinstance(place, int) else None
+        position = model.get("unk_id")
+        return position if isinstance(position, int) else None
     return vocabulary(model).get(model.get("unk_token") or "")
 
 
@@ -128,8 +128,8 @@ def _without_special(content: Content) -> Content:
             for i, (piece, score) in enumerate(model["vocab"])
         ]
         return model
-    kept = model.get("unk_token")
-    model["vocab"] = {piece: i for piece, i in model["vocab"].items() if piece not in special or piece == kept}
+    unknown = model.get("unk_token")
+    model["vocab"] = {piece: i for piece, i in model["vocab"].items() if piece not in special or piece == unknown}
     if model_type(content) == "BPE":
         model |= {"dropout": None, "type": "BPE"}
         model["merges"] = [merge for merge in model["merges"] if "".join(_pair(merge)) in model["vocab"]]

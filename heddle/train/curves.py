@@ -61,8 +61,8 @@ def draw(names: Sequence[str], metrics: Sequence[Sequence[Mapping[str, Any]]]) -
 def smoothed(values: Sequence[float]) -> list[float]:
     """An exponential moving average over a fiftieth of the values, without a bias towards the first (Kingma and Ba 2015, 3)."""
     keep = 1 - 1 / max(1, len(values) / SPAN)
-    found, average, weight = [], 0.0, 0.0
+    means, average, weight = [], 0.0, 0.0
     for value in values:
         average, weight = keep * average + (1 - keep) * value, keep * weight + (1 - keep)
-        found.append(average / weight)
-    return found
+        means.append(average / weight)
+    return means

@@ -15,12 +15,12 @@ def first_bad_layer(objective: CrossEntropy, batch: Batch, gradients: Mapping[st
     for name, parameter in objective.model.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"weights of {name}"
-    found: list[str] = []
+    bad_outputs: list[str] = []
 
     def watch(name: str) -> Callable[..., None]:
         def look(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not found and isinstance(output, Tensor) and not torch.isfinite(output).all():
-                found.append(f"output of {name}")
+            if not bad_outputs and isinstance(output, Tensor) and not torch.isfinite(output).all():
+                bad_outputs.append(f"output of {name}")
 
         return look
 
@@ -34,8 +34,8 @@ def first_bad_layer(objective: CrossEntropy, batch: Batch, gradients: Mapping[st
     finally:
         for hook in hooks:
             hook.remove()
-    if found or not torch.isfinite(loss.total):
-        return found[0] if found else "loss itself"
+    if bad_outputs or not torch.isfinite(loss.total):
+        return bad_outputs[0] if bad_outputs else "loss itself"
     bad = [name for name, gradient in gradients.items() if gradient is not None and not torch.isfinite(gradient).all()]
     # Gradients are computed from the last layer to the first.
     return f"gradient of {bad[-1]}" if bad else "gradient's norm" if gradients else "loss itself"

@@ -38,7 +38,7 @@ from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.evaluate import evaluate
 from heddle.train.history import History
-from heddle.train.length import MOST, Evaluations, steps_asked, warmup_of
+from heddle.train.length import MOST, Evaluations, requested_steps, warmup_of
 from heddle.train.live import ProgressLine
 from heddle.train.model_selection import SelectedWeights, check_patience
 from heddle.train.optimizer import Optimizer
@@ -172,20 +172,20 @@ def _settings(
     skip_invalid: bool,
 ) -> RunConfig:
     """All settings as those of a run, which refuses what does not go together."""
-    said = {} if config is None else config.model_dump(mode="json", exclude_unset=True)
-    said |= {name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()}
+    table = {} if config is None else config.model_dump(mode="json", exclude_unset=True)
+    table |= {name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()}
     if steps is not None:
-        said["steps"] = int(steps)
-    if said.get("steps") is None and said.get("epochs") is None:
+        table["steps"] = int(steps)
+    if table.get("steps") is None and table.get("epochs") is None:
         raise HeddleError("fit: steps = None: must be at least 1, or give epochs")
-    if said.get("batch") is None and said.get("batch_tokens") is None:
-        said["batch"] = -(-BATCH // (accumulate := said.get("accumulate", 1))) * accumulate
+    if table.get("batch") is None and table.get("batch_tokens") is None:
+        table["batch"] = -(-BATCH // (accumulate := table.get("accumulate", 1))) * accumulate
     unknown = [field for field in of_data if field not in (*FIELDS, "layout")]
     if unknown:
         raise HeddleError(f"fit: columns: {unknown[0]!r} is no field; fields are {', '.join(FIELDS)}")
     kind = NextTokenConfig() if task is None else task
     of_data |= {"skip_invalid": skip_invalid}
-    run = RunConfig.of({"data": of_data, "task": kind, "train": {**MEASURING_NOTHING, **said}}, where="fit")
+    run = RunConfig.of({"data": of_data, "task": kind, "train": {**MEASURING_NOTHING, **table}}, where="fit")
     for name, instead in OF_A_RUN.items():
         if getattr(run.train, name) != TrainConfig.model_fields[name].default:
             raise HeddleError(f"fit does not know {name}: leave it out; {instead}")
@@ -213,20 +213,20 @@ def _from_data(model: Transformer, tokenizer: Tokenizer | None, data: Any, valid
     prompts = run.task.prompts(run.data.layout, model.config.stacks())
     chat = run.task.chat(None) if isinstance(run.task, ChatConfig) else model.config.chat
     model.config = model.config.model_copy(update={"prompts": prompts, "chat": chat})
-    given = InMemoryData(data, run.task, run.data)
-    corpus = corpus_of(given, held_out, tokenizer, known)
-    for each in (given, held_out):
+    items = InMemoryData(data, run.task, run.data)
+    corpus = corpus_of(items, held_out, tokenizer, known)
+    for each in (items, held_out):
         for line in each.left_out() if isinstance(each, InMemoryData) else ():
             warnings.warn(line, stacklevel=4)
-    batch, multiple = batch_size(run, model.config.context, model.device.type)
+    batch = batch_size(run, model.config.context, model.device.type)
     tokens = padded_tokens(run, batch * model.config.context)
-    reading = DataSpec(corpus, model.config, batch, train.seed, None, tokenizer, tokens, multiple, run.data.layout)
-    task = make_task(run.task, reading)
+    spec = DataSpec.of(run.data, train, corpus, model.config, tokenizer, rows=batch, batch_tokens=tokens)
+    task = make_task(run.task, spec)
     check_tokens(train, task)
     if isinstance(head, ClassifierHeadConfig) and corpus.classes and not known:
         model.config = model.config.override({"head.names": list(corpus.classes)})
-        task.spec = replace(reading, model=model.config)
-    steps = steps_asked(train, task) or 1
+        task.spec = replace(spec, model=model.config)
+    steps = requested_steps(train, task) or 1
     if held_out is None:
         return Learned(task, steps, None)
     evaluations = Evaluations(task, steps, train.evaluate_every)
@@ -240,13 +240,13 @@ def _from_batches(
     data: Any,
     validation: Any,
     run: RunConfig,
-    said: Mapping[str, Any],
+    settings: Mapping[str, Any],
     by_task: bool,
 ) -> Learned:
     """What is learned from the user's own batches, by the objective of the run's task or by cross-entropy."""
     for name in ("batch", "batch_tokens", "columns", "layout", "skip_invalid"):
-        if said.get(name) is not None:
-            raise HeddleError(f"fit: {name} = {said[name]} has no effect on batches: leave it out")
+        if settings.get(name) is not None:
+            raise HeddleError(f"fit: {name} = {settings[name]} has no effect on batches: leave it out")
     if isinstance(data, Batch):
         raise HeddleError("fit: data = a Batch: must be a list of them")
     if run.train.precision == "auto":
@@ -256,7 +256,7 @@ def _from_batches(
     _check_evaluated(run.train, validation is not None)
     inner = make_task(run.task, DataSpec(Corpus(), model.config, tokenizer=tokenizer)) if by_task else None
     task = BatchesTask(data, validation, model, inner)
-    steps = steps_asked(run.train, task) or 1
+    steps = requested_steps(run.train, task) or 1
     every = None if validation is None else run.train.evaluate_every or ceil(steps / MOST)
     if every is not None:
         check_patience(run.train, steps, every)
@@ -336,10 +336,10 @@ def _loop(training: Training, learned: Learned, readers: Sequence[Reader], histo
             training.ended |= tell(readers, training.report(scored))
             if training.update_best(scored.loss):
                 best = {name: weight.clone() for name, weight in training.weights().items()}
-    ema, found = training.train.ema, training.best
+    ema, best_so_far = training.train.ema, training.best
     history.weights = SelectedWeights("last", (training.step,), ema)
-    if found is not None:
-        history.weights = SelectedWeights("best", (found.step,), ema, found.loss)
+    if best_so_far is not None:
+        history.weights = SelectedWeights("best", (best_so_far.step,), ema, best_so_far.loss)
     training.adopt(best or training.weights())
     history.adapter = training.merge()
     history.epochs = learned.task.epochs(training.step)

@@ -47,7 +47,7 @@ def step_size(task: Task) -> StepSize:
     return StepSize(max(1, round(mean(map(tokens_read, batches)))), max(1.0, targets))
 
 
-def steps_asked(train: TrainConfig, task: Task) -> int | None:
+def requested_steps(train: TrainConfig, task: Task) -> int | None:
     """The steps that the settings ask for, by number or by epochs; None: as many as fit into the time.
 
     Raises:
@@ -97,12 +97,12 @@ class Evaluations:
     Attributes:
         task: what is learned and scored.
         steps: of the training.
-        said: steps between evaluations, if the settings say so.
+        interval: steps between evaluations, if the settings say so.
     """
 
     task: Task
     steps: int
-    said: int | None = None
+    interval: int | None = None
 
     @cached_property
     def size(self) -> StepSize:
@@ -112,8 +112,8 @@ class Evaluations:
     @cached_property
     def every(self) -> int:
         """Steps between evaluations: as asked for, else so that there are twenty, or fewer that score enough to mean something."""
-        if self.said is not None:
-            return self.said
+        if self.interval is not None:
+            return self.interval
         needed = self._read(WORTH * self.size.tokens / self.size.targets)[1]
         count = int(PROBING * self.steps * self.size.tokens / SCORING / needed)
         return ceil(self.steps / min(MOST, max(FEWEST, count)))
@@ -148,9 +148,9 @@ class Evaluations:
         """
         most = max(1, round(tokens))
         for _ in range(4):
-            found = self.task.held_out(batch_rows(self.task.spec.model.context), most).batches
-            looked_at = [found[place] for place in evenly_spaced(len(found), min(len(found), LOOKED_AT))]
-            read = len(found) * mean(tokens_read(self.task.batch(each)) for each in looked_at)
+            batches = self.task.held_out(batch_rows(self.task.spec.model.context), most).batches
+            looked_at = [batches[place] for place in evenly_spaced(len(batches), min(len(batches), LOOKED_AT))]
+            read = len(batches) * mean(tokens_read(self.task.batch(each)) for each in looked_at)
             if read <= 1.1 * tokens or most == 1:
                 break
             most = max(1, int(most * tokens / read))

@@ -64,21 +64,21 @@ class Optimizer:
         self, config: TrainConfig, learning_rate: float, precision: str, by_onednn: tuple[ProductKind, ...]
     ) -> list[torch.optim.Optimizer]:
         """An optimizer for each set of parameters with one update rule, one rate and one decay."""
-        found: dict[tuple[str, float, float], list[Tensor]] = {}
+        parameters: dict[tuple[str, float, float], list[Tensor]] = {}
         for name, setting in parameter_settings(config, self.masters).items():
             kind = role(name, self.masters[name].dim())
             rule = "adamw" if config.optimizer == "muon" and kind != "matrix" else config.optimizer
             rate = setting.rate * (config.matrix_learning_rate if rule == "muon" else learning_rate)
             decay = setting.weight_decay if kind in DECAYED else 0.0
             if not setting.frozen:
-                found.setdefault((rule, rate, decay), []).append(self.masters[name])
+                parameters.setdefault((rule, rate, decay), []).append(self.masters[name])
         fused = next(iter(self.masters.values())).device.type in ("cpu", "cuda")
         rules: dict[str, Callable[..., torch.optim.Optimizer]] = {
             "muon": partial(Muon, dtype=DTYPES[precision], by_onednn=by_onednn),
             "adamw": partial(torch.optim.AdamW, betas=config.betas, eps=1e-10, fused=fused),
             "sgd": partial(torch.optim.SGD, momentum=config.momentum, nesterov=config.nesterov, fused=fused),
         }
-        return [rules[rule](w, lr=rate, weight_decay=decay) for (rule, rate, decay), w in found.items()]
+        return [rules[rule](w, lr=rate, weight_decay=decay) for (rule, rate, decay), w in parameters.items()]
 
     def collect(self) -> None:
         """Move the working copies' gradients to the masters, accumulating in fp32."""

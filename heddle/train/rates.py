@@ -50,18 +50,18 @@ OF_A_STEP = (
 )
 
 
-def pick_threads(wanted: int | None) -> int:
+def pick_threads(threads: int | None) -> int:
     """How many threads to compute with. More threads than cores are refused, since they would only wait for each other."""
     there = cores()
-    if wanted is not None and wanted > there:
+    if threads is not None and threads > there:
         raise HeddleError(
-            f"threads = {wanted}: this machine has {pluralize(there, 'core')}, and more threads only slow it down"
+            f"threads = {threads}: this machine has {pluralize(there, 'core')}, and more threads only slow it down"
         )
-    return wanted or min(torch.get_num_threads(), there)
+    return threads or min(torch.get_num_threads(), there)
 
 
 def measure(
-    reading: DataSpec,
+    spec: DataSpec,
     device: str,
     precision: str,
     config: RunConfig,
@@ -72,7 +72,7 @@ def measure(
     """Training rate in tokens read per second, those of sources included: the median of real steps after a warmup step.
 
     Args:
-        reading: the texts, the model, and the rows of a micro-batch.
+        spec: the texts, the model, and the rows of a micro-batch.
         device: device type.
         precision: `fp32` or `bf16`.
         config: the task and the optimizer.
@@ -83,14 +83,14 @@ def measure(
     Ten steps are timed, or fewer if they take over `PATIENCE` seconds together. It is kept for this machine.
     """
     if not has_rows(config):
-        reading = replace(reading, batch_tokens=reading.rows * reading.length)
-    train = measurable(config.train, reading.model)
-    task = make_task(config.task, reading)
+        spec = replace(spec, batch_tokens=spec.rows * spec.length)
+    train = measurable(config.train, spec.model)
+    task = make_task(config.task, spec)
     batch = task.batch(task.examples(0))
     steady = steady and device == "cpu"
     settings = train.to_dict()
     about = {
-        "model": reading.model.to_dict(),
+        "model": spec.model.to_dict(),
         "task": config.task.to_dict(),
         "train": {name: settings.get(name) for name in OF_A_STEP},
         "shapes": [list(each.shape) for each in (batch.tokens, batch.source) if each is not None],
@@ -152,7 +152,7 @@ def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
     return train
 
 
-def faster_precision(reading: DataSpec, device: str, config: RunConfig) -> str:
+def faster_precision(spec: DataSpec, device: str, config: RunConfig) -> str:
     """The precision in which one block of the model, with its head, trains faster on this machine.
 
     A processor without units for bf16 multiplies more slowly in it, so there nothing is measured; nor is a precision tried whose
@@ -160,9 +160,9 @@ def faster_precision(reading: DataSpec, device: str, config: RunConfig) -> str:
     """
     if (device == "cpu" and has_bf16() is False) or slowdown(DTYPES["bf16"], device) >= 1:
         return "fp32"
-    one = reading.model.shallow()
-    rows = max(1, min(reading.rows, 1024 // one.context))
-    shallow = replace(reading, model=one, rows=rows)
+    one = spec.model.shallow()
+    rows = max(1, min(spec.rows, 1024 // one.context))
+    shallow = replace(spec, model=one, rows=rows)
     by_onednn = pick_products(config.train.products, one, rows * one.context, device, "fp32")
     fp32 = measure(shallow, device, "fp32", config, by_onednn, steady=True)
     bf16 = measure(shallow, device, "bf16", config, steady=True)
@@ -170,16 +170,16 @@ def faster_precision(reading: DataSpec, device: str, config: RunConfig) -> str:
 
 
 def pick_products(
-    wanted: str, model: TransformerConfig, tokens: int, device: str, precision: str
+    library: str, model: TransformerConfig, tokens: int, device: str, precision: str
 ) -> tuple[ProductKind, ...]:
     """Which fp32 products on a CPU oneDNN should compute: those that were asked for, or measured to be faster.
 
     Raises:
         HeddleError: oneDNN is asked for, but not available.
     """
-    if wanted == "onednn" and not (device == "cpu" and has_onednn()):
+    if library == "onednn" and not (device == "cpu" and has_onednn()):
         raise HeddleError("products = onednn: this build of torch has no oneDNN for this device; leave it out")
     # In bf16, torch already uses oneDNN.
-    if device != "cpu" or precision != "fp32" or wanted == "torch":
+    if device != "cpu" or precision != "fp32" or library == "torch":
         return ()
-    return PRODUCT_KINDS if wanted == "onednn" else faster_products(build(model, "meta"), tokens)
+    return PRODUCT_KINDS if library == "onednn" else faster_products(build(model, "meta"), tokens)

@@ -27,8 +27,8 @@ class Usual:
     def rate(self, train: TrainConfig, dim: int) -> float:
         """The highest learning rate of a model of this width."""
         wide = max(dim, NARROW)
-        found: float = self.at_256[train.optimizer] * (256 / wide) ** self.power * (wide / dim) ** 0.5
-        return found
+        rate: float = self.at_256[train.optimizer] * (256 / wide) ** self.power * (wide / dim) ** 0.5
+        return rate
 
 
 # Of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.

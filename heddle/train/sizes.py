@@ -9,8 +9,8 @@ from heddle.tasks.task import MULTIPLE, Task
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 
 
-def batch_size(config: RunConfig, context: int, device: str) -> tuple[int, int]:
-    """Rows of a step whose rows are as long as the context, and what they must be a multiple of: of records, of more.
+def batch_size(config: RunConfig, context: int, device: str) -> int:
+    """Rows of a step whose rows are as long as the context.
 
     Raises:
         HeddleError: the tokens that were asked for are less than a row.
@@ -24,7 +24,7 @@ def batch_size(config: RunConfig, context: int, device: str) -> tuple[int, int]:
         )
     least = train.accumulate * (MULTIPLE if by_tokens(config) else 1)
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
-    return train.batch or _multiple(max(1, round(tokens / context)), least), least
+    return train.batch or _multiple(max(1, round(tokens / context)), least)
 
 
 def padded_tokens(config: RunConfig, default: int) -> int | None:

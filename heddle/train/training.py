@@ -145,10 +145,10 @@ class Training:
     def not_finite(self, step: int, what: str) -> NotFinite:
         """The error for a loss that is NaN or infinite."""
         return NotFinite(
-            f"step {step}: {what}. Training stopped, {self.kept()}; lower learning_rate or matrix_learning_rate"
+            f"step {step}: {what}. Training stopped, {self.last_good()}; lower learning_rate or matrix_learning_rate"
         )
 
-    def kept(self) -> str:
+    def last_good(self) -> str:
         """What is left of a training that failed, in words."""
         return f"the model has the weights of step {self.step}"
 

@@ -49,7 +49,7 @@ def make_quick(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "measure", lambda *args, **settings: 1e5)
     patch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
     for name in ("plan", "need"):
-        patch.setattr(import_module(f"heddle.train.{name}"), "available_memory", lambda device: 2**34)
+        patch.setattr(import_module(f"heddle.runs.{name}"), "available_memory", lambda device: 2**34)
     samples = NextTokenTask.samples
     patch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
 

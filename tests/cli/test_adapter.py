@@ -46,7 +46,7 @@ def tuned(heddle: Heddle, corpus: str, tmp_path: Path) -> Heddle:
     assert told.code == 0, told.err
     # Two layers from 16 to 16 numbers, rank 2.
     assert "128 parameters are trained (" in told.out
-    assert "128 of them in adapters of rank 2 beside 2 layers; " in told.out
+    assert "128 of them in adapters of rank 2 on 2 layers; " in told.out
     assert "with adamw" in told.out
     return heddle
 
@@ -73,7 +73,7 @@ def test_an_adapter_goes_out_and_comes_back(tuned: Heddle, refused: Callable[...
 
 def test_what_was_trained_is_counted(tuned: Heddle) -> None:
     told = tuned("count", "run").out
-    assert "Training changed 128 parameters, 128 of them in adapters beside 2 layers; " in told
+    assert "Training updated 128 parameters, 128 of them in adapters on 2 layers; " in told
     assert tuned("count", "run", "--json").json["trained"]["adapters"] == 128
     assert "trained" not in tuned("count", "base", "--json").json
 

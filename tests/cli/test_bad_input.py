@@ -136,14 +136,14 @@ NAMES = ["my/../mine", "..", "../mine", ".", "", ".mine", "-mine", "a\nb", "runs
 def test_names_that_are_none(refused: Refused, corpus: str, name: str) -> None:
     """A run is where its name says, and its name fits into a line."""
     assert refused("train", corpus, *TINY, f"--name={name}").startswith(
-        f"{name!r} is not a name for a run: give a plain one"
+        f"{name!r} is not a valid run name: use a plain name"
     )
     if not name.startswith("-"):  # that would be an option
-        assert f"{name!r} is not a name for a run: give a plain one" in refused("import", "nowhere", name)
+        assert f"{name!r} is not a valid run name: use a plain name" in refused("import", "nowhere", name)
 
 
 def test_a_plain_name_is_offered(refused: Refused, corpus: str) -> None:
-    assert "give a plain one, such as 'mine', or a path" in refused("train", corpus, *TINY, "--name", "my/../mine")
+    assert "use a plain name, such as 'mine', or a path" in refused("train", corpus, *TINY, "--name", "my/../mine")
 
 
 def test_what_is_there_is_not_overwritten(refused: Refused, run_a: Path, corpus: str, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_what_is_there_is_not_overwritten(refused: Refused, run_a: Path, corpus:
 
 def test_resume_takes_nothing_else(refused: Refused, run_a: Path, corpus: str) -> None:
     for words in ([corpus], ["--name", "b"], ["--device", "cpu"], ["--dry-run"]):
-        assert "--resume continues a run: it takes settings" in refused("train", "--resume", "a", *words)
+        assert "--resume accepts only settings" in refused("train", "--resume", "a", *words)
     assert "train.learning_rate cannot change" in refused("train", "--resume", "a", "learning_rate=1")
     assert "steps = 4: runs/a has already done 4" in refused("train", "--resume", "a", "steps=4")
 
@@ -163,7 +163,7 @@ def test_resume_takes_nothing_else(refused: Refused, run_a: Path, corpus: str) -
 def test_runs_that_are_not_there(refused: Refused, run_a: Path, tmp_path: Path, command: list[str]) -> None:
     more = ["out"] if command == ["export"] else []
     (run_a.parent / "shuttle").mkdir()
-    assert refused(*command, "shutle", *more).startswith("there is no run 'shutle'. Did you mean 'shuttle'?")
+    assert refused(*command, "shutle", *more).startswith("no run 'shutle'. Did you mean 'shuttle'?")
     assert "not a run directory, it has no config.json" in refused(*command, "shuttle", *more)
     assert "File name too long" in refused(*command, "x" * 300, *more)
 
@@ -220,7 +220,7 @@ GENERATE = {
     "--ban=": "a text to ban must have more than blanks",
     "--regex a --choice b": "exclude each other",
     "--json-schema nowhere": "nowhere: No such file",
-    "--draft b": "there is no run 'b'",
+    "--draft b": "no run 'b'",
     "--prompt 01234567890123456789": "prompt 0 has 20 tokens, but the model's context is 16; "
     "shorten it, or set --window (in Python window=True) to continue from its last tokens",
 }
@@ -238,14 +238,14 @@ def test_a_draft_with_another_tokenizer(refused: Refused, run_a: Path) -> None:
 
 def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Path) -> None:
     assert "context = 0: must be at least 1" in refused("eval", "a", "--context", "0")
-    assert "context = 17 is more than the 16" in refused("eval", "a", "--context", "17")
+    assert "context = 17 is more than the model's 16" in refused("eval", "a", "--context", "17")
     assert "Did you mean 'gpt2-small'?" in refused("presets", "gpt2-smal")
     assert "Did you mean 'gpt2-small'?" in refused("count", "gpt2-smal")
     assert "corpus.txt: not valid TOML" in refused("count", corpus)
     assert "batch = 0: must be at least 1" in refused("count", "a", "--batch", "0")
     for words in (["--batch", str(10**30)], ["--length", str(10**30)], ["--length", str(10**10)]):
-        assert "a pass would need more numbers than any machine can hold" in refused("count", "a", *words)
-    assert "id 257 is not one of this tokenizer's 257 ids" in refused("tokenizer", "decode", "a", "257")
+        assert "a pass would need more numbers than fit on any machine" in refused("count", "a", *words)
+    assert "id 257 is out of range (vocab size 257)" in refused("tokenizer", "decode", "a", "257")
     assert "cannot read nowhere" in refused("tokenizer", "encode", "nowhere", "x")
     assert "corpus.txt is not JSON" in refused("tokenizer", "encode", corpus, "x")
     assert "not printable ASCII" in refused("tokenizer", "train", "new", corpus, "--kind", "bytes", "--special", "é")
@@ -254,7 +254,7 @@ def test_other_commands(refused: Refused, run_a: Path, corpus: str, tmp_path: Pa
     (tmp_path / "folder").mkdir()
     assert "folder" in refused("import", "folder", "b")
     shutil.rmtree(run_a / "data")
-    assert "held nothing out; name the files to score" in refused("eval", "a")
+    assert "has no held-out data; give files to score" in refused("eval", "a")
 
 
 GAIN = "transformer.h.1.ln_1.weight"

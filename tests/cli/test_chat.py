@@ -63,8 +63,8 @@ def test_commands(say: Say, talk: Path) -> None:
     assert say("talk", "weft", "/undo", "warp").out.endswith(once)
     assert say("talk", "weft", "/system", "warp").out.endswith(once)
     told = say("talk", "/nothing", "/help", "/save", "/save runs")
-    assert "there is no /nothing" in told.err
-    assert "name a file" in told.err
+    assert "unknown command /nothing" in told.err
+    assert "/save FILE" in told.err
     assert "runs already exists" in told.err
     assert "/undo" in told.out
     assert say("talk", "warp", "/quit", "/help").out == once
@@ -73,13 +73,13 @@ def test_commands(say: Say, talk: Path) -> None:
 def test_a_model_without_a_template_sees_a_script_and_says_so(say: Say, run_a: Path) -> None:
     told = say("a", "hi", options=("--max-tokens", "2"))
     assert told.code == 0
-    assert "has no chat template: it sees a plain script" in told.err
+    assert "has no chat template: using a plain transcript" in told.err
     assert "shorten it" in told.err, "its context is 16 bytes"
 
 
 def test_old_exchanges_are_forgotten(say: Say, talk: Path) -> None:
     told = say("talk", "a" * 30, "b" * 30, "c" * 30, "d" * 200, "e", options=("--max-tokens", "20"))
-    assert "the context is full: 1 exchange forgotten" in told.err
+    assert "the context is full: dropped 1 exchange" in told.err
     assert "does not fit into the model's context of 96 tokens" in told.err
     assert told.code == 0
 
@@ -94,7 +94,7 @@ def test_a_message_that_does_not_fit_costs_no_conversation(say: Say, talk: Path)
 
 
 def test_an_answer_that_is_cut_off_says_so(say: Say, talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for finish, said in (("length", "it has --max-tokens tokens"), ("context", "the context is full"), ("end", "")):
+    for finish, said in (("length", "--max-tokens reached"), ("context", "the context is full"), ("end", "")):
 
         def cut(*given: Any, finish: str = finish) -> Generator[str, None, str]:
             yield "half"
@@ -140,7 +140,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(say: Say, talk: Path, monke
 
 
 def test_what_cannot_chat(heddle: Heddle, run_a: Path) -> None:
-    for words, said in ((["nowhere"], "there is no run"), (["a", "--temperature", "-1"], "temperature = -1")):
+    for words, said in ((["nowhere"], "no run"), (["a", "--temperature", "-1"], "temperature = -1")):
         told = heddle("chat", *words)
         assert (told.code, told.err.count("\n")) == (2, 1)
         assert said in told.err

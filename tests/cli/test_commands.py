@@ -193,7 +193,9 @@ class TestGenerate:
             monkeypatch.setattr("sys.stdin", stream)
             told = heddle("generate", "a", *asked, "--max-tokens", "2", "--json")
         assert told.json["texts"][0]["prompt"] == "warp"
-        assert told.err == ("" if asked else "reading the prompt from standard input; --prompt gives it directly\n")
+        assert told.err == (
+            "" if asked else "reading the prompt from standard input; use --prompt to give it directly\n"
+        )
 
     @pytest.mark.parametrize(("line_end", "first"), [("\n", "\n"), (" ", "t")])
     def test_from_nothing_without_an_end_of_text(
@@ -210,7 +212,7 @@ class TestGenerate:
         if first == "t":
             assert (told.code, told.err) == (
                 2,
-                "heddle: runs/b has no token that starts a text; give a --prompt\n",
+                "heddle: runs/b has no token to start a text with; give a --prompt\n",
             )
         else:
             assert told.code == 0
@@ -307,7 +309,7 @@ class TestCount:
         assert refused["architecture"] is None
         assert any("recurrent" in reason for reason in refused["reasons"])
         assert any("BertModel: the model has a decoder" in reason for reason in refused["reasons"])
-        told = heddle("count", "laptop-rnn").out.split("No Hugging Face family can express this model. The nearest:")[1]
+        told = heddle("count", "laptop-rnn").out.split("No Hugging Face architecture fits this model. The nearest:")[1]
         assert len(told.splitlines()) == 5
         assert "decoder.block.mixer.kind is recurrent, GPTNeoXForCausalLM has attention" in told
         assert "Bert" not in told
@@ -345,7 +347,7 @@ class TestProve:
         assert words["export"] in ("EXACT", "ROUNDING")
 
     def test_a_preset_and_a_name_that_is_none(self, heddle: Heddle) -> None:
-        assert "checks hold" in heddle("prove", "bycroft-nano").out
+        assert "checks passed" in heddle("prove", "bycroft-nano").out
         refused = heddle("prove", "gpt2-smal")
         assert refused.code == 2
         assert "Did you mean 'gpt2-small'?" in refused.err
@@ -451,7 +453,7 @@ class TestTokenizer:
         (tmp_path / "more.txt").write_text("warp")
         told = heddle("tokenizer", "train", "words.json", corpus, "more.txt", "--kind", "words", "--size", "50")
         ids = load_tokenizer(tmp_path / "words.json").vocab_size
-        assert told.out.endswith(f"words.json: {ids} ids, as the text does not give 50\n")
+        assert told.out.endswith(f"words.json: {ids} ids, since the text is too small for 50\n")
         assert told.out.startswith("training on 2 documents, ")
         assert heddle("tokenizer", "encode", "mine.json", "a").out.endswith("1 token for 1 byte\n")
 
@@ -553,7 +555,7 @@ def test_export_and_import(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
     assert "heddle generate runs/again --prompt …, heddle count runs/again" in told.out
     told = heddle("export", "again", "out2")
     assert told.code == 0
-    assert "logits agree with Hugging Face transformers" in told.out
+    assert "logits match Hugging Face transformers" in told.out
     (tmp_path / "out" / "tokenizer.json").unlink()
     told = heddle("import", "out", "mute")
     assert (told.code, told.err) == (0, "")
@@ -582,4 +584,4 @@ def test_a_model_can_be_counted_and_proved_with_changes(heddle: Heddle) -> None:
 
 def test_a_text_is_not_where_a_tokenizer_goes(heddle: Heddle, corpus: Path) -> None:
     told = heddle("tokenizer", "train", str(corpus))
-    assert (told.code, "name a directory for tokenizer.json first" in told.err) == (2, True)
+    assert (told.code, "give the output directory first" in told.err) == (2, True)

@@ -21,7 +21,7 @@ def test_show_prints_a_table_and_a_picture(heddle: Heddle, run_a: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "line"), [(["none"], "there is no run 'none'"), (["a", "--step", "9"], "step = 9: runs/a has 4 steps")]
+    ("asked", "line"), [(["none"], "no run 'none'"), (["a", "--step", "9"], "step = 9: runs/a has 4 steps")]
 )
 def test_what_cannot_be_shown_is_refused(refused: Callable[..., str], run_a: Path, asked: list[str], line: str) -> None:
     assert line in refused("data", "show", *asked)
@@ -29,19 +29,18 @@ def test_what_cannot_be_shown_is_refused(refused: Callable[..., str], run_a: Pat
 
 def test_a_file_is_no_run(refused: Callable[..., str], corpus: str) -> None:
     assert refused("data", "show", corpus) == (
-        "corpus.txt is a file, but this takes a run: a directory that `heddle train` writes. "
-        "`heddle data lint corpus.txt` looks at files"
+        "corpus.txt is a file, not a run. Check files with `heddle data lint corpus.txt`"
     )
-    said = "corpus.txt is a file, not a run: a run is a directory that `heddle train` writes"
+    said = "corpus.txt is a file; a run is a directory written by `heddle train`"
     assert refused("eval", corpus) == said
-    line = "`heddle data show` does not take task=chat; heddle data show --help lists what it takes"
+    line = "`heddle data show` got unexpected arguments: task=chat; see heddle data show --help"
     assert refused("data", "show", corpus, "task=chat") == line
 
 
 class TestLint:
     def test_clean_text_and_planted_faults(self, heddle: Heddle, tmp_path: Path) -> None:
         (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "line {number}"}}\n' for number in range(50)))
-        assert heddle("data", "lint", "a.jsonl").out == "nothing was found\n"
+        assert heddle("data", "lint", "a.jsonl").out == "no problems found\n"
         with (tmp_path / "a.jsonl").open("a") as file:
             file.write('{"text": "caf\\u00c3\\u00a9"}\n{"text": "a\\u200bb"}\n')
         found = heddle("data", "lint", "a.jsonl")
@@ -84,5 +83,5 @@ class TestLint:
         assert "changed sources" in [each["name"] for each in found.json["findings"]]
 
     def test_what_cannot_be_looked_at_is_refused(self, refused: Callable[..., str]) -> None:
-        assert "name sources or a run" in refused("data", "lint")
+        assert "give sources or a run" in refused("data", "lint")
         assert "nowhere.txt: no such file or folder" in refused("data", "lint", "nowhere.txt")

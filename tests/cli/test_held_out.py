@@ -59,7 +59,7 @@ def test_training_shows_what_eval_shows(
         f"{ended['tokens']:,} of {true['tokens']:,} held-out tokens, an even sample; `heddle eval runs/a`" in told.err
     )
     assert (
-        f"training ended with loss {ending} over an even sample of {ended['tokens']:,} of these"
+        f"the loss at the end of training, {ending}, was over an even sample of {ended['tokens']:,} of these"
         in heddle("eval", "a").out
     )
     row = heddle("runs", "--json").json[0]
@@ -73,7 +73,7 @@ def test_a_part_scored_whole_is_said_to_be(heddle: Heddle, corpus: str) -> None:
     line = next(line for line in told.out.splitlines() if line.startswith("finished"))
     assert "±" not in line
     assert re.search(r"bits per character \d\.\d{4} over all ", line)
-    assert "training ended" not in heddle("eval", "a").out
+    assert "end of training" not in heddle("eval", "a").out
 
 
 def test_what_was_held_out_is_said(heddle: Heddle, many: str, corpus: str, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_heads_and_names(heddle: Heddle, run_a: Path) -> None:
     found = heddle("look", "a", "--heads", "--json").json
     assert list(found) == ["decoder.0.mixer"]
     assert len(found["decoder.0.mixer"]["previous"]) == len(found["decoder.0.mixer"]["names"]) == 2
-    assert "on random tokens that repeat" in heddle("look", "a", "--heads").out
+    assert "on repeated random tokens" in heddle("look", "a", "--heads").out
     assert "on the prompt" in heddle("look", "a", "--heads", "--prompt", "the warp").out
     assert heddle("look", "a", "--names", "--json").json["decoder.0.mixer.weights"].startswith("B H T S: ")
     assert "decoder.0.ffn.hidden" in heddle("look", "a", "--names").out
@@ -82,26 +82,26 @@ def test_pictures(heddle: Heddle, run_a: Path, what: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--lens", "--heads"], "name one thing to look at"),
-        (["--html", "a.html"], "--html needs a text for the page to be about: --prompt TEXT"),
-        (["--html", "a.txt", "--prompt", "a"], "a page is an .html file"),
+        (["--lens", "--heads"], "choose one view"),
+        (["--html", "a.html"], "--html needs a text: --prompt TEXT"),
+        (["--html", "a.txt", "--prompt", "a"], "must end in .html"),
         (["--html", "a.html", "--lens", "--prompt", "a"], "leave out --lens"),
-        (["--png", "a.png"], "--png draws one of"),
-        (["--lens", "--prompt", "a", "--port", "3"], "--lens serves no page: leave out --port"),
-        (["--html", "a.html", "--prompt", "a", "--no-browser"], "--html serves no page: leave out --no-browser"),
+        (["--png", "a.png"], "--png draws --attention"),
+        (["--lens", "--prompt", "a", "--port", "3"], "--lens does not serve a page: leave out --port"),
+        (["--html", "a.html", "--prompt", "a", "--no-browser"], "--html does not serve a page: leave out --no-browser"),
         (["--heads", "--target", "a"], "--target needs a source: --prompt TEXT"),
         (["--names", "--prompt", "a"], "leave out --prompt"),
         (["--host", "0.0.0.0"], "can be reached from other machines"),
-        (["--port", "99999"], "cannot listen at 127.0.0.1:99999"),
+        (["--port", "99999"], "cannot listen on 127.0.0.1:99999"),
         (["--lens"], "--lens needs a text: --prompt TEXT"),
         (["--attention", "0.1"], "--attention needs a text"),
-        (["--attention", "first", "--prompt", "a"], "give LAYER.HEAD"),
+        (["--attention", "first", "--prompt", "a"], "use LAYER.HEAD"),
         (["--attention", "7.1", "--prompt", "a"], "this model has no decoder.7.mixer; it has decoder.0.mixer"),
-        (["--attention", "0.9", "--prompt", "a"], "decoder.0.mixer has 2 heads, numbered from 0"),
+        (["--attention", "0.9", "--prompt", "a"], "decoder.0.mixer has 2 heads, counted from 0"),
         (["--attention", "cross.0", "--prompt", "a"], "this model has no decoder.0.cross"),
-        (["--lens", "--prompt", "a", "--png", "a.gif"], "a picture ends in .png, .svg, .pdf"),
-        (["--lens", "--prompt", "a", "--target", "b"], "leave out the target"),
-        (["--names", "--png", "a.png"], "--png draws one of --attention, --lens and --heads"),
+        (["--lens", "--prompt", "a", "--png", "a.gif"], "must end in .png, .svg, .pdf"),
+        (["--lens", "--prompt", "a", "--target", "b"], "only translation models take a target"),
+        (["--names", "--png", "a.png"], "--png draws --attention, --lens or --heads"),
     ],
 )
 def test_what_cannot_be_looked_at_is_one_line(heddle: Heddle, run_a: Path, options: list[str], said: str) -> None:
@@ -167,7 +167,7 @@ def test_the_model_of_a_run_or_a_preset_is_drawn(heddle: Heddle, run_a: Path, na
         (["--lens"], "leave out --lens"),
         (["--prompt", "a"], "leave out --prompt"),
         (["--port", "1"], "leave out --port"),
-        ([], "a drawing is an .svg file"),
+        ([], "must end in .svg"),
     ):
         refused = heddle("look", name, "--model", "model.png" if not options else "b.svg", *options)
         assert refused.code == 2

@@ -8,7 +8,7 @@ from .conftest import Heddle
 
 
 def test_measurements_are_shown_and_removed(heddle: Heddle, new_machine: Path) -> None:
-    assert "Nothing has been measured yet" in heddle("machine").out
+    assert "No measurements yet" in heddle("machine").out
     measured_once("speed-of-light", {"medium": "glass"}, lambda: 2.0e8, steady=True)
     measured_once(
         "speed-of-sound", {"medium": "air", "at": [20, "C"]}, lambda: {"dry": 343.2, "humid": 344.0}, steady=True

@@ -101,7 +101,7 @@ def test_the_version(heddle: Heddle) -> None:
         (["generate", "a", "--max-tokens", "many"], 'unable to convert "many" into int'),
         (
             ["presets", "gpt2-small", "more"],
-            "`heddle presets` does not take more; heddle presets --help lists what it takes",
+            "`heddle presets` got unexpected arguments: more; see heddle presets --help",
         ),
     ],
 )
@@ -117,9 +117,9 @@ FAILURES = [
     (FileNotFoundError(2, "No such file or directory", "x.txt"), 2, "x.txt: No such file or directory"),
     (OSError(28, "No space left on device"), 2, "No space left on device"),
     (OSError("odd"), 2, "odd"),
-    (MemoryError(), 2, "out of memory: take a smaller model"),
-    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 2, "out of memory: take a smaller model"),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), 2, "out of memory: take a smaller"),
+    (MemoryError(), 2, "out of memory: use a smaller model"),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 2, "out of memory: use a smaller model"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), 2, "out of memory: use a smaller"),
     (KeyboardInterrupt(), 130, "stopped"),
 ]
 

@@ -25,7 +25,10 @@ def test_prediction_takes_the_precision_that_pays(
     assert told.code == 0
     if times > 1:
         assert told.json["precision"] == "fp32"
-        assert "runs/a was trained in bf16, which is over twice as slow as fp32 here: fp32 is used\n" in told.err
+        assert (
+            "runs/a was trained in bf16, which is more than twice as slow as fp32 on this machine: using fp32\n"
+            in told.err
+        )
     else:
         assert told.json["precision"] == "bf16"
         assert "twice as slow" not in told.err
@@ -37,6 +40,6 @@ def test_a_resumed_run_says_that_it_is_not_bit_equal(
     monkeypatch.setattr(import_module("heddle.account.machine"), "slowdown", lambda dtype, device: 200.0)
     told = heddle("train", "--resume", "a")
     assert told.code == 0
-    assert "bf16 is over twice as slow as fp32 here, so fp32 is used; the result will not be bit-equal" in " ".join(
+    assert "bf16 is over twice as slow as fp32 here, so fp32 is used; the result will not be bit-identical" in " ".join(
         told.out.split()
     )

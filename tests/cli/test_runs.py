@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from heddle.cli.runs import show
+from heddle.cli.runs import print_runs
 
 from .conftest import TINY, Heddle
 
@@ -57,7 +57,7 @@ def test_no_name_and_no_number_is_cut(width: int) -> None:
     columns = 9 + 20 + 8
     for terminal in (True, False):
         printed = io.StringIO()
-        show(
+        print_runs(
             [RECORD] * 2, Console(file=printed, width=width, force_terminal=terminal, color_system=None, soft_wrap=True)
         )
         header, first, second, *note = (line.rstrip() for line in printed.getvalue().splitlines())
@@ -72,7 +72,7 @@ def test_no_name_and_no_number_is_cut(width: int) -> None:
         if terminal and width < 1000:
             assert max(map(len, (header, first))) <= max(width, 25 + 2 + 15)
             assert note == [
-                f"{columns - shown} columns do not fit here: --json shows everything, and --csv FILE writes all metrics"
+                f"{columns - shown} columns do not fit: --json shows everything, and --csv FILE writes all metrics"
             ]
         else:
             assert (shown, note) == (columns, [])
@@ -86,9 +86,9 @@ def test_the_metrics_replace_no_file(refused: Callable[..., str], run_a: Path, c
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("runs", "--follow"), "--follow continues to write event files, so it needs --tensorboard DIR"),
+        (("runs", "--follow"), "--follow needs --tensorboard DIR"),
         (("runs", "--csv", "x.csv"), "no runs with metrics in runs; `heddle train` creates one"),
-        (("runs", "c"), "there is no run 'c'. `heddle runs` lists the runs here"),
+        (("runs", "c"), "no run 'c'. See `heddle runs`"),
         (("runs", "--plot", "x.gif"), "no runs with metrics in runs; `heddle train` creates one"),
     ],
 )

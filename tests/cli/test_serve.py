@@ -19,16 +19,16 @@ from .conftest import Heddle
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "name at least one run"),
-        (["nowhere"], "there is no run 'nowhere'"),
-        (["a", "a"], "have one name"),
-        (["a", "--host", "0.0.0.0"], "set a key with --api-key"),
-        (["a", "--api-key", "se same"], "letters, digits and other signs of ASCII"),
-        (["a", "--api-key", "sésame"], "letters, digits and other signs of ASCII"),
-        (["a", "--api-key", "sesame\n"], "letters, digits and other signs of ASCII"),
+        ([], "give at least one run"),
+        (["nowhere"], "no run 'nowhere'"),
+        (["a", "a"], "have the same name"),
+        (["a", "--host", "0.0.0.0"], "set an API key with --api-key"),
+        (["a", "--api-key", "se same"], "printable ASCII without spaces"),
+        (["a", "--api-key", "sésame"], "printable ASCII without spaces"),
+        (["a", "--api-key", "sesame\n"], "printable ASCII without spaces"),
         (["a", "--rows", "0"], "rows = 0"),
-        (["a", "--port", "99999"], "cannot listen at 127.0.0.1:99999"),
-        (["a", "--host", "256.1.1.1", "--api-key", "k"], "cannot listen at 256.1.1.1"),
+        (["a", "--port", "99999"], "cannot listen on 127.0.0.1:99999"),
+        (["a", "--host", "256.1.1.1", "--api-key", "k"], "cannot listen on 256.1.1.1"),
     ],
 )
 def test_what_cannot_be_served(heddle: Heddle, run_a: Path, given: list[str], said: str) -> None:
@@ -79,7 +79,7 @@ def test_a_second_interrupt_ends_it_at_once(run_a: Path) -> None:
             lines = stream.iter_lines()
             next(lines)
             process.send_signal(signal.SIGINT)
-            assert "answers that have begun go on" in process.stderr.readline()
+            assert "finishing in-flight requests" in process.stderr.readline()
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 128 + signal.SIGINT
         assert process.stderr.read() == ""

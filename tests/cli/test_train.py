@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from heddle.cli import keys
-from heddle.cli.train import read_series, read_words
+from heddle.cli.train import parse_config, parse_series
 from heddle.config import SavedConfig
 from heddle.config.tasks import MaskedConfig, SpanCorruptionConfig
 from heddle.errors import HeddleError
@@ -253,12 +253,12 @@ class TestResume:
         (newest / "state.json").write_text("{}")
         told = heddle("train", "--resume", "a")
         assert "runs/a/checkpoints/step-4 is skipped: state.json" in told.out
-        assert "continuing runs/a at step 2 of 4" in told.out
+        assert "resuming runs/a at step 2 of 4" in told.out
         for folder in (newest, older):
             (folder / "model.safetensors").write_bytes(b"")
         told = heddle("train", "--resume", "a")
         assert told.code == 0
-        assert "runs/a has no undamaged checkpoint left, so it starts from the beginning" in told.out
+        assert "runs/a has no intact checkpoint: starting from the beginning" in told.out
 
     def test_an_imported_model_has_nothing_to_resume(self, refused: Any, run_a: Path) -> None:
         data = json.loads((run_a / "config.json").read_text())
@@ -329,7 +329,7 @@ def test_a_reader_that_goes_ends_no_training(tmp_path: Path, corpus: str) -> Non
     heddle = shlex.join([sys.executable, "-m", "heddle", "train", corpus, *TINY, "--name", "b"])
     done = programs.finished(["bash", "-c", f"{heddle} | head -2; exit ${{PIPESTATUS[0]}}"], cwd=tmp_path)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
-    assert done.stderr == "heddle: nobody reads the output any more; training continues without it\n"
+    assert done.stderr == "heddle: output pipe closed; training continues\n"
     assert (tmp_path / "runs" / "b" / "model.safetensors").is_file()
 
 
@@ -364,10 +364,10 @@ def test_what_a_task_is_given_is_kept_in_any_order(file: str, tmp_path: Path) ->
     run = tmp_path / "run.toml"
     run.write_text(file)
     for words in (["task=masked", "share=0.3"], ["share=0.3", "task=masked"], ["task.share=0.3", "task.kind=masked"]):
-        assert read_words((str(run), *words)).task == MaskedConfig(share=0.3)
+        assert parse_config((str(run), *words)).task == MaskedConfig(share=0.3)
     with pytest.raises(HeddleError, match=r"task=masked and task\.kind=masked are the same setting"):
-        read_words((str(run), "task=masked", "task.kind=masked"))
-    runs = read_series((str(run), "task=[masked,span_corruption]", "share=0.3"))
+        parse_config((str(run), "task=masked", "task.kind=masked"))
+    runs = parse_series((str(run), "task=[masked,span_corruption]", "share=0.3"))
     assert [run.config.task for run in runs] == [MaskedConfig(share=0.3), SpanCorruptionConfig(share=0.3)]
 
 

@@ -23,7 +23,7 @@ def text(tmp_path: Path) -> str:
 def test_training_writes_a_file(heddle: Heddle, text: str, tmp_path: Path) -> None:
     told = heddle("vectors", "train", text, *SETTINGS, "--out", "v.txt")
     assert (told.code, told.err) == (0, "")
-    assert "v.txt: 36 words with 8 numbers each, " in told.out
+    assert "v.txt: 36 words of 8 dimensions, " in told.out
     assert "words/s, loss " in told.out
     assert "heddle train … tokenizer=words vectors=v.txt dim=8" in told.out
     assert WordVectors.read(tmp_path / "v.txt").array.shape == (36, 8)
@@ -94,7 +94,7 @@ def test_words_are_shown_as_they_are(heddle: Heddle, tmp_path: Path) -> None:
         (["train", "text.txt", "method=glove", "negatives=9", "--out", "v.txt"], "no effect with method = glove"),
         (["train", "text.txt", "min_count=999", "--out", "v.txt"], "0 words that occur at least min_count = 999 times"),
         (["train", "text.txt", "learning_rate=10", *SETTINGS, "--out", "v.txt"], "set a lower learning_rate"),
-        (["train", "text.txt", "a.toml", "b.toml", "--out", "v.txt"], "one file of settings at a time"),
+        (["train", "text.txt", "a.toml", "b.toml", "--out", "v.txt"], "only one settings file is allowed"),
         (["train", "none.txt", "--out", "v.txt"], "none.txt: no such file or folder"),
         (["near", "none.txt", "cat"], "none.txt: No such file"),
         (["near", "text.txt"], "name a word"),

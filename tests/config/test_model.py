@@ -196,8 +196,8 @@ def test_a_deviation_of_positions_needs_positions_that_are_learned() -> None:
 @pytest.mark.parametrize(
     ("ids", "line"),
     [
-        ({"end": [3, 10]}, "ids names the id 10, but the model's ids are 0 to 9"),
-        ({"banned": [[1, 12]]}, "ids names the id 12"),
+        ({"end": [3, 10]}, "ids: id 10 is out of range (vocab size 10)"),
+        ({"banned": [[1, 12]]}, "ids: id 12 is out of range"),
         ({"banned": [[]]}, "an empty run of ids"),
         ({"begin": -1}, "ids.begin = -1"),
         ({"stop": 3}, "unknown key 'ids.stop'"),

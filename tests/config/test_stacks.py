@@ -88,7 +88,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"decoder": {**STACK, "entry": {"positions": "sinusoidal", "combine": "concat", "position_dim": 3}}},
         "sinusoidal positions need an even number of channels, not 3",
     ),
-    ({"decoder": {**STACK, "overrides": [{"layers": "6", "block": {}}]}}, "selects none of the 6 layers"),
+    ({"decoder": {**STACK, "overrides": [{"layers": "6", "block": {}}]}}, "does not select any of the 6 layers"),
     ({"decoder": {**STACK, "overrides": [{"layers": "x", "block": {}}]}}, "layers"),
     (
         {"decoder": {**STACK, "overrides": [{"layers": "0", "block": {"mixer": {"window": None}}}]}},

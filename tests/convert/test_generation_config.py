@@ -121,7 +121,7 @@ def test_what_is_taken(said: dict[str, Any], paired: bool, wanted: dict[str, Any
     for files in (({}, said), ({"num_beams": 9, "hidden_size": 3}, said), (said, None)):
         found, notes = read_decoding(*files, paired)
         assert found is not None
-        assert found.said() == wanted
+        assert found.set_values() == wanted
         (note,) = notes
         assert note.endswith("from config.json" if files[1] is None else "from generation_config.json")
         assert all(f"{name} = {value!r}" in note for name, value in wanted.items())

@@ -143,9 +143,9 @@ def test_a_trained_model_says_how_its_texts_are_framed(tmp_path: Path, head: str
     assert begin in loaded.encode("weaver [CLS] [MASK] lifts", allow_special="[CLS]", special=True)[1:]
     assert loaded.fingerprint() == tokenizer.fingerprint()
     line = refusal(lambda: tokenizer.encode("weaver", special=True))
-    assert "take the tokenizer of heddle.load" in line
+    assert "use the tokenizer of heddle.load" in line
     if head == "masked":
-        assert "nothing separates" in refusal(lambda: loaded.encode("weaver", pair="lifts"))
+        assert "has no separator" in refusal(lambda: loaded.encode("weaver", pair="lifts"))
     else:
         assert loaded.encode("weaver", pair="lifts") == [begin, weaver, end, lifts, end]
 

@@ -458,8 +458,8 @@ class TestConversations:
 
     def test_what_is_no_message_is_named(self, tmp_path: Path) -> None:
         for message, line in (
-            ({"from": "tool", "value": "x"}, "message 1 has the role 'tool', none of system, user, assistant"),
-            ({"from": "human", "value": None}, "message 1 has no content that is a text"),
+            ({"from": "tool", "value": "x"}, "message 1 has the role 'tool'; use one of system, user, assistant"),
+            ({"from": "human", "value": None}, "message 1 needs a content that is a string"),
         ):
             (tmp_path / "a.jsonl").write_text(json.dumps({"conversations": [message]}))
             with pytest.raises(MalformedError, match=r"a\.jsonl:1: ") as error:

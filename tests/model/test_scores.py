@@ -142,7 +142,7 @@ def test_what_is_looked_at_is_what_the_kernel_computed() -> None:
 def test_only_the_reference_kernel_has_a_place_for_it() -> None:
     for kernel in ("plain", "blockwise", "sdpa", "flex"):
         line = refusal(lambda kernel=kernel: config(scores=own("SoftCap"), kernel=kernel))
-        assert f"kernel = {kernel!r} has no place for scores of your own: set kernel = 'auto' or 'reference'" in line
+        assert f"kernel = {kernel!r} does not support custom scores: set kernel = 'auto' or 'reference'" in line
     with pytest.raises(HeddleError, match=r"got x \[2, 4, 9, 9\], returned \[2, 4, 9, 1\]"):
         build(config(scores=own("Narrow")))(tokens())
     with pytest.raises(HeddleError, match=r"callable as SoftCap\(heads, \*\*options\)"):

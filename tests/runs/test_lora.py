@@ -19,8 +19,9 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.prove.kills import differences, short_copy
 from heddle.runs import Trainer, prepare
-from heddle.runs.prepare import with_head
 from heddle.runs.session import open_session
+from heddle.runs.start import Start as StartRun
+from heddle.runs.start import check_start
 from heddle.train import evaluate, fit
 from heddle.weights import load, read_config, save
 from heddle.weights.adapter import read_adapter
@@ -219,7 +220,9 @@ def test_a_head_is_trained_if_it_is_new_or_scores_classes(
 ) -> None:
     model, start = (config_of(family="encoder").override({"head": head}) for head in (mine, theirs))
     config = RunConfig(train=TrainConfig.of({"lora": {"rank": 2}}))
-    assert with_head(config, model, start).train.lora.head is trained
+    completed = check_start(config, build(model, "meta"), StartRun("runs/base", start, start, 9))
+    assert completed.train.lora is not None
+    assert completed.train.lora.head is trained
 
 
 def test_an_encoder_decoder(start: Start, tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_compiling(
     monkeypatch.setattr(planning, "measure", measured)
     monkeypatch.setattr(planning, "has_compiler", lambda: compiler)
     config, tokens = RunConfig(train=TrainConfig(compile=wanted)), int(minutes * 60 * 1e5)
-    found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5)
+    found = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5)
     assert planning._compile(config, READING, found, "cpu", "fp32", tokens) is expected
 
 
@@ -365,7 +365,7 @@ def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> N
     """A compiled model chooses its own products."""
     with pytest.raises(HeddleError, match="products = onednn"):
         RunConfig.of({"train": {"products": "onednn", "compile": "on"}})
-    found = planning.Candidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0)
+    found = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0)
     assert (
         planning._compile(RunConfig(train=TrainConfig(products="onednn")), READING, found, "cpu", "fp32", 10**9)
         is False

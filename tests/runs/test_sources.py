@@ -136,7 +136,7 @@ def test_what_cannot_be_read_is_left_out_if_asked_and_counted_in_the_store(tmp_p
         assert told[1].startswith("17 ")
         assert open_store(tmp_path / task).left_out == store.left_out == counts
         assert store.provenance is None
-    with pytest.raises(HeddleError, match="encoding = 'latin1000' is none that Python knows"):
+    with pytest.raises(HeddleError, match="encoding = 'latin1000' is unknown to Python"):
         RunConfig.of({"data": {"encoding": "latin1000"}})
 
 

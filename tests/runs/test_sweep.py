@@ -16,7 +16,7 @@ import torch
 from heddle.config import RunConfig, variants
 from heddle.errors import HeddleError
 from heddle.runs import Interrupted, Member, SeedStatistics, Session, Trainer, prepare, statistics_by_variant, sweep
-from heddle.runs.seed_statistics import quantile
+from heddle.runs.seed_statistics import quantile, seed_statistics
 from heddle.train import Report
 from heddle.weights import load
 from tests.running import SIZES, TRAIN
@@ -83,6 +83,31 @@ def test_a_stopped_series_is_continued(table: dict[str, Any], tmp_path: Path) ->
     assert [each.how for each in found] == ["kept", "continued"]
     assert [step for _, step in told] == [2, 3, 3]
     assert [each.loss for each in found] == [each.loss for each in whole]
+
+
+@pytest.mark.parametrize(
+    ("task", "records", "model"),
+    [
+        ({"kind": "classification"}, [{"text": f"the fox {i}", "label": "ab"[i % 2]} for i in range(40)], {}),
+        ({"kind": "chat"}, [{"messages": [{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": "fox"}]}
+                            for i in range(40)], {"context": 96}),
+        ({"kind": "translation"}, [{"source": f"fox {i}", "target": f"dog {i}"} for i in range(40)], {}),
+    ],
+)  # fmt: skip
+def test_a_finished_series_of_any_task_is_kept(
+    task: Any, records: Any, model: Any, table: dict[str, Any], tmp_path: Path
+) -> None:
+    """What only the text decides, such as names of classes, and what the first run completed, are no other settings."""
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in records))
+    table |= {
+        "task": task,
+        "data": {"sources": [str(file)], "tokenizer": "bytes"},
+        "model": {**table["model"], **model},
+    }
+    table["train"]["steps"] = 1
+    sweep(variants(table), tmp_path / "s")
+    assert [each.how for each in sweep(variants(table), tmp_path / "s")] == ["kept", "kept"]
 
 
 def test_a_signal_ends_the_series(table: dict[str, Any], tmp_path: Path) -> None:
@@ -167,7 +192,7 @@ def test_the_interval_contains_the_mean_in_95_percent_of_series(runs: int) -> No
     draws = np.random.default_rng(runs).normal(3.0, 0.25, size=(40000, runs))
     half = quantile(runs - 1) * draws.std(1, ddof=1) / runs**0.5
     assert np.mean(np.abs(draws.mean(1) - 3.0) < half) == pytest.approx(0.95, abs=0.004)
-    found = spread(draws[0].tolist())
+    found = seed_statistics(draws[0].tolist())
     assert (found.runs, found.mean, found.deviation) == pytest.approx((runs, draws[0].mean(), draws[0].std(ddof=1)))
     assert (found.low, found.high) == pytest.approx((found.mean - half[0], found.mean + half[0]))
 

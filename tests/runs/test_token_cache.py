@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from heddle.cli.training import try_out
+from heddle.cli.training import plan_run
 from heddle.config import RunConfig, variants
 from heddle.data import open_store
 from heddle.errors import HeddleError
@@ -203,10 +203,10 @@ def test_a_dry_run_writes_no_store(
 
     out = io.StringIO()
     settings = config(data={**BPE, "store": str(tmp_path / "store")})
-    try_out(settings, tmp_path / "run", Console(file=out), json=False)
+    plan_run(settings, tmp_path / "run", Console(file=out), json=False)
     assert not (tmp_path / "store").exists()
     shared("a")
-    try_out(settings, tmp_path / "run", Console(file=out, width=200), json=False)
+    plan_run(settings, tmp_path / "run", Console(file=out, width=200), json=False)
     assert f"using the tokens of {tmp_path / 'store'}" in out.getvalue()
 
 

@@ -9,7 +9,8 @@ from heddle.config import SamplingConfig
 from heddle.config.decoding import DecodingDefaults
 from heddle.config.serve import ServeConfig
 from heddle.generate import generate
-from heddle.serve import ServedRun, make_app
+from heddle.serve import ServedRun
+from heddle.serve.completions import sampling_configs
 from heddle.serve.errors import ApiError
 from heddle.serve.metrics import Metrics
 from heddle.serve.requests import CompletionRequest, TranslateRequest
@@ -46,13 +47,13 @@ def test_the_longest_prompt_and_the_last_id_are_taken(served: dict[str, ServedMo
             served[name].check(wrong, "prompt")
 
 
-def test_texts_of_a_request_have_seeds_of_their_own_and_no_more_tokens_than_the_server_allows() -> None:
-    service = make_app([ServedRun("plain", models()["plain"], TOKENIZER)], ServeConfig(max_tokens=7)).state.service
+def test_texts_of_a_request_have_seeds_of_their_own_and_no_more_tokens_than_the_server_allows(
+    served: dict[str, ServedModel],
+) -> None:
     body = CompletionRequest(model="plain", seed=5)
-    for asked, tokens in ((6, 6), (7, 7), (8, 7)):
-        found = service._samplings(body, 3, asked, None)
-        assert [(each.seed, each.max_tokens) for each in found] == [(seed, tokens) for seed in (5, 6, 7)]
-    service.drain()
+    for wanted, tokens in ((6, 6), (7, 7), (8, 7)):
+        samplings = sampling_configs(body, served["plain"], ServeConfig(max_tokens=7), 3, wanted, None)
+        assert [(each.seed, each.max_tokens) for each in samplings] == [(seed, tokens) for seed in (5, 6, 7)]
 
 
 def test_a_bias_of_minus_100_bans_an_id() -> None:

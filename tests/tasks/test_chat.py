@@ -214,7 +214,7 @@ def test_in_python(tmp_path: Path) -> None:
     data = [talk(f"{n}?", str(n % 5)) for n in range(30)]
     plain = train_tokenizer("bytes", [])
     model = build(sized(1, vocab_size=plain.vocab_size, context=32, dim=16))
-    with pytest.raises(HeddleError, match="no special token"):
+    with pytest.raises(HeddleError, match="does not end an answer with a special token"):
         heddle.fit(model, plain, data, task="chat", steps=1)
     tokenizer = add_special_tokens(plain, CHAT_TOKENS)
     model = add_tokens(model, tokenizer, plain.vocab_size)
@@ -325,7 +325,7 @@ def test_tables_of_arrow_give_the_same_conversations(tmp_path: Path) -> None:
         ({"messages": "hello"}, "talks.jsonl:1: column 'messages' must have a list of messages"),
         (
             {"messages": [{"role": "bot", "content": "a"}]},
-            "talks.jsonl:1: message 1 has the role 'bot', none of system",
+            "talks.jsonl:1: message 1 has the role 'bot'; use one of system",
         ),
         ({"talk": []}, "talks.jsonl:1: no column 'messages'; there are: talk. Name yours"),
         ({"conversations": 3}, "talks.jsonl:1: column 'conversations' must have a list of messages"),
@@ -340,7 +340,7 @@ def test_refused_in_one_line(tmp_path: Path, line: Any, said: str) -> None:
 
 def test_templates_that_do_not_fit_are_refused(begun: Callable[..., Path]) -> None:
     for template, said in (
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", "no special token"),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "does not end an answer with a special token"),
         ("{% for m in messages %}{{ m.content + '<|end|>' }}{% if loop.last %}.{% endif %}{% endfor %}", "differently"),
     ):
         with pytest.raises(HeddleError, match=said):

@@ -101,7 +101,7 @@ def test_a_published_tokenizer_gives_the_same_ids(tmp_path: Path) -> None:
     how = {"chat_template": MISTRAL, "return_dict": False}
     assert ours.render(TALK) == other.apply_chat_template(TALK, **how)
     found = ours.conversation(TALK)
-    assert [answer.sure for answer in found.answers] == [True, True]
+    assert [answer.matches_prompt for answer in found.answers] == [True, True]
     first = found.answers[0]
     assert tokenizer.decode(found.ids[first.start : first.stop]).strip() == "The warp.</s>"
 
@@ -116,7 +116,7 @@ def test_which_ids_are_the_assistants(name: str) -> None:
     end = {"plain": "<|end|>", "llama3": "<|eot_id|>", "mistral": "</s>"}.get(name, "<|im_end|>")
     assert ours.ends == (TOKENIZER.special[end],)
     for turn, (answer, content) in enumerate(zip(found.answers, contents, strict=True)):
-        assert answer.sure
+        assert answer.matches_prompt
         assert found.ids[: answer.start] == ours.render(TALK[: 2 * turn + 1], add_generation_prompt=True)
         written = TOKENIZER.decode(found.ids[answer.start : answer.stop])
         shown = {"mistral": f" {content}", "json": f' {{"role": "assistant", "content": "{content}"}}'}
@@ -143,8 +143,8 @@ def test_special_tokens_in_a_message_are_its_text(name: str) -> None:
 
 
 REFUSED = {
-    "{% for m in messages %}{{ m.content }}{% if loop.last %}</s>{% endif %}{% endfor %}": "differently once more",
-    "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}": "no special token",
+    "{% for m in messages %}{{ m.content }}{% if loop.last %}</s>{% endif %}{% endfor %}": "differently once others",
+    "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}": "does not end an answer with a special token",
 }
 
 
@@ -163,8 +163,8 @@ def test_an_answer_that_joins_the_prompt_is_not_sure() -> None:
     """With ChatML, the line break of the prompt and those of the answer may be one token."""
     ours = ChatTemplate(TOKENIZER, CHATML)
     joined = ours.conversation([TALK[0], {"role": "assistant", "content": "\n\nthe warp"}]).answers[0]
-    assert not joined.sure
-    assert ours.conversation(TALK).answers[0].sure
+    assert not joined.matches_prompt
+    assert ours.conversation(TALK).answers[0].matches_prompt
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_an_answer_that_joins_the_prompt_is_not_sure() -> None:
         ("{{ messages.append(1) }}", TALK, "refuses this conversation"),
         ("{{ messages.__class__.__mro__[1].__subclasses__() }}", TALK, "refuses this conversation"),
         ("{{ 1 / 0 }}", TALK, "ZeroDivisionError"),
-        (CHATML, [{"role": "user"}], "message 1 has no content that is a text; it has role"),
-        (CHATML, [{"role": "User", "content": ""}], "'User', none of system, user, assistant. Did you mean 'user'"),
-        (CHATML, [{"from": "human", "value": "a"}], "message 1 has no role"),
+        (CHATML, [{"role": "user"}], "message 1 needs a content that is a string; it has role"),
+        (CHATML, [{"role": "User", "content": ""}], "'User'; use one of system, user, assistant. Did you mean 'user'"),
+        (CHATML, [{"from": "human", "value": "a"}], "message 1 needs a role"),
         (CHATML, [{"role": "user", "content": "a", "tools": []}], "has 'tools', which heddle does not read"),
         (CHATML, ["a"], "messages = ['a']: must be a list"),
     ],

@@ -95,7 +95,9 @@ def test_it_is_rendered_as_here() -> None:
         "{{ message | tojson(ensure_ascii=True) }}{% generation %}<|end|>{% endgeneration %}{% endfor %}{{ strftime_now('%Y') }}"
     )
     talk = [*said("a"), {"role": "assistant", "content": "é <|end|>"}]
-    here, apart = (ChatTemplate(tokenizer, source, {"bos": "<b>"}, "2024-07-26", apart=each) for each in (False, True))
+    here, apart = (
+        ChatTemplate(tokenizer, source, {"bos": "<b>"}, "2024-07-26", sandboxed=each) for each in (False, True)
+    )
     assert here.text(talk) == apart.text(talk)
     assert here.render(talk) == apart.render(talk)
     assert here.text(talk).endswith("2024")

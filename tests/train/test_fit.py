@@ -328,7 +328,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (LABELLED, {"task": "clasification"}, "clasification"),
     (LABELLED, {"task": "classification", "columns": {"label": "stars", "source": "x"}}, "source = 'x' names a column"),
     (TEXT, {"columns": {"words": "x"}}, "'words' is no field"),
-    (TEXT, {"minutes": 2.0}, "steps = 2 and minutes = 2 each say how long to train"),
+    (TEXT, {"minutes": 2.0}, "steps = 2 and minutes = 2 all set the length of training"),
     (TEXT, {"average": 2}, "fit does not know average"),
     (TEXT, {"vectors": "v.txt"}, "fit does not know vectors: leave it out; call heddle.convert.load_vectors before"),
     (TEXT, {"patience": 2}, "patience = 2 needs validation data: give validation"),

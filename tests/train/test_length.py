@@ -24,8 +24,8 @@ from heddle.train.length import (
     SCORING,
     SMALL,
     Evaluations,
+    requested_steps,
     step_size,
-    steps_asked,
     steps_within,
     warmup_of,
 )
@@ -36,7 +36,7 @@ from tests.tasks.labelled import TOKENIZER, model_for, records
 def test_one_setting_says_how_long(lengths: tuple[str, str]) -> None:
     """Given on the command line beside one in a file too: `none` takes the file's back."""
     said = dict.fromkeys(lengths, 7)
-    with pytest.raises(HeddleError, match="each say how long to train: leave one out, or set it to none"):
+    with pytest.raises(HeddleError, match="all set the length of training: leave one out, or set it to none"):
         RunConfig.of({"train": said})
     RunConfig.of({"train": {**said, lengths[0]: "none"}})
 
@@ -111,9 +111,9 @@ def test_steps_fit_into_the_time_with_their_evaluations() -> None:
 def test_epochs_are_rounded_up_to_steps() -> None:
     task = learned("labels")
     assert task.steps_per_epoch() == 50
-    assert [steps_asked(TrainConfig(epochs=epochs), task) for epochs in (1, 2.5, 0.01, 1.001)] == [50, 125, 1, 51]
-    assert steps_asked(TrainConfig(steps=3), task) == 3
-    assert steps_asked(TrainConfig(minutes=3), task) is None
+    assert [requested_steps(TrainConfig(epochs=epochs), task) for epochs in (1, 2.5, 0.01, 1.001)] == [50, 125, 1, 51]
+    assert requested_steps(TrainConfig(steps=3), task) == 3
+    assert requested_steps(TrainConfig(minutes=3), task) is None
 
 
 BENT: list[tuple[str, dict[str, Any], str]] = [
@@ -126,8 +126,8 @@ BENT: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("labels", {"warmup": 21}, "warmup = 21: the run has 20 steps"),
     ("labels", {"schedule": "wsd", "decay": 0.9, "warmup": 10}, "decay = 0.9 of all steps"),
-    ("labels", {"epochs": 2}, "steps = 20 and epochs = 2 each say how long to train"),
-    ("labels", {"minutes": 2}, "steps = 20 and minutes = 2 each say how long to train"),
+    ("labels", {"epochs": 2}, "steps = 20 and epochs = 2 all set the length of training"),
+    ("labels", {"minutes": 2}, "steps = 20 and minutes = 2 all set the length of training"),
     ("labels", {"patience": 20}, "patience = 20: the run has"),
     ("labels", {"momentum": 0.5}, "momentum = 0.5 has no effect with optimizer = muon"),
     ("labels", {"final": 0.5, "schedule": "constant"}, "final = 0.5 has no effect with schedule = constant"),
@@ -151,7 +151,7 @@ def test_a_setting_is_kept_or_refused(kind: str, said: dict[str, Any], line: str
 def test_epochs_that_are_whole_steps_are_not_rounded_up() -> None:
     """1.1 epochs of 50 steps are 55, although 1.1 * 50 is a little more in floating point."""
     assert 1.1 * 50 > 55
-    assert steps_asked(TrainConfig(epochs=1.1), learned("labels")) == 55
+    assert requested_steps(TrainConfig(epochs=1.1), learned("labels")) == 55
 
 
 def test_of_a_large_model_less_is_scored_whatever_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

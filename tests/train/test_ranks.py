@@ -75,7 +75,7 @@ def test_torchrun_trains_what_one_process_trains(begin: Begin, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["finished"]
     assert json.loads(done.stdout)["published"]["kind"] == "best"
-    assert "2 processes train it together" in done.stderr
+    assert "2 data-parallel processes" in done.stderr
     one, two = (
         [json.loads(line) for line in (each / "metrics.jsonl").read_text().splitlines()] for each in (run, together)
     )

@@ -1,4 +1,4 @@
-"""What `heddle eval` scores: files, as a run's task reads them, or what the run held out; and what of them it does not score."""
+"""The data that `heddle eval` scores: files in the format of the run's task, or its held-out data."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,16 +36,16 @@ from heddle.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Scored:
-    """What is scored, and what is not.
+class EvaluationData:
+    """The data to score, and what is left out of it.
 
     Attributes:
-        part: what is scored.
-        examples: the same as text, if it was read from files as records.
-        notes: what was met while files were read.
-        malformed: how many items could not be read, by what is wrong with them.
-        unseen: how often each label that the run has not learned is there; what has it is not scored or, where texts have several
-            labels, it counts as missed.
+        part: the data.
+        examples: the same data as text, if it was read from files as records.
+        notes: notes from reading the files.
+        malformed: number of unreadable items, by problem.
+        unseen: count of each label that the run has not learned. Its examples are not scored; for multi-label runs, it counts as
+            missed.
         several: whether texts have several labels.
     """
 
@@ -57,29 +57,29 @@ class Scored:
     several: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """What is not scored, as JSON-ready data."""
+        """What is left out, as JSON data."""
         others = {"other_files": dict(self.notes.extensions)}
         return {"malformed": dict(self.malformed), "unseen_labels": dict(self.unseen), **others}
 
     def lines(self) -> list[str]:
-        """What is not scored, in a line each."""
+        """What is left out, one line each."""
         lines = self.notes.lines()
         if self.unseen:
             lines.append(describe_unseen(self.unseen, self.several, "the run"))
         if self.malformed and not self.notes.malformed:
             kinds = ", ".join(f"{kind}: {count:,}" for kind, count in self.malformed.items())
             count = pluralize(sum(self.malformed.values()), "item")
-            lines.append(f"the run's sources had {count} more, which could not be read and were left out ({kinds})")
+            lines.append(f"{count} of the run's sources were malformed and left out ({kinds})")
         return lines
 
 
-def held_out(run: Path) -> Scored:
-    """What a run held out, and what of its sources was left out."""
+def held_out(run: Path) -> EvaluationData:
+    """The held-out data of a run."""
     if not (run / "data").is_dir():
-        raise HeddleError(f"{run} held nothing out; name the files to score: heddle eval {run} FILE")
+        raise HeddleError(f"{run} has no held-out data; give files to score: heddle eval {run} FILE")
     store = open_store(run / "data")
     store.verify("validation")
-    return Scored(store.validation, malformed=store.left_out)
+    return EvaluationData(store.validation, malformed=store.left_out)
 
 
 def read_files(
@@ -87,25 +87,25 @@ def read_files(
     run: Path,
     config: SavedConfig,
     tokenizer: Tokenizer | None,
-    named: Mapping[str, str],
+    column_overrides: Mapping[str, str],
     reader: Reader,
-) -> Scored:
-    """The files, as the run's task reads them, from its columns or those that are named.
+) -> EvaluationData:
+    """Read files in the format of the run's task, from its columns or the given ones.
 
     Raises:
         HeddleError: the run has no tokenizer, or the files cannot be read.
     """
     if tokenizer is None:
-        raise HeddleError(f"{run} has no tokenizer.json to tokenize the text with")
+        raise HeddleError(f"{run} has no tokenizer.json")
     task = task_of(config)
-    _check_columns(named, task, config, run)
-    data = (config.data or DataConfig()).override(named)
+    _check_columns(column_overrides, task, config, run)
+    data = (config.data or DataConfig()).override(column_overrides)
     reader = replace(reader, unlabelled=data.unlabelled)
     columns, records = data.columns(), task.fields != TEXT
     with standard_input(files, ".jsonl" if records else ".txt") as sources:
         if not records:
             text = part_of(read_documents(sources, data.text, reader), tokenizer)
-            return Scored(text, None, reader.notes, reader.notes.left_out)
+            return EvaluationData(text, None, reader.notes, reader.notes.left_out)
         fields = task.reads(columns)
         if config.data is None and "pair" in task.optional and "pair" not in (*fields, *columns.values()):
             _refuse_unread(example_files(sources, fields, columns, task.labels), reader.encoding)
@@ -119,22 +119,22 @@ def read_files(
         if several and unseen:
             counts = [[count] for count, each in zip(scorable.missed, examples, strict=True) if not each.empty]
             part = replace(part, columns={**part.columns, MISSED: Column.of(counts)})
-        return Scored(part, examples, reader.notes, reader.notes.left_out, unseen, several)
+        return EvaluationData(part, examples, reader.notes, reader.notes.left_out, unseen, several)
 
 
-def _check_columns(named: Collection[str], task: TaskConfig, config: SavedConfig, run: Path) -> None:
+def _check_columns(column_overrides: Collection[str], task: TaskConfig, config: SavedConfig, run: Path) -> None:
     """Refuse columns of fields that a run does not read."""
     reads = (*task.fields, *task.optional)
-    unread = next((field for field in named if field not in reads), None)
+    unread = next((field for field in column_overrides if field not in reads), None)
     if unread is not None:
         raise HeddleError(f"--{unread}-column does not apply to {run}, which reads {', '.join(reads)}: leave it out")
-    single = config.data is not None and "pair" not in task.reads(config.data.columns())
-    if "pair" in named and single:
+    reads_single = config.data is not None and "pair" not in task.reads(config.data.columns())
+    if "pair" in column_overrides and reads_single:
         raise HeddleError(f"{run} reads single texts: leave out --pair-column")
 
 
 def _refuse_unread(files: Sequence[Path], encoding: str) -> None:
-    """Refuse tables whose pairs would be left out: an imported model does not say whether it reads them."""
+    """Refuse tables with an unread `pair` column: an imported model does not record whether it reads pairs."""
     rows = (row for file in files if kind_of(file) in TABLES for row in read_rows(file, Reader(encoding, "all")))
     origin = next((row.origin for row in rows if "pair" in row.values), None)
     if origin is not None:
@@ -144,7 +144,7 @@ def _refuse_unread(files: Sequence[Path], encoding: str) -> None:
 
 
 def task_of(config: SavedConfig) -> TaskConfig:
-    """The task of a run; of an imported model, the one that its head is for."""
+    """The task of a run, or for an imported model the task of its head."""
     head = config.model.head
     if config.task is not None:
         return config.task
