@@ -69,7 +69,7 @@ class Progress:
             values = dict(report.values)
             loss_text = estimate(values.pop("validation_loss"), values.pop("validation_error"))
             summary = f"step {report.step}: validation loss {loss_text}"
-            parts = (summary, metrics(values), Extent.shown(values), self.experts)
+            parts = (summary, metrics(values), Extent.summarise_counts(values), self.experts)
             self._print(", ".join([*filter(None, parts), f"after {duration(time.monotonic() - self.started)}"]))
             if report.sample is not None:
                 self._print(f"  sample: {report.sample!r}")

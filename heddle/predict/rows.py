@@ -64,7 +64,7 @@ def framed(
     if pairs is not None:
         columns["pair"] = Column.of(pairs)
     records = Records(columns)
-    cut = (frame.needed(records) > frame.context).tolist()
+    cut = (frame.full_lengths(records) > frame.context).tolist()
     return [InputRow(*frame.row(records, number), cut[number]) for number in range(len(records))]
 
 

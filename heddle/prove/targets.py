@@ -25,7 +25,7 @@ def future_of_targets(training: TrainingSubject) -> Iterator[Comparison | str]:
     leaves the target's loss unchanged. Hidden tokens of an encoder are not in its input, except as often as the task means it.
     """
     batch = training.batch
-    if training.task.shown() is not None:
+    if training.task.visible_share() is not None:
         yield from _hidden_ids(training)
         return
     if not by_token(batch):
@@ -70,7 +70,7 @@ def _some(scored: Tensor, generator: torch.Generator) -> list[Tensor]:
 
 def _hidden_ids(training: TrainingSubject) -> Iterator[Comparison | str]:
     """How often the input has a target's own id at its place, beside how often it is meant to."""
-    meant, shown, count, marks = training.task.shown(), 0, 0, set[int]()
+    meant, shown, count, marks = training.task.visible_share(), 0, 0, set[int]()
     tokenizer = training.task.spec.tokenizer
     special = set() if tokenizer is None else set(tokenizer.special.values())
     assert meant is not None

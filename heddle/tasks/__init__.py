@@ -1,19 +1,19 @@
-"""What is learned: a module per task, how examples become rows, the objective and its loss.
+"""Training tasks: a module per task, how examples become rows, the objective and its loss.
 
 In reading order:
 
-- `task`: the interface of what a run learns (`Task`); `table` has a row per task and makes them (`make_task`).
-- `next_token`, `masked`, `prefix_lm`: tasks that read plain text. `texts` is what they share; `text_rows` and `document_rows` make
-  its rows.
-- `translation`, `span_corruption`, `chat`: tasks with a source or a prompt. `sequences` is what they share.
-- `classification`, `multi_label`, `token_classification`, `regression`: tasks that learn labels. `labelled` is what they share,
-  `framing` puts a text or a pair into a row, `confusion` and `spans` compute what they report.
+- `task`: the interface of a task (`Task`); `table` has a row per task and makes them (`make_task`).
+- `next_token`, `masked`, `prefix_lm`: tasks that read plain text. `texts` is their base class; `text_rows` and `document_rows` make
+  the rows.
+- `translation`, `span_corruption`, `chat`: tasks with a source or a prompt. `sequences` has their common functions.
+- `classification`, `multi_label`, `token_classification`, `regression`: tasks that learn labels. `labelled` is their base class,
+  `framing` puts a text or a pair into a row, `confusion` and `spans` compute the metrics.
 - `contrastive`: texts to vectors, in `grouped_rows`.
-- `records`: tasks whose examples are records; `record_rows` makes their rows, one each, or packed.
-- `own_batches`, `own_loss`: batches and losses that the user brings.
-- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk, `accuracy` also counts the
-  targets predicted right, `recurring` adds what routers ask for.
-- `extent`: how much of what is held out a score is of; `isolation` refuses models that mix what shares a row.
+- `records`: the base class of tasks whose examples are records; `record_rows` makes their rows, one record each, or packed.
+- `own_batches`, `own_loss`: the user's own batches and losses.
+- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk, `accuracy` also counts
+  correct predictions, `recurring` rounds numbers of targets to sizes that recur.
+- `extent`: how much of the held-out data a score covers; `isolation` refuses models that mix the documents of a row.
 """
 
 from heddle.tasks.chat import ChatTask as ChatTask

@@ -1,4 +1,4 @@
-"""Cross-entropy that also counts, in evaluation, which targets are predicted right."""
+"""Cross-entropy that also counts correct predictions in evaluation."""
 
 import torch
 from jaxtyping import Float
@@ -14,9 +14,9 @@ class CountingCrossEntropy(CrossEntropy):
     def counts(self, features: Tensor, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
         """`accuracy`: per row, the weights of the targets with the highest score."""
         head = self.model.language_head()
-        scores, right = head.scoring(self.model.embedding.weight).to(features.dtype), []
-        # Row by row, so that the scores of the whole batch are never held.
+        scores, correct = head.scoring(self.model.embedding.weight).to(features.dtype), []
+        # Row by row, so that the scores of the whole batch are never in memory at once.
         for row, targets, weights in zip(features, batch.targets, batch.weights, strict=True):
             best = scores.finish(head.product(row, scores.table, scores.bias)).argmax(-1)
-            right.append(((best == targets) * weights).sum())
-        return {"accuracy": torch.stack(right)}
+            correct.append(((best == targets) * weights).sum())
+        return {"accuracy": torch.stack(correct)}

@@ -1,4 +1,4 @@
-"""Conversations: predict the assistant's messages and their ends, from all that comes before (Ouyang et al. 2022, 3.5)."""
+"""Conversations: predict the assistant's messages and their ends from all preceding tokens (Ouyang et al. 2022, 3.5)."""
 
 import json
 from collections.abc import Mapping
@@ -19,23 +19,23 @@ from heddle.tasks.accuracy import CountingCrossEntropy
 from heddle.tasks.extent import Extent
 from heddle.tasks.isolation import check_isolation
 from heddle.tasks.records import Lengths, RecordTask, padded_layout
-from heddle.tasks.sequences import PaddedTexts, Slices, answered, in_rows
+from heddle.tasks.sequences import PaddedTexts, Slices, greedy_answer, in_rows
 from heddle.tasks.task import DataSpec, ExampleIndices
 from heddle.text.chat_template import ANSWERS, ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
-SHOWN = 2  # conversations in a sample
+SAMPLE_SIZE = 2  # conversations in a sample
 
 
 class ChatTask(RecordTask):
-    """Conversations, of which a decoder alone predicts the assistant's messages, each with the special token that ends it.
+    """Conversations, in which a decoder predicts the assistant's messages, each with the special token that ends it.
 
-    What comes before an answer is just what generation is prompted with. A conversation that is longer than the context ends with
-    the last answer that fits, so nothing is cut inside a message; one whose first answer does not fit has no target. With the
-    layout `pack`, whole conversations share a row as segments, which do not see each other. `remarks` says what is cut.
+    The tokens before an answer are exactly the prompt of generation. A conversation that is longer than the context ends with the
+    last answer that fits, so no message is cut; one whose first answer does not fit has no target. With the layout `pack`, complete
+    conversations share a row as segments, which do not see each other. `remarks` lists what is cut.
 
     Raises:
-        HeddleError: the model has another chat template, or the template does not show which tokens are the assistant's.
+        HeddleError: the model has another chat template, or the template does not mark the assistant's tokens.
     """
 
     def __init__(self, config: ChatConfig, spec: DataSpec) -> None:
@@ -44,60 +44,62 @@ class ChatTask(RecordTask):
         chat = config.chat(spec.model.chat)
         if spec.model.chat not in (None, chat):
             raise HeddleError("the task's chat template is not the model's: leave out template, tokens and date")
-        # In this process: each of maybe millions of conversations is rendered several times, by a template that the user has
-        # chosen to train with, and Ctrl-C ends one that does not end.
+        # Rendered in this process: there may be millions of conversations, each rendered several times. The user chose the
+        # template, and Ctrl-C ends one that loops.
         self.template = ChatTemplate.of(chat, spec.tokenizer)
         self.template.check()
         self.end = self.template.ends[0]
-        self._fitting: dict[int, Lengths] = {}
+        self._length_cache: dict[int, Lengths] = {}
         super().__init__(config, spec)
 
     def lengths(self, records: Records) -> Lengths:
-        """Int[R], tokens of each conversation's row: all up to the last target, which is only predicted."""
-        return np.maximum(self._kept(records) - 1, 1)
+        """Int[R], tokens of each conversation's row: all before the last target, which is predicted but not read."""
+        return np.maximum(self._fitting_lengths(records) - 1, 1)
 
     def targets(self, records: Records) -> Lengths:
-        """Int[R], how many ids of each conversation are predicted."""
+        """Int[R], number of predicted ids of each conversation."""
         column = records.columns[LABEL]
-        kept, starts = self._kept(records), column.offsets[:-1]
+        fitting, starts = self._fitting_lengths(records), column.offsets[:-1]
         before = np.concatenate([[0], np.cumsum(column.values > 0)])
-        found: Lengths = before[starts + kept] - before[np.minimum(starts + 1, starts + kept)]
-        return found
+        counts: Lengths = before[starts + fitting] - before[np.minimum(starts + 1, starts + fitting)]
+        return counts
 
-    def asked(self, records: Records) -> Lengths:
-        """Int[R], how many ids of each conversation are the assistant's."""
+    def all_targets(self, records: Records) -> Lengths:
+        """Int[R], number of the assistant's ids in each conversation, cut off or not."""
         column = records.columns[LABEL]
         before = np.concatenate([[0], np.cumsum(column.values != 0)])
-        found: Lengths = before[column.offsets[1:]] - before[column.offsets[:-1]]
-        return found
+        counts: Lengths = before[column.offsets[1:]] - before[column.offsets[:-1]]
+        return counts
 
     def extent(self) -> Extent:
-        """How many of the ids of held-out answers are scored; those that are joined with their prompts are not cut off."""
-        found, values = super().extent(), self.spec.records(held_out=True).columns[LABEL].values
+        """How many ids of held-out answers are scored; ids of answers that the tokenizer joins with their prompts count as
+        unscored, not as cut off."""
+        extent, values = super().extent(), self.spec.records(held_out=True).columns[LABEL].values
         joined = int((values < 0).sum())
-        return replace(found, cut=found.cut - joined, unscored=joined)
+        return replace(extent, cut=extent.cut - joined, unscored=joined)
 
     def batch(self, examples: ExampleIndices) -> Batch:
         """The rows of the conversations, padded at their ends."""
         records = self.spec.records(examples.held_out)
-        found = self.rows(examples.held_out).records(examples.places)
-        numbers, counts = np.concatenate(found), np.array([len(each) for each in found])
+        row_records = self.rows(examples.held_out).records(examples.places)
+        numbers, counts = np.concatenate(row_records), np.array([len(each) for each in row_records])
         ids, label = records.columns[MESSAGES], records.columns[LABEL]
-        kept, starts = self._kept(records)[numbers], ids.offsets[numbers]
-        sizes = np.maximum(kept - 1, 1)
-        after = np.minimum(starts + 1, len(ids.values) - sizes)
-        read, follow, answer = (
+        fitting, starts = self._fitting_lengths(records)[numbers], ids.offsets[numbers]
+        sizes = np.maximum(fitting - 1, 1)
+        next_starts = np.minimum(starts + 1, len(ids.values) - sizes)
+        tokens, following, answers = (
             PaddedTexts.of(Slices(values, first, sizes)).ids
-            for values, first in ((ids.values, starts), (ids.values, after), (label.values, after))
+            for values, first in ((ids.values, starts), (ids.values, next_starts), (label.values, next_starts))
         )
-        counted = (answer > 0) & np.repeat(kept > 0, sizes)
-        shares = [each.tolist() for each in np.split(sizes, np.cumsum(counts)[:-1])]  # of the conversations in each row
-        filled, packed = [sum(each) for each in shares], self.spec.layout == "pack"
+        is_target = (answers > 0) & np.repeat(fitting > 0, sizes)
+        # The sizes of the conversations in each row.
+        row_sizes = [each.tolist() for each in np.split(sizes, np.cumsum(counts)[:-1])]
+        filled, packed = [sum(each) for each in row_sizes], self.spec.layout == "pack"
         width = self.spec.length if packed else max(1, *filled)
-        targets = in_rows(np.where(counted, follow, IGNORED), filled, width, IGNORED)
+        targets = in_rows(np.where(is_target, following, IGNORED), filled, width, IGNORED)
         return Batch(
-            tokens=torch.from_numpy(in_rows(read, filled, width, self.end)),
-            layout=Layout.packed(shares, width) if packed else padded_layout(filled, width),
+            tokens=torch.from_numpy(in_rows(tokens, filled, width, self.end)),
+            layout=Layout.packed(row_sizes, width) if packed else padded_layout(filled, width),
             targets=torch.from_numpy(targets),
             weights=torch.from_numpy((targets != IGNORED).astype(np.float32)),
         )
@@ -114,63 +116,63 @@ class ChatTask(RecordTask):
         return {"perplexity": exp(min(means["loss"], 700.0)), "accuracy": means["accuracy"]}
 
     def remarks(self) -> list[str]:
-        """How many conversations are cut, are no target at all, or have answers that are none."""
-        records, said = self.spec.records(held_out=False), self.rows(held_out=False).remarks()
-        column, kept = records.columns[LABEL], self._kept(records)
+        """How many conversations are cut or left out, and how many answers are not targets."""
+        records, lines = self.spec.records(held_out=False), self.rows(held_out=False).remarks()
+        column, fitting = records.columns[LABEL], self._fitting_lengths(records)
         last = np.zeros(len(records), dtype=np.int64)  # where the last answer ends
         record, stops, numbers = _answers(records)
         np.maximum.at(last, record[numbers > 0], stops[numbers > 0])
-        cut, whole = int(((kept < last) & (kept > 0)).sum()), len(records)
+        cut, total = int(((fitting < last) & (fitting > 0)).sum()), len(records)
         context = self.spec.length
         if cut:
-            said.append(
-                f"{cut:,} of {whole:,} conversations ({cut / whole:.1%}) are longer than context = {context}: they end with "
+            lines.append(
+                f"{cut:,} of {total:,} conversations ({cut / total:.1%}) are longer than context = {context}: they end with "
                 "their last answer that fits"
             )
-        if lost := int(((kept == 0) & (last > 0)).sum()):
-            said.append(
-                f"{lost:,} of {whole:,} conversations ({lost / whole:.1%}) are left out: their first answer does not fit into "
-                f"context = {context}"
+        if unfitting := int(((fitting == 0) & (last > 0)).sum()):
+            lines.append(
+                f"{unfitting:,} of {total:,} conversations ({unfitting / total:.1%}) are left out: their first answer does not fit "
+                f"into context = {context}"
             )
-        if silent := int((last == 0).sum()):
-            said.append(f"{silent:,} of {whole:,} conversations have no answer to learn")
+        if unanswered := int((last == 0).sum()):
+            lines.append(f"{unanswered:,} of {total:,} conversations have no answer to learn")
         if joined := int((numbers < 0).sum()):
-            said.append(
-                f"{joined:,} of {len(numbers):,} answers are no target: the tokenizer joins their beginning with what comes before"
+            lines.append(
+                f"{joined:,} of {len(numbers):,} answers are not targets: the tokenizer joins their beginning with the prompt"
             )
-        there = int((column.values > 0).sum())
+        answer_tokens = int((column.values > 0).sum())
         learned = int(self.targets(records).sum())
-        return [*said, f"{learned:,} tokens of answers to learn, {learned / max(there, 1):.1%} of all"]
+        return [*lines, f"{learned:,} tokens of answers to learn, {learned / max(answer_tokens, 1):.1%} of all"]
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
-        """Held-out conversations up to their first answer, with the most probable one, token by token, and [the right one]."""
+        """Held-out conversations up to their first answer: the last message, the model's greedy answer and [the reference]."""
         records = self.spec.records(held_out=True)
-        there = np.flatnonzero(self.targets(records))
-        chosen = np.random.default_rng(seed).choice(there, min(SHOWN, len(there)), replace=False)
+        scorable = np.flatnonzero(self.targets(records))
+        sampled = np.random.default_rng(seed).choice(scorable, min(SAMPLE_SIZE, len(scorable)), replace=False)
         lines = []
-        for record in sorted(chosen.tolist()):
+        for record in sorted(sampled.tolist()):
             messages = messages_of(records, record)
             first = next(number for number, message in enumerate(messages) if message["role"] == ANSWERS)
             prompt = self.template.render(messages[:first], add_generation_prompt=True)
             room = min(tokens, self.spec.length - len(prompt))
-            answer = tokenizer.decode(answered(model, prompt, None, self.end, room)) if room > 0 else ""
-            asked = messages[first - 1]["content"] if first else ""
-            lines.append(f"{asked} → {answer} [{messages[first]['content']}]")
+            answer = tokenizer.decode(greedy_answer(model, prompt, None, self.end, room)) if room > 0 else ""
+            question = messages[first - 1]["content"] if first else ""
+            lines.append(f"{question} → {answer} [{messages[first]['content']}]")
         return "\n".join(lines)
 
-    def _kept(self, records: Records) -> Lengths:
-        """Int[R], how many ids of each conversation are read or predicted: up to the last answer that fits, 0 if none does."""
-        if id(records) not in self._fitting:
-            kept = np.zeros(len(records), dtype=np.int64)
+    def _fitting_lengths(self, records: Records) -> Lengths:
+        """Int[R], ids of each conversation up to the end of the last answer that fits; 0 if none does."""
+        if id(records) not in self._length_cache:
+            fitting = np.zeros(len(records), dtype=np.int64)
             record, stops, numbers = _answers(records)
             fits = (numbers > 0) & (stops <= self.spec.length + 1)
-            np.maximum.at(kept, record[fits], stops[fits])
-            self._fitting[id(records)] = kept
-        return self._fitting[id(records)]
+            np.maximum.at(fitting, record[fits], stops[fits])
+            self._length_cache[id(records)] = fitting
+        return self._length_cache[id(records)]
 
 
 def _answers(records: Records) -> tuple[Lengths, Lengths, Lengths]:
-    """Of each answer: its record, where it ends there, and its number, which is negative if it is no target."""
+    """For each answer: its record, where it ends there, and its number, which is negative if it is not a target."""
     column = records.columns[LABEL]
     values = np.asarray(column.values)
     of_record = np.repeat(np.arange(len(records)), column.lengths)
@@ -181,6 +183,6 @@ def _answers(records: Records) -> tuple[Lengths, Lengths, Lengths]:
 
 
 def messages_of(records: Records, record: int) -> list[Mapping[str, str]]:
-    """The messages of a conversation, as they were written."""
+    """The original messages of a conversation."""
     pairs = json.loads(records.columns[WRITTEN][record].tobytes())
     return [{"role": role, "content": content} for role, content in pairs]

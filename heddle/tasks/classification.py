@@ -23,7 +23,7 @@ class ClassObjective(CrossEntropy):
     """Cross-entropy of classes; evaluation also counts which classes are predicted."""
 
     def counts(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """For each class, how often it is right, predicted and there."""
+        """For each class, the weights of correct, predicted and actual targets."""
         assert self.model.head is not None
         scores = self.model.head.scoring(self.model.embedding.weight)
         return class_counts(predicted(features, scores), batch.targets, batch.weights, scores.vocab_size)
@@ -33,19 +33,19 @@ class ClassificationTask(ClassTask):
     """Texts with one class each.
 
     Raises:
-        HeddleError: a record has several labels, or what `ClassTask` refuses.
+        HeddleError: a record has several labels, or as in `ClassTask`.
     """
 
     def targets(self, records: Records) -> Lengths:
         """Int[R], 1 for each record with a class."""
-        found: Lengths = (one_label(records) != IGNORED).astype(np.int64)
-        return found
+        has_class: Lengths = (one_label(records) != IGNORED).astype(np.int64)
+        return has_class
 
     def labels(self, records: Records, examples: ExampleIndices, width: int) -> tuple[Tensor, Tensor]:
         """Int[B], the class of each record."""
         labels = one_label(records)
-        found = np.where(examples.places == EMPTY, IGNORED, labels[np.maximum(examples.places, 0)])
-        return self.counted(found.astype(np.int64), examples.held_out)
+        classes = np.where(examples.places == EMPTY, IGNORED, labels[np.maximum(examples.places, 0)])
+        return self.weighted_targets(classes.astype(np.int64), examples.held_out)
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """-log p of the class."""
@@ -57,21 +57,21 @@ class ClassificationTask(ClassTask):
         return class_metrics(means, len(self.names))
 
     def format_prediction(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
-        """The class, then the text."""
+        """The class in brackets, then the text."""
         target = int(one_label(records)[record])
-        return f"{self.says(int(scores.argmax()), target)} {texts_of(records, record, tokenizer, most)}"
+        return f"{self.format_label(int(scores.argmax()), target)} {texts_of(records, record, tokenizer, most)}"
 
 
 def one_label(records: Records) -> npt.NDArray[Any]:
-    """The values of labels, one for each record.
+    """The labels' values, one for each record.
 
     Raises:
-        HeddleError: a record has several, or none.
+        HeddleError: a record does not have exactly one label.
     """
     column = records.columns["label"]
-    wrong = np.flatnonzero(column.lengths != 1)
-    if len(wrong):
-        raise HeddleError(f"record {wrong[0]} has {column.lengths[wrong[0]]} labels, but a text needs exactly one")
+    invalid = np.flatnonzero(column.lengths != 1)
+    if len(invalid):
+        raise HeddleError(f"record {invalid[0]} has {column.lengths[invalid[0]]} labels, but a text needs exactly one")
     values: npt.NDArray[Any] = column.values
     return values
 
@@ -79,9 +79,9 @@ def one_label(records: Records) -> npt.NDArray[Any]:
 def texts_of(records: Records, record: int, tokenizer: Tokenizer, most: int) -> str:
     """The text of a record, or its two texts, cut to about `most` ids, in one line."""
     names = [name for name in ("text", "pair") if name in records.columns]
-    found = []
+    parts = []
     for name in names:
         ids = records.columns[name][record].tolist()
-        kept = max(1, most // len(names))
-        found.append(" ".join(tokenizer.decode(ids[:kept]).split()) + (" …" if len(ids) > kept else ""))
-    return " | ".join(found)
+        limit = max(1, most // len(names))
+        parts.append(" ".join(tokenizer.decode(ids[:limit]).split()) + (" …" if len(ids) > limit else ""))
+    return " | ".join(parts)

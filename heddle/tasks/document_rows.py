@@ -20,11 +20,11 @@ from heddle.tasks.text_rows import Ids, TextRows, TokenRows
 class DocumentRows(TextRows):
     """Rows that do not cross the ends of documents.
 
-    The end-of-text id belongs to the document before it, and ends the last document of a text too. If the task predicts the next
-    token, a document is read from the ids that start a text on, which predict its first token; its end is a target but is not read.
+    The end-of-text id belongs to the document before it, and also ends the last document of a text. If the task predicts the next
+    token, the ids that start a text come before each document and predict its first token; its end is a target but is not read.
 
     Attributes:
-        lengths: of the training and of the held-out part, if there: Int[documents], tokens of each document to read.
+        lengths: by part (True: held out), Int[documents], tokens of each document to read.
     """
 
     def __init__(self, spec: DataSpec, ahead: int) -> None:
@@ -48,19 +48,19 @@ class DocumentRows(TextRows):
 
         Args:
             held_out: which part to read.
-            pieces: what to read, in the order of the rows.
+            pieces: the pieces to read, in the order of the rows.
             filled: Int[B], tokens of each row.
             width: T.
         """
-        part, taken = self.spec.part(held_out), np.arange(width) < filled[:, None]
+        part, is_token = self.spec.part(held_out), np.arange(width) < filled[:, None]
         start = np.array(self.start, dtype=np.int64)
         before = marks_of(part, self.start)[pieces.document]
         places = np.repeat(pieces.start - before, pieces.size) + within(pieces.size)
         first = np.repeat(part.starts[pieces.document], pieces.size)
-        tokens, following = np.zeros(taken.shape, dtype=np.int64), np.full(taken.shape, IGNORED)
-        tokens[taken] = ids_at(part, first, places, start)
+        tokens, following = np.zeros(is_token.shape, dtype=np.int64), np.full(is_token.shape, IGNORED)
+        tokens[is_token] = ids_at(part, first, places, start)
         if self.ahead:
-            following[taken] = ids_at(part, first, places + 1, start)
+            following[is_token] = ids_at(part, first, places + 1, start)
         return tokens, following
 
     def _covered(self, part: Part) -> int:
@@ -75,41 +75,42 @@ class Separate(DocumentRows):
     """One document per row, of which only the first `length` tokens are read (L0-18); batches are of similar length (D-32).
 
     A step has as many documents as fit into `DataSpec.batch_tokens`, padding included, or `DataSpec.rows`. The place of an example
-    is its document, or `EMPTY` for a row of padding. What follows a document's last token that is read is no target if the
-    document is cut off there.
+    is its document, or `EMPTY` for a row of padding. If a document is cut off, the token after its last read token is not a target.
     """
 
     def __init__(self, spec: DataSpec, ahead: int) -> None:
         super().__init__(spec, ahead)
         if spec.corpus.train is not None:
-            self.documents = np.flatnonzero(self._kept(held_out=False))
+            self.documents = np.flatnonzero(self._target_counts(held_out=False))
             sizes = np.minimum(self.lengths[False], self.length)[self.documents]
             self.buckets = Buckets(sizes, spec.rows, spec.batch_tokens, spec.multiple)
 
-    def _kept(self, held_out: bool) -> Ids:
+    def _target_counts(self, held_out: bool) -> Ids:
         """Int[documents], targets of each document."""
         lengths = self.lengths[held_out]
         return np.where(lengths > self.length, self.length - self.ahead, lengths)
 
     def examples(self, step: int) -> ExampleIndices:
         self.spec.part(held_out=False)
-        found = self.buckets.read(step, self.spec.seed)
-        places = np.where(found == EMPTY, EMPTY, self.documents[found])
-        return ExampleIndices(places, keys=step * (1 << 20) + np.arange(len(found)))
+        numbers = self.buckets.read(step, self.spec.seed)
+        places = np.where(numbers == EMPTY, EMPTY, self.documents[numbers])
+        return ExampleIndices(places, keys=step * (1 << 20) + np.arange(len(numbers)))
 
     def held_out(self, rows: int, most: int | None = None) -> EvalSet:
-        """Every document with a target, in batches of similar length, or an even sample; what is cut off is not scored."""
+        """Every document with a target, in batches of similar length, or an even sample; cut-off tokens are not scored."""
         self.spec.part(held_out=True)
-        lengths, kept = self.lengths[True], self._kept(held_out=True)
-        batches, share = held_out_records(np.minimum(lengths, self.length), kept, rows, most)
+        lengths, targets = self.lengths[True], self._target_counts(held_out=True)
+        batches, share = held_out_records(np.minimum(lengths, self.length), targets, rows, most)
         return EvalSet(tuple(ExampleIndices(each, held_out=True) for each in batches), share)
 
     def read(self, examples: ExampleIndices) -> TokenRows:
         lengths = np.where(examples.places == EMPTY, 0, self.lengths[examples.held_out][examples.places])
         filled = np.minimum(lengths, self.length)
         width = min(max(1, ceil(filled.max() / WIDTH)) * WIDTH, self.length)
-        there = np.flatnonzero(filled)
-        pieces = Pieces(examples.places[there], np.zeros(len(there), dtype=np.int64), filled[there], self.length)
+        nonempty = np.flatnonzero(filled)
+        pieces = Pieces(
+            examples.places[nonempty], np.zeros(len(nonempty), dtype=np.int64), filled[nonempty], self.length
+        )
         tokens, following = self._fill(examples.held_out, pieces, filled, width)
         following[lengths > self.length, -1] = IGNORED
         full = filled.min() == width
@@ -117,7 +118,7 @@ class Separate(DocumentRows):
         return TokenRows(tokens, following, layout)
 
     def beginning(self, most: int) -> ExampleIndices:
-        return ExampleIndices(np.flatnonzero(self._kept(held_out=True))[:1], held_out=True)
+        return ExampleIndices(np.flatnonzero(self._target_counts(held_out=True))[:1], held_out=True)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -128,40 +129,40 @@ class Separate(DocumentRows):
 
     def numbers(self, examples: ExampleIndices) -> Ids:
         """The documents."""
-        found: Ids = examples.places[examples.places != EMPTY]
-        return found
+        documents: Ids = examples.places[examples.places != EMPTY]
+        return documents
 
     def size(self, held_out: bool) -> int:
         """Documents with a target."""
-        return int((self._kept(held_out) > 0).sum())
+        return int((self._target_counts(held_out) > 0).sum())
 
     @cached_property
     def held_out_text(self) -> tuple[int, float]:
-        part, kept = self.spec.part(held_out=True), self._kept(held_out=True)
+        part, targets = self.spec.part(held_out=True), self._target_counts(held_out=True)
         tokenizer, cut, lost = self.spec.tokenizer, np.flatnonzero(self.lengths[True] > self.length), 0.0
         marks = marks_of(part, self.start)
         if len(cut):
-            # Blanks may belong to no token, so each document's bytes are divided in proportion to its tokens' bytes.
+            # Some whitespace belongs to no token, so a document's bytes are split in proportion to its tokens' bytes.
             ids = range(self.spec.model.vocab_size)
-            each = np.array([1 if tokenizer is None else len(tokenizer.token_bytes(id)) for id in ids])
+            token_bytes = np.array([1 if tokenizer is None else len(tokenizer.token_bytes(id)) for id in ids])
             if part.separator is not None:
-                each[part.separator] = 0
+                token_bytes[part.separator] = 0
             for document in cut:
                 own = part.tokens[part.starts[document] : part.starts[document + 1]]
-                first = 0 if marks[document] else 1  # of its own ids, which is predicted
-                covered, read = each[own[first:]], self.length - max(int(marks[document]), 1)
-                size = part.target_sizes[document] + (each[own[0]] if first == 0 else 0)
-                lost += size * (1 - covered[:read].sum() / max(covered.sum(), 1))
-        return int(kept.sum()), float((self._covered(part) - lost) / max(kept.sum(), 1))
+                first = 0 if marks[document] else 1  # the first of its own ids that is predicted
+                sizes, fitting = token_bytes[own[first:]], self.length - max(int(marks[document]), 1)
+                size = part.target_sizes[document] + (token_bytes[own[0]] if first == 0 else 0)
+                lost += size * (1 - sizes[:fitting].sum() / max(sizes.sum(), 1))
+        return int(targets.sum()), float((self._covered(part) - lost) / max(targets.sum(), 1))
 
     def extent(self) -> Extent:
-        lengths, kept = self.lengths[True], self._kept(held_out=True)
+        lengths, targets = self.lengths[True], self._target_counts(held_out=True)
         return Extent(
             targets=int(lengths.sum()),
-            cut=int((lengths - kept).sum()),
+            cut=int((lengths - targets).sum()),
             examples=len(lengths),
             shortened=int((lengths > self.length).sum()),
-            left_out=int(((kept == 0) & (lengths > 0)).sum()),
+            left_out=int(((targets == 0) & (lengths > 0)).sum()),
         )
 
     def remarks(self) -> list[str]:
@@ -171,9 +172,9 @@ class Separate(DocumentRows):
         lost = f"{1 - read / lengths.sum():.1%} of the text, the rest of those longer than {self.length} tokens, is never read"
         return [
             f"documents: {pluralize(int(cut.sum()), 'document')} of {len(lengths):,} are cut off: "
-            f"{lost}; {padding:.1%} of what is computed is padding"
+            f"{lost}; {padding:.1%} of the computed tokens are padding"
             if cut.any()
-            else f"documents: no document is longer than {self.length} tokens; {padding:.1%} of what is computed is padding"
+            else f"documents: no document is longer than {self.length} tokens; {padding:.1%} of the computed tokens are padding"
         ]
 
     def describe(self, examples: ExampleIndices) -> str:
@@ -183,9 +184,9 @@ class Separate(DocumentRows):
 class Packed(DocumentRows):
     """Several documents per row, packed by best fit, which do not see each other; nothing is dropped.
 
-    A document longer than a row is cut into pieces. If the task predicts the next token, what follows a piece's last token is a
-    target though the next piece reads it, so every token is predicted exactly once. A piece's tokens see
-    nothing of the pieces before it, and its positions start at 0.
+    A document longer than a row is cut into pieces. If the task predicts the next token, the token after a piece's last one is a
+    target although the next piece reads it, so every token is predicted exactly once. A piece does not see the pieces before it,
+    and its positions start at 0.
 
     The place of an example is its row's number in `Packing`.
     """
@@ -207,16 +208,16 @@ class Packed(DocumentRows):
         return ExampleIndices(self._keys(step))
 
     def held_out(self, rows: int, most: int | None = None) -> EvalSet:
-        """Rows that are always packed alike; every target once."""
+        """Rows that are always packed the same way; every target once."""
         self.spec.part(held_out=True)
         batches, share = self.packings[True].held_out(rows, self.pieces[True].size, most)
         return EvalSet(tuple(ExampleIndices(each, held_out=True) for each in batches), share)
 
     def read(self, examples: ExampleIndices) -> TokenRows:
-        found, all_pieces = self._pieces(examples), self.pieces[examples.held_out]
-        every = np.concatenate(found)
-        pieces = Pieces(all_pieces.document[every], all_pieces.start[every], all_pieces.size[every], self.length)
-        sizes = [all_pieces.size[each].tolist() for each in found]
+        rows, all_pieces = self._pieces(examples), self.pieces[examples.held_out]
+        numbers = np.concatenate(rows)
+        pieces = Pieces(all_pieces.document[numbers], all_pieces.start[numbers], all_pieces.size[numbers], self.length)
+        sizes = [all_pieces.size[each].tolist() for each in rows]
         tokens, following = self._fill(examples.held_out, pieces, np.array([sum(each) for each in sizes]), self.length)
         return TokenRows(tokens, following, Layout.packed(sizes, self.length))
 

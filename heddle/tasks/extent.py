@@ -1,4 +1,4 @@
-"""How much of what is held out a score is of: what is cut off, left out or has no prediction, for every task and in one place."""
+"""How much of the held-out data a score covers: what is cut off, left out or has no prediction."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -10,16 +10,16 @@ from heddle.errors import pluralize
 @displayed()
 @dataclass(frozen=True)
 class Extent:
-    """What there is to score, and what no score can be of.
+    """Counts of the held-out data, and of the parts that no score covers.
 
     Attributes:
-        targets: everything held out that the task would predict.
+        targets: all held-out targets.
         cut: targets beyond the context.
-        unscored: targets that have no prediction for another reason, such as answers that the tokenizer joins with their prompts.
+        unscored: targets without a prediction for another reason, such as answers that the tokenizer joins with their prompts.
         examples: documents or records.
-        shortened: examples that are read without their ends, since they are longer than the context.
-        left_out: examples of which nothing is scored.
-        blank: further records, which have an empty text.
+        shortened: examples that are longer than the context and lose their ends.
+        left_out: examples without any scored target.
+        blank: further records, left out because a text is empty.
     """
 
     targets: int
@@ -39,29 +39,29 @@ class Extent:
         """All counts."""
         return asdict(self)
 
-    def lacks(self) -> dict[str, int]:
-        """The counts of what is not scored, or not read as a whole, without zeros."""
+    def unscored_counts(self) -> dict[str, int]:
+        """The non-zero counts of what is not scored or not read completely."""
         return {name: count for name, count in asdict(self).items() if count and name not in ("targets", "examples")}
 
     @staticmethod
-    def shown(values: Mapping[str, float]) -> str:
-        """Such counts among the numbers of a report, in a few words, such as "1,741 cut, 60 shortened"; empty without any."""
+    def summarise_counts(values: Mapping[str, float]) -> str:
+        """Format the `unscored_counts` among the numbers of a report, such as "1,741 cut, 60 shortened"; empty without any."""
         names = [each.name for each in fields(Extent) if each.name not in ("targets", "examples")]
         return ", ".join(f"{values[name]:,} {name.replace('_', ' ')}" for name in names if values.get(name))
 
-    def describe(self, counted: str, wrong: bool = False) -> str:
-        """All that is not scored or not whole, in one line; empty if there is nothing.
+    def describe(self, noun: str, wrong: bool = False) -> str:
+        """Describe what is not scored or not read completely, in one line; empty if there is nothing.
 
         Args:
-            counted: what targets are called, in the plural.
+            noun: name of the targets, in the plural.
             wrong: whether a target without a prediction counts as wrong.
         """
-        so = ", and count as wrong" if wrong else ""
+        consequence = ", and count as wrong" if wrong else ""
         parts = []
         if self.cut:
-            parts.append(f"{self.cut:,} of {self.targets:,} {counted} are cut off by the context{so}")
+            parts.append(f"{self.cut:,} of {self.targets:,} {noun} are cut off by the context{consequence}")
         if self.unscored:
-            parts.append(f"{self.unscored:,} of {self.targets:,} {counted} have no prediction{so}")
+            parts.append(f"{self.unscored:,} of {self.targets:,} {noun} have no prediction{consequence}")
         if self.shortened:
             parts.append(
                 f"{self.shortened:,} of {self.examples:,} texts are longer than the context and lose their ends"

@@ -1,4 +1,4 @@
-"""How a text, or a pair of texts, becomes the ids that a model reads."""
+"""Putting a text, or a pair of texts, between special tokens in a row."""
 
 from dataclasses import dataclass
 
@@ -18,10 +18,10 @@ Ids = npt.NDArray[np.int64]
 class Frame:
     """Rows of ids `[CLS] text [SEP]`, or `[CLS] text [SEP] pair [SEP]` (Devlin et al. 2019, 3).
 
-    A text that does not fit loses its end; of a pair, the longer text does.
+    A text that does not fit loses its end; in a pair, the longer text loses its end.
 
     Attributes:
-        context: most ids in a row.
+        context: maximum ids in a row.
         begin: the ids before the first text.
         between: the ids between the two texts of a pair.
         end: the ids after the last text.
@@ -43,34 +43,34 @@ class Frame:
         return len(self.begin)
 
     def marks(self, texts: int) -> int:
-        """How many ids of a row are not those of its texts."""
+        """Number of special ids in a row."""
         return len(self.begin) + (len(self.between) if texts > 1 else 0) + len(self.end)
 
-    def needed(self, records: Records) -> Ids:
-        """Int[R], how many ids the row of each record would have if nothing were cut off."""
+    def full_lengths(self, records: Records) -> Ids:
+        """Int[R], ids in the row of each record before cropping."""
         texts = [records.columns[name].lengths for name in ("text", "pair") if name in records.columns]
-        found: Ids = np.sum(texts, axis=0) + self.marks(len(texts))
-        return found
+        lengths: Ids = np.sum(texts, axis=0) + self.marks(len(texts))
+        return lengths
 
-    def kept(self, text: int, pair: int) -> tuple[int, int]:
-        """How many ids of each text of a pair are kept."""
+    def cropped_lengths(self, text: int, pair: int) -> tuple[int, int]:
+        """How many ids of each text of a pair fit."""
         room = self.context - self.marks(2)
         shorter = min(text, pair, room // 2)
         longer = min(max(text, pair), room - shorter)
         return (longer, shorter) if text > pair else (shorter, longer)
 
-    def alone(self, ids: npt.NDArray[np.integer]) -> list[int]:
-        """The row of a single text."""
+    def single_row(self, ids: npt.NDArray[np.integer]) -> list[int]:
+        """The row of a text without a pair."""
         return self.around.row(ids[: self.context - self.marks(1)].tolist())[0]
 
     def row(self, records: Records, record: int) -> tuple[list[int], int]:
-        """The ids of one record, and how many of them are before its second text; of a single text, all of them."""
+        """The ids of one record, and how many of them come before its second text; without a second text, all of them."""
         text = records.columns["text"][record]
         if "pair" not in records.columns:
-            first = self.alone(text)
+            first = self.single_row(text)
             return first, len(first)
         pair = records.columns["pair"][record]
-        text_kept, pair_kept = self.kept(len(text), len(pair))
+        text_kept, pair_kept = self.cropped_lengths(len(text), len(pair))
         return self.around.row(text[:text_kept].tolist(), pair[:pair_kept].tolist())
 
 
@@ -90,7 +90,7 @@ def frame_of(spec: DataSpec, texts: int) -> Frame:
 
 
 def check_frame(frame: Frame, texts: int) -> None:
-    """Refuse a frame that cannot hold so many texts.
+    """Refuse a frame without room for so many texts.
 
     Raises:
         HeddleError: as in `frame_of`.

@@ -1,4 +1,4 @@
-"""Groups of records that are told apart from each other: a row of a batch is a whole group, however the batch is cut."""
+"""Groups of records that are contrasted with each other; each row of a batch is one group."""
 
 from math import ceil
 
@@ -9,20 +9,20 @@ from heddle.errors import pluralize
 from heddle.tasks.record_rows import Numbers, RecordRows
 from heddle.tasks.task import DataSpec, ExampleIndices
 
-LEAST = 4  # groups in a sample, so that its standard error can be estimated
+LEAST = 4  # groups in a sample; fewer would not give a standard error
 
 
 class GroupedRecords(RecordRows):
-    """Groups of at least `size` records, drawn anew in each epoch; every record is in one, and their sizes differ by at most one.
+    """Groups of at least `size` records, sampled anew in each epoch; every record is in one, and sizes differ by at most one.
 
     The place of an example is its group's number: group `n` of epoch `e` has the number `e · groups + n`. A step has `batch`
-    groups, or about as many as have `batch_tokens` tokens. To be scored, records are always grouped alike.
+    groups, or about as many as have `batch_tokens` tokens. Held-out records are always grouped the same way.
 
     Args:
         spec: the records and the sizes.
         lengths: Int[R], tokens of each record.
         targets: Int[R], targets of each record.
-        held_out: whether the records are to be scored; otherwise they are to train on.
+        held_out: whether the records are held out, to be scored.
         size: records in a group.
     """
 
@@ -51,12 +51,12 @@ class GroupedRecords(RecordRows):
 
     def records(self, places: Numbers) -> list[Numbers]:
         """The records of each group."""
-        found = []
+        groups = []
         for place in places.tolist():
             epoch, group = divmod(place, self.groups)
-            there = np.arange(self.starts[group], self.starts[group + 1])
-            found.append(permute(there, len(self.lengths), epoch_key(self.seed, epoch)))
-        return found
+            members = np.arange(self.starts[group], self.starts[group + 1])
+            groups.append(permute(members, len(self.lengths), epoch_key(self.seed, epoch)))
+        return groups
 
     @property
     def steps_per_epoch(self) -> float:
@@ -66,7 +66,8 @@ class GroupedRecords(RecordRows):
         return self.groups
 
     def shapes(self) -> list[tuple[int, int]]:
-        """A group's texts see only themselves, as rows of their own do; `lengths` are those of a pair's texts together."""
+        """A group's texts cost as much as rows of their own, since they do not see each other; `lengths` counts both texts of a
+        pair."""
         texts = 2 * self.rows * self.largest
         return [(texts, max(1, min(self.spec.length, ceil(float(self.lengths.mean()) / 2))))]
 
@@ -81,10 +82,10 @@ class GroupedRecords(RecordRows):
 
     @property
     def too_few(self) -> str:
-        """That there are fewer records than a group should have, so that telling them apart is easier; else nothing."""
+        """A remark that there are fewer records than a group should have, which makes the task easier; else empty."""
         count, part = len(self.lengths), "held-out" if self.held_out_part else "training"
         return (
-            f"only {count} {part} pairs for a group of {self.size}, so each is told from fewer"
+            f"only {count} {part} pairs for a group of {self.size}, so each is compared with fewer"
             if count < self.size
             else ""
         )

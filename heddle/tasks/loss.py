@@ -1,4 +1,4 @@
-"""Cross-entropy of target ids, including the head, chunk by chunk: the full logits are never held."""
+"""Cross-entropy of target ids, including the head, chunk by chunk: the full logits are never in memory."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ from heddle.nn.numeric import wide_dtype
 
 
 def chunk_rows(positions: int, vocabulary: int) -> int:
-    """How many positions' logits to hold at once; chunks are equal, since a small last one would waste a pass over the table."""
+    """Rows of logits per chunk; chunks have equal sizes, since a small last one would waste a pass over the table."""
     return -(-positions // -(-positions // max(64, LOGITS_BYTES // (4 * vocabulary))))
 
 
-How = tuple[int, float | None, tuple[ProductKind, ...], int, bool, float, float]
-"""Real entries, cap, the products by oneDNN, rows of a chunk, whether anything learns, label smoothing, factor of the z-loss."""
+LossSettings = tuple[int, float | None, tuple[ProductKind, ...], int, bool, float, float]
+"""Vocabulary size, cap, the products by oneDNN, rows of a chunk, whether a gradient is needed, label smoothing, z-loss factor."""
 
 
 def _probabilities(logits: Float[Tensor, "N V"], targets: Int[Tensor, "N 1"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,8 +37,8 @@ def _probabilities(logits: Float[Tensor, "N V"], targets: Int[Tensor, "N 1"]) ->
 
 
 def _in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"]:
-    """Cast to `dtype`, with rows that start at multiples of 64 elements: products with the transpose are a fifth faster in bf16
-    (V = 50,257). In fp32 they are not, so a tensor that already has the dtype is not copied.
+    """Cast to `dtype`, with rows that start at multiples of 64 elements: this makes products with the transpose a fifth faster in
+    bf16 (V = 50,257), but not in fp32, so a tensor that already has the dtype is not copied.
     """
     rows, width = x.shape
     return x if x.dtype == dtype else x.new_empty(rows, -(-width // 64) * 64, dtype=dtype)[:, :width].copy_(x)
@@ -49,9 +49,15 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor, how: How
+        ctx: Any,
+        features: Tensor,
+        table: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor,
+        settings: LossSettings,
     ) -> tuple[Tensor, Tensor]:
-        vocab_size, cap, by_onednn, chunk, learns, smoothing, z = how
+        vocab_size, cap, by_onednn, chunk, learns, smoothing, z = settings
         scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
         wide = wide_dtype(features.dtype)
         plain, extra = torch.zeros(2, dtype=wide, device=features.device)
@@ -73,14 +79,14 @@ class _CrossEntropy(torch.autograd.Function):
             if smoothing:
                 gradient[:, :vocab_size] -= smoothing / vocab_size
             if cap is not None:
-                # The derivative of cap · tanh(x / cap). At padding, which is -inf, it does not matter.
+                # The derivative of cap · tanh(x / cap). At padding, where logits are -inf, the gradient is 0 anyway.
                 gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2
             if bias_gradient is not None:
                 bias_gradient += (gradient * weight).sum(0)
             gradient = _in_lines(gradient, features.dtype)
             # Weight the narrow side of both products: V/D times fewer multiplications.
             feature_gradients.append((of_inputs(gradient, scores.table, by_onednn) * weight).to(features.dtype))
-            if ctx.needs_input_grad[1]:  # it is not if the table is frozen
+            if ctx.needs_input_grad[1]:  # False if the table is frozen
                 share = of_weights(gradient, (x * weight).to(features.dtype), by_onednn)
                 # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
                 table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
@@ -110,8 +116,8 @@ def cross_entropy(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Sum of weights · -log p(target), with logits = capped(features @ tableᵀ + bias) (L1-24, L2-59).
 
-    Returned twice: to minimise, with the two terms, and plain, to report, without a gradient. Equal to torch's `cross_entropy`
-    of the full logits. The gradient is computed in the forward pass, if one is needed.
+    Returns two sums: one to minimise, with label smoothing and z-loss, and the plain one to report, without a gradient. Equal to
+    torch's `cross_entropy` of the full logits. The gradient, if needed, is computed in the forward pass.
 
     Args:
         features: vectors to score, N rows of width D, in any precision; the loss is fp32 or wider.
@@ -119,7 +125,7 @@ def cross_entropy(
         weights: 0 where there is no target.
         scores: the head's `scoring(table)`.
         chunk: rows at a time; None: as many as fit into 256 MiB of logits.
-        label_smoothing: ε; the wanted probability is 1 - ε + ε/V of the target, ε/V of other real ids (Szegedy et al. 2016, 7).
+        label_smoothing: ε; the target distribution is 1 - ε + ε/V for the target and ε/V for other ids (Szegedy et al. 2016, 7).
         z_loss: factor of (log Σ exp(logits))², for each target (Chowdhery et al. 2022, 5).
 
     Raises:
@@ -136,12 +142,12 @@ def cross_entropy(
     by_onednn = scores.by_onednn if scores.by_onednn and is_eager_fp32(features, table) else ()
     chunk = chunk_rows(features.shape[0], table.shape[0]) if chunk is None else chunk
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (features, table, bias))
-    how = (scores.vocab_size, scores.cap, by_onednn, chunk, learns, label_smoothing, z_loss)
-    return _CrossEntropy.apply(features, table, bias, targets[:, None], weights[:, None], how)  # type: ignore[no-untyped-call,no-any-return]
+    settings = (scores.vocab_size, scores.cap, by_onednn, chunk, learns, label_smoothing, z_loss)
+    return _CrossEntropy.apply(features, table, bias, targets[:, None], weights[:, None], settings)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def _check(features: Tensor, targets: Tensor, weights: Tensor, scores: Scores) -> None:
-    """Refuse arguments that would fail deeper inside, or would silently broadcast: one target and weight for each feature."""
+    """Refuse arguments that would fail deeper inside or silently broadcast; each feature needs one target and one weight."""
     if not isinstance(features, Tensor) or not features.is_floating_point() or features.dim() != 2:
         raise wrong("cross_entropy", "features", features, "a tensor of floating-point numbers of shape [N D]")
     shape, bias = getattr(getattr(scores, "table", None), "shape", ()), getattr(scores, "bias", None)

@@ -23,11 +23,11 @@ Ids = npt.NDArray[np.int64]
 
 
 class MaskedTask(TextTask):
-    """Rows of a text in which some tokens are targets, and most of those are hidden behind the mask token.
+    """Rows of a text in which some tokens are targets, and most of those are replaced by the mask token.
 
-    The number of targets in a row is the configured share of its tokens, rounded, and at least one. Which they are, and
-    what replaces them, is a function of the seed and the example's number, so it does not depend on micro-batches, ranks or
-    where a run was resumed. Special tokens are neither targets nor replacements.
+    The number of targets in a row is the configured share of its tokens, rounded, and at least one. Targets and their replacements
+    are a function of the seed and the example's number, so they do not depend on micro-batches, ranks or where a run was resumed.
+    Special tokens are neither targets nor replacements.
 
     Raises:
         HeddleError: there is no tokenizer, or it has no mask token; or the text is too short for a row.
@@ -51,19 +51,19 @@ class MaskedTask(TextTask):
         self.continues = continuing(spec.tokenizer) if config.whole_words else None
 
     def batch(self, examples: ExampleIndices) -> Batch:
-        """The rows with some tokens replaced, others in each epoch; the targets are the tokens that were there."""
+        """The rows with some tokens replaced, different ones in each epoch; the targets are the original tokens."""
         rows = self.rows.read(examples)
-        found, real = rows.tokens, rows.layout.real.numpy()
+        ids, real = rows.tokens, rows.layout.real.numpy()
         keys = examples.places if examples.keys is None else examples.keys
-        tokens, targets = found.copy(), np.full_like(found, IGNORED)
+        tokens, targets = ids.copy(), np.full_like(ids, IGNORED)
         for row, key in enumerate(keys):
-            draw = np.random.default_rng([self.spec.seed, examples.held_out, int(key)])
-            chosen = self._chosen(found[row, real[row]], draw)
-            targets[row, chosen] = found[row, chosen]
-            level = draw.random(len(chosen))
+            rng = np.random.default_rng([self.spec.seed, examples.held_out, int(key)])
+            chosen = self._sample_targets(ids[row, real[row]], rng)
+            targets[row, chosen] = ids[row, chosen]
+            level = rng.random(len(chosen))
             tokens[row, chosen[level < self.config.masked]] = self.mask
             random = chosen[(level >= self.config.masked) & (level < self.config.masked + self.config.random)]
-            tokens[row, random] = draw.choice(self.ordinary, len(random))
+            tokens[row, random] = rng.choice(self.ordinary, len(random))
         weights = torch.from_numpy((targets != IGNORED).astype(np.float32))
         return Batch(torch.from_numpy(tokens), rows.layout, torch.from_numpy(targets), weights)
 
@@ -74,7 +74,7 @@ class MaskedTask(TextTask):
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """-log p of the hidden tokens, for an encoder that scores tokens."""
         if model.decoder is not None:
-            raise HeddleError("the task 'masked' needs an encoder, since a decoder sees only what is on the left")
+            raise HeddleError("the task 'masked' needs an encoder, since a decoder sees only preceding tokens")
         model.language_head()
         self.check_layout(model)
         return CrossEntropy(model, label_smoothing, z_loss)
@@ -83,14 +83,14 @@ class MaskedTask(TextTask):
         """Perplexity of the hidden tokens, exp(loss)."""
         return {"perplexity": exp(min(means["loss"], 700.0))}
 
-    def shown(self) -> float:
-        """Targets that are left as they are, and those that a random token happens to equal."""
+    def visible_share(self) -> float:
+        """The share of targets that are not replaced, or are replaced by a random token that happens to be equal."""
         masked, random = float(self.config.masked), float(self.config.random)
         return 1 - masked - random + random / len(self.ordinary)
 
     @torch.no_grad()
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
-        """The beginning of the validation text with its hidden tokens filled in: [the model's], or [the model's / the text's]."""
+        """The beginning of the validation text with masked tokens filled in: [the model's], or [the model's / the original]."""
         batch = self.batch(replace(self.rows.beginning(tokens), keys=np.array([seed]))).to(model.device)
         training = model.training
         model.eval()
@@ -99,44 +99,44 @@ class MaskedTask(TextTask):
         text, previous = b"", None
         length = min(tokens, int(batch.layout.real[0].sum()))
         rows = (batch.tokens[0].tolist(), batch.targets[0].tolist(), best)
-        for token, target, found in islice(zip(*rows, strict=True), length):
-            right = token if target == IGNORED else target
-            here = tokenizer.after(previous, right)
+        for token, target, predicted in islice(zip(*rows, strict=True), length):
+            original = token if target == IGNORED else target
+            piece = tokenizer.after(previous, original)
             if target != IGNORED:
-                guess = tokenizer.after(previous, found).strip()
-                blank = here[: len(here) - len(here.lstrip())]
-                here = blank + b"[" + guess + (b"" if found == target else b" / " + here.strip()) + b"]"
-            text, previous = text + here, right
+                guess = tokenizer.after(previous, predicted).strip()
+                space = piece[: len(piece) - len(piece.lstrip())]
+                piece = space + b"[" + guess + (b"" if predicted == target else b" / " + piece.strip()) + b"]"
+            text, previous = text + piece, original
         return text.decode(errors="replace")
 
-    def _chosen(self, ids: Ids, draw: np.random.Generator) -> Ids:
+    def _sample_targets(self, ids: Ids, rng: np.random.Generator) -> Ids:
         """The places of the targets in a row, in ascending order."""
         places = np.flatnonzero(np.isin(ids, self.ordinary))
-        wanted = min(len(places), max(1, round(self.config.share * len(ids))))
+        count = min(len(places), max(1, round(self.config.share * len(ids))))
         if self.continues is None:
-            return np.sort(draw.choice(places, wanted, replace=False))
+            return np.sort(rng.choice(places, count, replace=False))
         # A word is a place that begins one, with the places after it that continue it.
         begins = ~self.continues[ids[places]] | (np.diff(places, prepend=-2) > 1)
         words = np.split(places, np.flatnonzero(begins)[1:]) if len(places) else []
         chosen: list[int] = []
-        for number in draw.permutation(len(words)):
-            if len(chosen) >= wanted:
+        for number in rng.permutation(len(words)):
+            if len(chosen) >= count:
                 break
-            if not chosen or len(chosen) + len(words[number]) <= wanted:
+            if not chosen or len(chosen) + len(words[number]) <= count:
                 chosen += words[number].tolist()
         return np.sort(np.array(chosen, dtype=np.int64))
 
 
 def continuing(tokenizer: Tokenizer) -> npt.NDArray[np.bool_]:
-    """Bool[V]: which ids continue the word before them, since they begin with a letter or digit and no blank."""
+    """Bool[V]: which ids continue the preceding word, since they begin with a letter or digit and not with a space."""
     special = set(tokenizer.special.values())
     ordinary = [id for id in range(tokenizer.vocab_size) if id not in special]
-    # Some kinds put a blank between a word and what follows it, unless that continues the word.
-    before = next((id for id in ordinary if tokenizer.after(None, id)[-1:].isalnum()), None)
-    found = np.zeros(tokenizer.vocab_size, dtype=bool)
-    if before is not None:
+    # Some tokenizers put a space after a word unless the next id continues it.
+    letter = next((id for id in ordinary if tokenizer.after(None, id)[-1:].isalnum()), None)
+    continues = np.zeros(tokenizer.vocab_size, dtype=bool)
+    if letter is not None:
         for id in ordinary:
-            first = tokenizer.after(before, id)[:1]
+            first = tokenizer.after(letter, id)[:1]
             # A byte from 128 on is part of a character that is not ASCII.
-            found[id] = first.isalnum() or first >= b"\x80"
-    return found
+            continues[id] = first.isalnum() or first >= b"\x80"
+    return continues

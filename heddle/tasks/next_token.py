@@ -31,21 +31,19 @@ class NextTokenTask(TextTask):
         """-log p(next token), for a causal language model.
 
         Raises:
-            HeddleError: the model is no such model, or does not keep the layout's documents apart.
+            HeddleError: the model is not causal, has no language head, or does not keep the layout's documents apart.
         """
         model.check_predicts_next()
         if model.last_stack().prefix:
             raise HeddleError(
-                "this model reads the beginning of a text as a prefix, which the task 'next_token' never shows it: "
+                "this model reads the beginning of a text as a prefix, but the task 'next_token' has no prefixes: "
                 "use the task 'prefix_lm', or a decoder with prefix = false"
             )
         self.check_layout(model)
         return CrossEntropy(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """Perplexity exp(loss); bits per UTF-8 byte of the text, comparable across tokenizers, and per character; the bytes
-        scored.
-        """
+        """Perplexity exp(loss), bits per UTF-8 byte (comparable across tokenizers) and per character, and the scored bytes."""
         return {
             "perplexity": exp(min(means["loss"], 700.0)),
             "bits_per_byte": self.rows.bits_per_byte(means["loss"]),
@@ -60,11 +58,11 @@ class NextTokenTask(TextTask):
     def samples(self, model: Transformer, tokenizer: Tokenizer, seeds: Sequence[int], tokens: int) -> list[str]:
         """The same for several seeds, generated together."""
         first = self.spec.part(held_out=True).tokens[:8].tolist()
-        # A special token has no text, so not every tokenizer could read it back.
+        # A special token has no text that every tokenizer could encode again.
         length = next((place for place, token in enumerate(first) if token == tokenizer.end_of_text), len(first))
         prompt = tokenizer.decode(first[:length])
-        wanted = SamplingConfig(max_tokens=tokens, temperature=0.8, window=True)
+        sampling = SamplingConfig(max_tokens=tokens, temperature=0.8, window=True)
         texts = [prompt] * len(seeds)
-        for piece in complete(model, tokenizer, [prompt] * len(seeds), wanted, seeds):
+        for piece in complete(model, tokenizer, [prompt] * len(seeds), sampling, seeds):
             texts[piece.row] += piece.text
         return texts

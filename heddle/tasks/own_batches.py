@@ -1,4 +1,4 @@
-"""The user's own batches as a task: what they are read from, and how, is the user's affair."""
+"""A task that reads the user's own batches."""
 
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
@@ -14,23 +14,23 @@ from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, Task
 
 
 class BatchesTask(Task):
-    """Batches in the order given, again from the start where they end. Evaluation scores all of the held-out ones.
+    """Batches in their given order, starting over at the end. Evaluation scores all held-out batches.
 
     Args:
-        batches: to train on: a list, a `DataLoader`, or an iterator with at least as many as there are steps.
-        held_out: to evaluate on, or None.
+        batches: batches to train on: a list, a `DataLoader`, or an iterator with at least one batch per step.
+        held_out: batches to evaluate on, or None.
         model: the model to train.
-        inner: the task whose objective and metrics count; None: cross-entropy.
+        inner: the task with the objective and the metrics; None: cross-entropy.
     """
 
     def __init__(
         self, batches: Iterable[Any], held_out: Iterable[Any] | None, model: Transformer, inner: Task | None
     ) -> None:
         super().__init__(None if inner is None else inner.config, DataSpec(Corpus(), model.config))
-        self.inner, self.given = inner, batches
+        self.inner, self.batches = inner, batches
         self.scored = [] if held_out is None else [checked_batch(each) for each in held_out]
-        self.left: Iterator[Any] = iter(batches)
-        self.step, self.found = -1, 0
+        self.remaining: Iterator[Any] = iter(batches)
+        self.step, self.count = -1, 0
         self.last: Batch | None = None
 
     def examples(self, step: int) -> ExampleIndices:
@@ -38,7 +38,7 @@ class BatchesTask(Task):
         return ExampleIndices(np.array([step]))
 
     def batch(self, examples: ExampleIndices) -> Batch:
-        """The next batch, or the present one once more."""
+        """The next batch, or the current one again if the step is the same."""
         number = int(examples.places[0])
         if examples.held_out:
             return self.scored[number]
@@ -49,7 +49,7 @@ class BatchesTask(Task):
     def held_out(self, rows: int, most: int | None = None) -> EvalSet:
         """All held-out batches, as they are."""
         if not self.scored:
-            raise HeddleError("validation: there is no batch to score")
+            raise HeddleError("validation: there are no batches to score")
         return EvalSet(
             tuple(ExampleIndices(np.array([number]), held_out=True) for number in range(len(self.scored))), 1.0
         )
@@ -61,45 +61,45 @@ class BatchesTask(Task):
         return self.inner.objective(model, label_smoothing, z_loss)
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """What the inner task reports of its objective's sums."""
+        """The metrics of the inner task."""
         return super().metrics(means, share) if self.inner is None else self.inner.metrics(means, share)
 
     def steps_per_epoch(self) -> float:
-        """One for each batch.
+        """The number of batches.
 
         Raises:
-            HeddleError: what they come from has no length.
+            HeddleError: the batches have no length.
         """
-        if isinstance(self.given, Sized):
-            return float(len(self.given))
+        if isinstance(self.batches, Sized):
+            return float(len(self.batches))
         raise HeddleError("data: batches without a length have no epochs: give steps, or a list")
 
     def epochs(self, steps: int) -> float | None:
         """None for batches without a length."""
-        return steps / len(self.given) if isinstance(self.given, Sized) and len(self.given) else None
+        return steps / len(self.batches) if isinstance(self.batches, Sized) and len(self.batches) else None
 
     def describe(self, examples: ExampleIndices) -> str:
         """The step's number."""
         return f"batch of step {int(examples.places[0]) + 1}"
 
     def _next(self) -> Batch:
-        for batch in self.left:
-            self.found += 1
+        for batch in self.remaining:
+            self.count += 1
             return checked_batch(batch)
-        # What is its own iterator cannot start again.
-        if iter(self.given) is self.given or not self.found:
+        # An iterator cannot start over.
+        if iter(self.batches) is self.batches or not self.count:
             raise HeddleError(
-                f"data: ended after {self.found} of the batches that training needs; give one for each step, or a list"
+                f"data: ended after {self.count} of the batches that training needs; give one for each step, or a list"
             )
-        self.left = iter(self.given)
+        self.remaining = iter(self.batches)
         return self._next()
 
 
 def checked_batch(batch: Any) -> Batch:
-    """A batch, which the user's iterable must give.
+    """Check that the user's iterable yielded a batch, and return it.
 
     Raises:
-        HeddleError: it is something else.
+        HeddleError: it did not.
     """
     if not isinstance(batch, Batch):
         raise HeddleError(f"data: began with a heddle.data.Batch, but then gave {article(type(batch).__name__)}")

@@ -1,4 +1,4 @@
-"""A loss of the user's own, which a training minimises instead of its task's."""
+"""The user's own loss function, which replaces the task's loss in training."""
 
 import importlib
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from heddle.model.transformer import Transformer
 from heddle.nn.numeric import wide_dtype
 
 OwnLoss = Callable[[Tensor, Batch], Tensor]
-"""A user's own loss: from scores Float[B T V], or Float[B C] of classes, and their batch to the SUM of the losses of its targets,
-each times its weight in `batch.weights`. heddle divides it by the weights of the whole step, so that any split of a batch has the
-same gradient, and adds routers' terms. A contrastive task gives the vectors instead, Float[B N K E]."""
+"""A user's own loss: takes scores Float[B T V], or Float[B C] for classes, and their batch, and returns the SUM of the losses of
+the targets, each times its weight in `batch.weights`. heddle divides it by the sum of weights of the step, so that any split of a
+batch has the same gradient, and adds the routers' terms. A contrastive task passes vectors instead of scores, Float[B N K E]."""
 
 
 def scored(model: Transformer, features: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-    """The scores that a model's head makes of features, V columns, in fp32 or wider."""
+    """The scores of features by a model's head, V columns, in fp32 or wider."""
     assert model.head is not None
     scores = model.head.scoring(model.embedding.weight).to(features.dtype)
     finished = scores.finish(model.head.product(features, scores.table, scores.bias))
@@ -31,7 +31,7 @@ def own_loss(target: str) -> OwnLoss:
     """The function that a run's `loss = "module:function"` names.
 
     Raises:
-        HeddleError: it cannot be imported, or is no function.
+        HeddleError: it cannot be imported, or is not callable.
     """
     module, name = target.split(":")
     try:
@@ -43,15 +43,15 @@ def own_loss(target: str) -> OwnLoss:
         raise HeddleError(
             f"loss = {target!r} is {article(type(function).__name__)}, and must be a function of scores and a batch"
         )
-    made: OwnLoss = function
-    return made
+    loss: OwnLoss = function
+    return loss
 
 
 def scalar(total: object, own: OwnLoss) -> Float[Tensor, ""]:
-    """What a user's own loss returned, which must be one number.
+    """Check that a user's own loss returned one number, and return it.
 
     Raises:
-        HeddleError: it is something else.
+        HeddleError: it did not, or the number has no gradient.
     """
     if not isinstance(total, Tensor) or total.dim() or not total.is_floating_point():
         shape = f"a tensor of shape {list(total.shape)}" if isinstance(total, Tensor) else article(type(total).__name__)

@@ -21,9 +21,9 @@ class PrefixLMTask(NextTokenTask):
 
     The tokens of the prefix see each other in both directions, and its last one predicts the first token after it. A text of
     n tokens (or a packed document, each of which has a prefix of its own) has a prefix of 1 to n - 1 tokens, all equally
-    likely; but of rows that begin where a text does, an eighth have only what starts a text, as a text without a prompt has.
-    The length is a function of the seed and the example's number, so it does not depend on micro-batches, ranks or where a run
-    was resumed; it differs from epoch to epoch, and is the same in every evaluation.
+    likely. In rows that begin where a text begins, the prefix is only the start ids with probability 1/8, as in generation without
+    a prompt. The length is a function of the seed and the example's number, so it does not depend on micro-batches, ranks or where
+    a run was resumed; it differs between epochs, and is the same in every evaluation.
     """
 
     partial_targets = True
@@ -45,7 +45,7 @@ class PrefixLMTask(NextTokenTask):
         """-log p of each token after the prefix, for a decoder whose prefixes see both ways.
 
         Raises:
-            HeddleError: the model is no decoder alone, or is causal; or it does not keep the layout's documents apart.
+            HeddleError: the model is not a decoder, its prefix is causal, or it does not keep the layout's documents apart.
         """
         model.check_predicts_next()
         if not model.last_stack().prefix:
@@ -65,11 +65,11 @@ class PrefixLMTask(NextTokenTask):
         most = predictable.reshape(len(segment), documents).clip(min=1)
         keys = examples.places if examples.keys is None else examples.keys
         least = len(self.rows.start) if self.spec.layout != "concatenate" else 0
-        found = []
+        prefix_lengths = []
         for key, each in zip(keys, most, strict=True):
-            draw = np.random.default_rng([self.spec.seed, examples.held_out, int(key)])
-            lengths = draw.integers(1, each + 1)
+            rng = np.random.default_rng([self.spec.seed, examples.held_out, int(key)])
+            lengths = rng.integers(1, each + 1)
             if least:
-                lengths = np.where(draw.random(len(each)) < UNPROMPTED, np.minimum(least, each), lengths)
-            found.append(lengths)
-        return torch.from_numpy(np.stack(found))
+                lengths = np.where(rng.random(len(each)) < UNPROMPTED, np.minimum(least, each), lengths)
+            prefix_lengths.append(lengths)
+        return torch.from_numpy(np.stack(prefix_lengths))

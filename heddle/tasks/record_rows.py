@@ -1,10 +1,10 @@
 """How records become rows of tokens: one record per row, or several in a row that do not see each other.
 
-A task that reads records says how many tokens and targets each has, and what a row contains. `data.layout` chooses how the rows are
+A task that reads records decides how many tokens and targets each has, and what a row contains. `data.layout` chooses how rows are
 made:
 
-    concatenate   the default: a record has a row of its own, beside others of similar length
-    pack          several whole records share a row of the model's context
+    concatenate   the default: a record has a row of its own, in batches of similar length
+    pack          several complete records share a row of the model's context
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class RecordRows(ABC):
         spec: the records and the sizes.
         lengths: Int[R], tokens of each record.
         targets: Int[R], targets of each record.
-        held_out: whether the records are to be scored; otherwise they are to train on.
+        held_out: whether the records are held out, to be scored.
     """
 
     def __init__(self, spec: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
@@ -65,7 +65,7 @@ class RecordRows(ABC):
         return [(self.spec.rows, self.spec.length)]
 
     def remarks(self) -> list[str]:
-        """How records share rows and how much is padding, in a line; nothing if each has its own."""
+        """How records share rows and how much is padding, in one line; empty if each record has its own row."""
         return []
 
 
@@ -77,13 +77,13 @@ class SeparateRecords(RecordRows):
 
     def __init__(self, spec: DataSpec, lengths: Numbers, targets: Numbers, held_out: bool) -> None:
         super().__init__(spec, lengths, targets, held_out)
-        self.used = np.flatnonzero(targets)  # a batch of records without targets would have no loss
-        self.buckets = Buckets(lengths[self.used], spec.rows, spec.batch_tokens, spec.multiple)
+        self.scorable = np.flatnonzero(targets)  # a batch of records without targets would have no loss
+        self.buckets = Buckets(lengths[self.scorable], spec.rows, spec.batch_tokens, spec.multiple)
 
     def examples(self, step: int) -> ExampleIndices:
-        found = self.buckets.read(step, self.spec.seed)
-        rows = np.where(found == EMPTY, EMPTY, self.used[found])
-        # A number for each row that no other step has; empty rows draw nothing.
+        numbers = self.buckets.read(step, self.spec.seed)
+        rows = np.where(numbers == EMPTY, EMPTY, self.scorable[numbers])
+        # Keys are unique among all steps; empty rows do not use theirs.
         return ExampleIndices(rows, keys=step * (1 << 20) + np.arange(len(rows)))
 
     def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
@@ -91,7 +91,7 @@ class SeparateRecords(RecordRows):
         return held_out_records(self.lengths, self.targets, rows, most)
 
     def records(self, places: Numbers) -> list[Numbers]:
-        """Each row's own."""
+        """The record of each row."""
         return [place[place != EMPTY] for place in places[:, None]]
 
     @property
@@ -116,11 +116,11 @@ class PackedRecords(RecordRows):
         return ExampleIndices(np.arange(step * self.spec.rows, (step + 1) * self.spec.rows))
 
     def held_out(self, rows: int, most: int | None = None) -> tuple[list[Numbers], float]:
-        """All rows, which are always packed alike, or an even sample."""
+        """All rows, always packed the same way, or an even sample."""
         return self.packing.held_out(rows, self.targets, most)
 
     def records(self, places: Numbers) -> list[Numbers]:
-        """Those that share each row, in order."""
+        """The records in each row, in order."""
         return self.packing.read(places)
 
     @property

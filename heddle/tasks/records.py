@@ -1,4 +1,4 @@
-"""What tasks that learn from records have in common: which records a step reads, and which are scored."""
+"""The base class of tasks that learn from records: which records a step reads, and which are scored."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -22,10 +22,10 @@ Chosen = npt.NDArray[np.bool_]
 class RecordTask(Task):
     """A task whose examples are records, each once per epoch.
 
-    A subclass says how long a record is and how many targets it has, and makes batches of the rows that `rows` describes.
+    A subclass decides how long a record is and how many targets it has, and makes batches from the rows of `rows`.
 
     Raises:
-        HeddleError: the records lack a column, or none has a target.
+        HeddleError: the records lack a column, or no record has a target.
     """
 
     def __init__(self, config: Any, spec: DataSpec) -> None:
@@ -41,28 +41,28 @@ class RecordTask(Task):
 
     @abstractmethod
     def lengths(self, records: Records) -> Lengths:
-        """Int[R], tokens of each record, which decide what it shares a batch or a row with; at most the context."""
+        """Int[R], tokens of each record, at most the context; records of similar length share a batch or a row."""
 
     @abstractmethod
     def targets(self, records: Records) -> Lengths:
-        """Int[R], how many targets each record has."""
+        """Int[R], number of targets of each record."""
 
-    def asked(self, records: Records) -> Lengths:
-        """Int[R], how many targets each record has whatever the context; by default, those that it has within it."""
+    def all_targets(self, records: Records) -> Lengths:
+        """Int[R], number of targets of each record with an unlimited context; by default, the same as `targets`."""
         return self.targets(records)
 
     def shortened(self, records: Records) -> Chosen:
-        """Bool[R], which records are read without their ends; by default, those that lose targets."""
-        found: Chosen = self.targets(records) < self.asked(records)
-        return found
+        """Bool[R], whether each record loses its end; by default, whether it loses targets."""
+        is_shortened: Chosen = self.targets(records) < self.all_targets(records)
+        return is_shortened
 
     def extent(self) -> Extent:
         """How many of the targets of the held-out records are scored."""
         records = self.spec.records(held_out=True)
-        asked, scored = self.asked(records), self.targets(records)
+        all_targets, scored = self.all_targets(records), self.targets(records)
         return Extent(
-            targets=int(asked.sum()),
-            cut=int((asked - scored).sum()),
+            targets=int(all_targets.sum()),
+            cut=int((all_targets - scored).sum()),
             examples=len(records),
             shortened=int(self.shortened(records).sum()),
             left_out=int((scored == 0).sum()),
@@ -77,8 +77,8 @@ class RecordTask(Task):
         """
         if held_out not in self._rows:
             records = self.spec.records(held_out)
-            made = LAYOUTS[self.spec.layout]
-            self._rows[held_out] = made(self.spec, self.lengths(records), self.targets(records), held_out)
+            layout = LAYOUTS[self.spec.layout]
+            self._rows[held_out] = layout(self.spec, self.lengths(records), self.targets(records), held_out)
         return self._rows[held_out]
 
     def examples(self, step: int) -> ExampleIndices:
@@ -105,12 +105,12 @@ class RecordTask(Task):
         return np.concatenate(self.rows(examples.held_out).records(examples.places))
 
     def size(self, held_out: bool) -> int:
-        """All records are read; those that have a target are scored."""
+        """The number of records that training reads; of held-out ones, those with a target."""
         rows = self.rows(held_out)
         return int(np.count_nonzero(rows.targets)) if held_out else len(rows.targets)
 
     def epoch(self, number: int) -> Iterator[ExampleIndices]:
-        """All rows, which are those of whole steps if steps have different numbers of rows."""
+        """All rows; if steps have different numbers of rows, those of complete steps."""
         if self.spec.corpus.train is None:
             return iter(())
         rows = self.rows(held_out=False)
@@ -121,20 +121,23 @@ class RecordTask(Task):
 
     def describe(self, examples: ExampleIndices) -> str:
         """Numbers of the records."""
-        how = "packed rows of the " if self.spec.layout == "pack" else ""
-        part, found = "validation" if examples.held_out else "training", replace(examples, places=self.places(examples))
-        return f"{how}{part} records {listed(found)}"
+        prefix = "packed rows of the " if self.spec.layout == "pack" else ""
+        part, described = (
+            "validation" if examples.held_out else "training",
+            replace(examples, places=self.places(examples)),
+        )
+        return f"{prefix}{part} records {listed(described)}"
 
 
 def padded(rows: Sequence[npt.ArrayLike], fill: int, width: int | None = None) -> npt.NDArray[np.int64]:
-    """Int[B T], rows of different lengths filled up to `width`, or to the longest, and at least one, with `fill`."""
+    """Int[B T], rows of different lengths padded with `fill` to `width`, or to the longest row, and to at least one."""
     longest = max(1, *(len(np.asarray(row)) for row in rows))
-    found = np.full((len(rows), longest if width is None else width), fill, dtype=np.int64)
+    table = np.full((len(rows), longest if width is None else width), fill, dtype=np.int64)
     for number, row in enumerate(rows):
-        found[number, : len(np.asarray(row))] = row
-    return found
+        table[number, : len(np.asarray(row))] = row
+    return table
 
 
 def padded_layout(lengths: Sequence[int], width: int) -> Layout:
-    """The layout of rows of these lengths filled up to `width` tokens."""
+    """The layout of rows of these lengths, padded to `width` tokens."""
     return Layout.whole(len(lengths), width) if min(lengths) == width else Layout.padded(lengths, width)

@@ -27,7 +27,7 @@ class SquaredError(CrossEntropy):
     """The square of score - target, for a model with one score for each text, instead of nats."""
 
     def counts(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """The moments of scores and targets, for their correlation."""
+        """The moments of scores and targets, to compute their correlation."""
         scores, targets = self._scores(features).double(), batch.targets.double()
         sums = {"x": scores, "y": targets, "xx": scores**2, "yy": targets**2, "xy": scores * targets}
         return {name: each * batch.weights for name, each in sums.items()}
@@ -36,8 +36,8 @@ class SquaredError(CrossEntropy):
         """One score for each text."""
         assert self.model.head is not None
         linear = self.model.head.scoring(self.model.embedding.weight).to(features.dtype)
-        found = torch.nn.functional.linear(features, linear.table, linear.bias)[..., 0]
-        return found.to(wide_dtype(found.dtype))
+        scores = torch.nn.functional.linear(features, linear.table, linear.bias)[..., 0]
+        return scores.to(wide_dtype(scores.dtype))
 
     def _sum(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         total = ((self._scores(features) - targets) ** 2 * weights).sum()
@@ -45,9 +45,9 @@ class SquaredError(CrossEntropy):
 
 
 class RegressionTask(LabelledTask):
-    """Texts with a number each, which the model's single score predicts as it is, in the labels' unit.
+    """Texts with a number each, which the model's single score predicts directly, in the labels' unit.
 
-    Labels are not standardised, so that the score needs no conversion wherever the model is used.
+    Labels are not standardised, so that scores need no conversion where the model is used.
 
     Raises:
         HeddleError: a record has several labels, or one that is NaN or infinite.
@@ -56,16 +56,16 @@ class RegressionTask(LabelledTask):
     def targets(self, records: Records) -> Lengths:
         """Int[R], 1 for each record."""
         labels = one_label(records)
-        wrong = np.flatnonzero(~np.isfinite(labels.astype(np.float64)))
-        if len(wrong):
-            raise HeddleError(f"the label of record {wrong[0]} is {labels[wrong[0]]}, not a finite number")
+        invalid = np.flatnonzero(~np.isfinite(labels.astype(np.float64)))
+        if len(invalid):
+            raise HeddleError(f"the label of record {invalid[0]} is {labels[invalid[0]]}, not a finite number")
         return np.ones(len(records), dtype=np.int64)
 
     def labels(self, records: Records, examples: ExampleIndices, width: int) -> tuple[Tensor, Tensor]:
         """Float[B], the number of each record."""
         real = examples.places != EMPTY
-        found = np.where(real, one_label(records)[np.maximum(examples.places, 0)], 0.0)
-        return torch.from_numpy(found.astype(np.float32)), torch.from_numpy(real.astype(np.float32))
+        numbers = np.where(real, one_label(records)[np.maximum(examples.places, 0)], 0.0)
+        return torch.from_numpy(numbers.astype(np.float32)), torch.from_numpy(real.astype(np.float32))
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CrossEntropy:
         """The squared error, for a model with one score for each text."""
@@ -88,18 +88,18 @@ class RegressionTask(LabelledTask):
         return f"{target:.4g}"
 
     def remarks(self) -> list[str]:
-        """Labels that are far from what a model predicts at first."""
+        """A remark on labels whose scale is far from a new model's predictions."""
         labels = one_label(self.spec.records(held_out=False)).astype(np.float64)
         mean, spread = float(labels.mean()), float(labels.std())
-        found = super().remarks()
+        lines = super().remarks()
         if abs(mean) > FAR or spread > FAR or spread < 1 / FAR:
-            found.append(
+            lines.append(
                 f"labels have mean {mean:.3g} and standard deviation {spread:.3g}: if you can, rescale them to about 0 and 1, "
                 "which are learned faster"
             )
-        return found
+        return lines
 
     def format_prediction(self, records: Records, record: int, scores: Tensor, tokenizer: Tokenizer, most: int) -> str:
-        """The number and the right one, then the text."""
-        right = float(one_label(records)[record])
-        return f"[{scores.item():.3g} / {right:.3g}] {texts_of(records, record, tokenizer, most)}"
+        """The predicted and the actual number, then the text."""
+        actual = float(one_label(records)[record])
+        return f"[{scores.item():.3g} / {actual:.3g}] {texts_of(records, record, tokenizer, most)}"

@@ -1,4 +1,4 @@
-"""What sequence-to-sequence tasks share: the ids around their texts, rows put together from parts, answers to show."""
+"""Common functions of sequence-to-sequence tasks: ids around texts, rows assembled from parts, greedy answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Slices:
 
     @classmethod
     def same(cls, ids: Sequence[int], count: int) -> "Slices":
-        """A part that `count` texts have in common."""
+        """The same ids as part of each of `count` texts."""
         return cls(np.array(ids, dtype=np.int64), np.zeros(count, dtype=np.int64), np.full(count, len(ids)))
 
 
@@ -75,12 +75,14 @@ class PaddedTexts:
 
 
 def in_rows(ids: Ids, filled: Sequence[int], width: int, fill: int) -> Ids:
-    """Int[B T], ids in rows of which so many places are filled; the others are `fill`."""
+    """Int[B T], ids in rows whose first `filled` places have ids; the others are `fill`."""
     rows = np.full((len(filled), width), fill, dtype=np.int64)
     rows[np.arange(width) < np.array(filled)[:, None]] = ids
     return rows
 
 
-def answered(model: Transformer, prompt: Sequence[int], source: Sequence[int] | None, end: int, most: int) -> list[int]:
-    """The most probable ids after a prompt, one by one, without the end: at most `most` (L0-74, L1-77)."""
+def greedy_answer(
+    model: Transformer, prompt: Sequence[int], source: Sequence[int] | None, end: int, most: int
+) -> list[int]:
+    """Generate at most `most` ids greedily after a prompt, without the end (L0-74, L1-77)."""
     return list(stream(model, prompt, SamplingConfig(max_tokens=most, temperature=0), end, source))

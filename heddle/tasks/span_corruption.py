@@ -1,4 +1,4 @@
-"""Span corruption: predict spans that are missing from a text (Raffel et al. 2020, 3.1.4: T5)."""
+"""Span corruption: predict spans removed from a text (Raffel et al. 2020, 3.1.4: T5)."""
 
 from collections.abc import Iterator
 from math import exp
@@ -16,11 +16,11 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.tasks.accuracy import CountingCrossEntropy
 from heddle.tasks.extent import Extent
-from heddle.tasks.sequences import answered, marks_of
+from heddle.tasks.sequences import greedy_answer, marks_of
 from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, Task, listed, stream, window_batches, window_places
 from heddle.text.tokenizer import Tokenizer
 
-LEAST = 4  # windows in a sample, so that its standard error can be estimated
+LEAST = 4  # windows in a sample; fewer would not give a standard error
 
 Ids = npt.NDArray[np.int64]
 
@@ -36,8 +36,8 @@ class SpanCorruptionTask(Task):
         target    <extra_id_0> is held <extra_id_1> is thrown end
 
     As there, a window of n tokens has round(share · n) missing tokens in round(missing / span) spans; every way to cut the
-    missing tokens and the others into so many spans is equally likely, and a window begins with tokens that are kept and
-    ends with a span. It is a function of the seed and the example's number. A window is as long as its source fits into the
+    missing tokens and the others into so many spans is equally likely, and a window begins with kept tokens and ends with a span.
+    The spans are a function of the seed and the example's number. A window is as long as its source and target fit into the
     context: 568 tokens for a context of 512.
 
     Raises:
@@ -60,7 +60,7 @@ class SpanCorruptionTask(Task):
     def spans(self, length: int) -> tuple[int, int]:
         """How many tokens are missing from a window of `length`, at least 2, and in how many spans."""
         missing = min(max(round(self.config.share * length), 1), length - 1)
-        # Spans are separated by tokens that are kept, at least one each.
+        # At least one kept token separates two spans.
         return missing, min(max(round(missing / self.config.span), 1), length - missing)
 
     def widths(self, length: int) -> tuple[int, int]:
@@ -88,12 +88,12 @@ class SpanCorruptionTask(Task):
         return Batch(tokens, layout, targets, weights, source, Layout.whole(*source.shape))
 
     def corrupted(self, start: int, length: int, held_out: bool, key: int) -> tuple[Ids, Ids]:
-        """The encoder's ids and the decoder's, the latter with the end that it predicts last, of one window."""
+        """The encoder's and the decoder's ids of one window; the decoder's include the end, which is predicted last."""
         text = self.spec.part(held_out).tokens[start : start + length].astype(np.int64)
-        draw = np.random.default_rng([self.spec.seed, held_out, key])
+        rng = np.random.default_rng([self.spec.seed, held_out, key])
         missing, count = self.spans(length)
-        kept, gone = _cut(length - missing, count, draw), _cut(missing, count, draw)
-        ends = np.cumsum(np.stack([kept, gone], axis=1).ravel())
+        kept_lengths, missing_lengths = _cut(length - missing, count, rng), _cut(missing, count, rng)
+        ends = np.cumsum(np.stack([kept_lengths, missing_lengths], axis=1).ravel())
         pieces = np.split(text, ends[:-1])  # kept, missing, kept, missing, …
         sentinels = self.sentinels[:count, None]
         source = [part for pair in zip(pieces[::2], sentinels, strict=True) for part in pair]
@@ -104,15 +104,16 @@ class SpanCorruptionTask(Task):
         return np.concatenate([begin, *source, end]), np.concatenate([opening, *target, end])
 
     def held_out(self, rows: int, most: int | None = None) -> EvalSet:
-        """Windows that do not overlap; their spans are the same every time. A last window of one token is left out."""
+        """Windows that do not overlap, with the same spans every time. A last window of one token is left out."""
         tokens = len(self.spec.part(held_out=True).tokens)
         per_window = self.widths(self.window)[1]
-        number = None if most is None else max(LEAST, round(most / per_window))
-        # A window of next-token prediction reads one token more than it scores; here every token may be missing.
-        found = [(start, stop) for start, stop in held_out_windows(tokens + 1, self.window, number) if stop - start > 1]
-        if not found:
+        count = None if most is None else max(LEAST, round(most / per_window))
+        # A window of next-token prediction scores one token less than it reads; here every token may be missing.
+        found = held_out_windows(tokens + 1, self.window, count)
+        scored = [(start, stop) for start, stop in found if stop - start > 1]
+        if not scored:
             raise HeddleError(f"the text to score has {pluralize(tokens, 'token')}; span corruption needs at least 2")
-        return EvalSet(window_batches(found, rows, self.window), sum(stop - start for start, stop in found) / tokens)
+        return EvalSet(window_batches(scored, rows, self.window), sum(stop - start for start, stop in scored) / tokens)
 
     def objective(self, model: Transformer, label_smoothing: float = 0.0, z_loss: float = 0.0) -> CountingCrossEntropy:
         """-log p of the target's ids, for an encoder-decoder."""
@@ -133,7 +134,7 @@ class SpanCorruptionTask(Task):
         return Extent(len(part.tokens), unscored=len(part.tokens) - self.size(held_out=True), examples=part.documents)
 
     def places(self, examples: ExampleIndices) -> Ids:
-        """Each token's number in the text: all are read, and any may be missing."""
+        """Each token's number in the text: all are read, and any of them may be a target."""
         return window_places(examples)
 
     def size(self, held_out: bool) -> int:
@@ -142,7 +143,7 @@ class SpanCorruptionTask(Task):
         return tokens - 1 if held_out and tokens % self.window == 1 else tokens
 
     def epoch(self, number: int) -> Iterator[ExampleIndices]:
-        """As many windows as fit, with room to shift them."""
+        """All windows of an epoch."""
         count = windows_per_epoch(len(self.spec.part(held_out=False).tokens), self.window)
         return stream(self, number * count, count)
 
@@ -155,31 +156,31 @@ class SpanCorruptionTask(Task):
         return f"windows that start at {'validation' if examples.held_out else 'training'} tokens {listed(examples)}"
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
-        """The beginning of the validation text with its spans filled in: [the model's], or [the model's / the text's]."""
+        """The beginning of the validation text with spans filled in: [the model's], or [the model's / the original]."""
         length = min(tokens, self.window, len(self.spec.part(held_out=True).tokens))
         if length < 2:
             return None
         source, target = self.corrupted(0, length, True, seed)
-        answer = answered(model, [], source.tolist(), self.marks.end, 2 * len(target))
-        found, right = self._by_sentinel(answer), self._by_sentinel(target[len(self.marks.start) : -1].tolist())
+        answer = greedy_answer(model, [], source.tolist(), self.marks.end, 2 * len(target))
+        predicted, actual = self._by_sentinel(answer), self._by_sentinel(target[len(self.marks.start) : -1].tolist())
         text, previous = b"", None
         for id in source[len(self.marks.begin) : -1].tolist():
-            here = b""
-            for each in right.get(id, [id]):
-                here, previous = here + tokenizer.after(previous, each), each
-            if id in right:
-                guess, truth = tokenizer.decode(found.get(id, [])).strip().encode(), here.strip()
-                here = here[: len(here) - len(here.lstrip())] + b"["
-                here += guess + (b"" if guess == truth else b" / " + truth) + b"]"
-            text += here
+            piece = b""
+            for each in actual.get(id, [id]):
+                piece, previous = piece + tokenizer.after(previous, each), each
+            if id in actual:
+                guess, original = tokenizer.decode(predicted.get(id, [])).strip().encode(), piece.strip()
+                piece = piece[: len(piece) - len(piece.lstrip())] + b"["
+                piece += guess + (b"" if guess == original else b" / " + original) + b"]"
+            text += piece
         return text.decode(errors="replace")
 
     def _by_sentinel(self, ids: list[int]) -> dict[int, list[int]]:
         """The spans of a target by their sentinels; what comes before the first belongs to none."""
         spans: dict[int, list[int]] = {}
-        known, latest = set(self.sentinels.tolist()), -1
+        sentinels, latest = set(self.sentinels.tolist()), -1
         for id in ids:
-            if id in known:
+            if id in sentinels:
                 latest = id
                 spans.setdefault(latest, [])
             elif latest >= 0:
@@ -191,7 +192,7 @@ class SpanCorruptionTask(Task):
         length = 2
         if max(self.widths(length)) > self.spec.length:
             raise HeddleError(
-                f"context = {self.spec.length} holds no window: it must be at least {max(self.widths(length))}"
+                f"context = {self.spec.length} is too short for a window: it must be at least {max(self.widths(length))}"
             )
         while max(self.widths(length + 1)) <= self.spec.length:
             length += 1
@@ -209,7 +210,7 @@ class SpanCorruptionTask(Task):
         return np.array([tokenizer.special[name] for name in names], dtype=np.int64)
 
 
-def _cut(length: int, parts: int, draw: np.random.Generator) -> Ids:
-    """Lengths of `parts` parts, none empty, that add up to `length`; every choice is equally likely."""
-    cuts = np.sort(draw.choice(length - 1, parts - 1, replace=False)) + 1
+def _cut(length: int, parts: int, rng: np.random.Generator) -> Ids:
+    """Lengths of `parts` non-empty parts that add up to `length`; every choice is equally likely."""
+    cuts = np.sort(rng.choice(length - 1, parts - 1, replace=False)) + 1
     return np.diff(np.concatenate([[0], cuts, [length]]))

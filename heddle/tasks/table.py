@@ -46,18 +46,18 @@ TASKS: dict[type[Config], type[Task]] = {
 
 @checked()
 def make_task(config: Config, spec: DataSpec) -> Task:
-    """Make the task that a config describes.
+    """Make the task of a config.
 
     Args:
         config: the task's config, such as `NextTokenConfig()`.
-        spec: the texts, the model's sizes, and the examples per step.
+        spec: the texts, the model's config, and the examples per step.
 
     Raises:
         HeddleError: no task has such a config, or the texts are too short for it.
     """
     if type(config) not in TASKS:
-        known = ", ".join(kind.__name__ for kind in TASKS)
+        names = ", ".join(kind.__name__ for kind in TASKS)
         raise HeddleError(
-            f"make_task: config = {article(type(config).__name__)}: must be a task's config, such as {known}"
+            f"make_task: config = {article(type(config).__name__)}: must be a task's config, such as {names}"
         )
     return TASKS[type(config)](config, spec)

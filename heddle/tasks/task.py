@@ -1,4 +1,4 @@
-"""The interface of a task: which examples a step reads, what their targets are, what is minimised, and what is reported.
+"""The interface of a task: the examples of a step, their targets, the loss and the metrics.
 
 A task is a config class with its `kind` (`heddle.config.tasks`), a subclass of `Task`, and a row in `heddle.tasks.table`. The
 trainer, `fit`, the plan and the evaluation use only this interface.
@@ -39,7 +39,7 @@ MULTIPLE = 8  # rows of a micro-batch of records are a multiple of this, so that
 @displayed()
 @dataclass(frozen=True)
 class DataSpec:
-    """What a task reads, and how much of it at a time.
+    """The data that a task reads, and the sizes of its batches.
 
     Attributes:
         corpus: the texts.
@@ -50,7 +50,7 @@ class DataSpec:
         multiple: with `batch_tokens`, the number of rows is a multiple of this.
         seed: seed of the order of examples.
         context: tokens per window; None: the model's context.
-        tokenizer: the texts' tokenizer, if the task asks what its ids mean.
+        tokenizer: the texts' tokenizer, if the task needs the meaning of its ids.
         layout: how a plain text, or records, are put into rows.
     """
 
@@ -90,7 +90,7 @@ class DataSpec:
 
     @property
     def length(self) -> int:
-        """Tokens per window; of a text to embed, at most as many as its vector is made from."""
+        """Tokens per window; for embeddings, at most as many as the model pools."""
         return self.model.longest_text() if self.context is None else self.context
 
     def part(self, held_out: bool) -> Part:
@@ -101,7 +101,7 @@ class DataSpec:
         """
         part = self.corpus.validation if held_out else self.corpus.train
         if not isinstance(part, Part):
-            raise HeddleError(f"this task was given no text to {'score' if held_out else 'train on'}")
+            raise HeddleError(f"this task has no text to {'score' if held_out else 'train on'}")
         return part
 
     def records(self, held_out: bool) -> Records:
@@ -112,7 +112,7 @@ class DataSpec:
         """
         part = self.corpus.validation if held_out else self.corpus.train
         if not isinstance(part, Records) or not len(part):
-            raise HeddleError(f"this task was given no records to {'score' if held_out else 'train on'}")
+            raise HeddleError(f"this task has no records to {'score' if held_out else 'train on'}")
         return part
 
 
@@ -125,7 +125,7 @@ class ExampleIndices:
         places: Int[B], where each example is: its first token, or its number.
         held_out: whether they are from the validation part.
         length: tokens per example, if the task needs it to read them.
-        keys: Int[B], a number for each example from which the task draws what is random in it; None: nothing is, or the places.
+        keys: Int[B], a seed for each example's randomness; None: the task is deterministic, or uses the places.
     """
 
     places: npt.NDArray[np.int64]
@@ -134,12 +134,12 @@ class ExampleIndices:
     keys: npt.NDArray[np.int64] | None = None
 
     def part(self, number: int, of: int) -> "ExampleIndices":
-        """Part `number` of `of` equal parts: what one rank reads."""
+        """Part `number` of `of` equal parts, as for one rank."""
         rows = len(self.places) // of
         return self.take(np.arange(number * rows, (number + 1) * rows))
 
     def take(self, rows: npt.NDArray[np.int64]) -> "ExampleIndices":
-        """These of the examples, in this order."""
+        """A selection of the examples, in this order."""
         return replace(self, places=self.places[rows], keys=None if self.keys is None else self.keys[rows])
 
 
@@ -150,7 +150,7 @@ class EvalSet:
 
     Attributes:
         batches: the examples, in batches of the requested size.
-        share: share of all held-out targets that these contain; 1 if none was left out.
+        share: share of all held-out targets in these batches; 1 if none was left out.
     """
 
     batches: tuple[ExampleIndices, ...]
@@ -158,11 +158,11 @@ class EvalSet:
 
 
 class Task(ABC):
-    """What a run learns. The base class of all tasks.
+    """The base class of all tasks.
 
     Attributes:
-        partial_targets: only some of the tokens that `places` numbers are targets: masked ones, or those after a prefix.
-        counts_unread: its metrics count targets beyond the context as wrong (`unread`).
+        partial_targets: whether only some of the tokens in `places` are targets: masked ones, or those after a prefix.
+        counts_unread: whether its metrics count targets beyond the context as wrong (`unread`).
 
     Raises:
         HeddleError: the task cannot read rows of this layout.
@@ -174,13 +174,13 @@ class Task(ABC):
     def __init__(self, config: Any, spec: DataSpec) -> None:
         self.config, self.spec = config, spec
         if isinstance(config, TaskSettings):
-            wrong = config.refuses_layout(spec.layout, tuple(spec.model.stacks()))
-            if wrong is not None:
-                raise HeddleError(wrong)
+            message = config.refuses_layout(spec.layout, tuple(spec.model.stacks()))
+            if message is not None:
+                raise HeddleError(message)
 
     @abstractmethod
     def examples(self, step: int) -> ExampleIndices:
-        """Which examples step `step` (from 0) reads: a function of (seed, step), independent of micro-batches and ranks."""
+        """The examples of step `step` (from 0): a function of (seed, step), independent of micro-batches and ranks."""
 
     @abstractmethod
     def batch(self, examples: ExampleIndices) -> Batch:
@@ -207,31 +207,31 @@ class Task(ABC):
             z_loss: see `heddle.tasks.cross_entropy`.
 
         Raises:
-            HeddleError: the model does not fit this task, or one of the terms has no effect on it.
+            HeddleError: the model does not fit this task, or the task does not support one of the terms.
         """
         return CrossEntropy(model, label_smoothing, z_loss)
 
     def minimised(self, model: Transformer, train: TrainConfig, own: OwnLoss | None = None) -> CrossEntropy:
-        """The module whose loss a training minimises: this task's, or one of the user's own, which settings may name.
+        """The module whose loss a training minimises, with the user's own loss if there is one, as an argument or in the settings.
 
         Raises:
-            HeddleError: as in `objective`; or the function that the settings name cannot be imported.
+            HeddleError: as in `objective`; or the configured function cannot be imported.
         """
         objective = self.objective(model, train.label_smoothing, train.z_loss)
         objective.own = own_loss(train.loss) if own is None and train.loss is not None else own
         return objective
 
     def extent(self) -> Extent | None:
-        """How much of what is held out a score is of; None: this task does not know."""
+        """How much of the held-out data a score covers; None: unknown."""
         return None
 
     def unread(self, examples: ExampleIndices) -> dict[str, Tensor]:
-        """For held-out examples, what the objective's `by_row` cannot count since it is beyond the context: further sums for each
-        row, Float[B] by name, which evaluation adds to those of that name."""
+        """Counts of held-out targets beyond the context, which the objective's `by_row` cannot see: Float[B] by name, which
+        evaluation adds to the sums of `by_row`."""
         return {}
 
     def metrics(self, means: dict[str, float], share: float) -> dict[str, float]:
-        """What evaluation reports with the loss.
+        """The metrics that evaluation reports with the loss.
 
         Args:
             means: the sums of the objective's `by_row` as means over targets: `loss` in nats, and any others.
@@ -240,19 +240,19 @@ class Task(ABC):
         return {name: mean for name, mean in means.items() if name != "loss"}
 
     def places(self, examples: ExampleIndices) -> npt.NDArray[np.int64]:
-        """Where in its part each example is, Int[B], or each of its N tokens, Int[B N]: equal numbers are the same one.
+        """A number for each example in its part, Int[B], or for each of its N tokens, Int[B N]; the same one has the same number.
 
-        `heddle prove` counts them: an evaluation must score each once, and an epoch must read none twice. If tokens are numbered,
-        all of them must be targets, unless the task sets `partial_targets`.
+        `heddle prove` counts them: an evaluation must score each once, and an epoch must read each at most once. If tokens are
+        numbered, all of them must be targets, unless the task sets `partial_targets`.
         """
         return examples.places
 
     def size(self, held_out: bool) -> int | None:
-        """How many such places a part has; None: this task does not know."""
+        """How many such places a part has; None: unknown."""
         return None
 
     def epoch(self, number: int) -> Iterator[ExampleIndices]:
-        """The examples of epoch `number` (from 0), step by step; nothing if this task has no epochs."""
+        """The examples of epoch `number` (from 0), step by step; empty if this task has no epochs."""
         return iter(())
 
     def after(self, batch: Batch, targets: Int[Tensor, " B"]) -> Bool[Tensor, "B T"]:
@@ -265,47 +265,47 @@ class Task(ABC):
             return torch.zeros(batch.tokens.shape, dtype=torch.bool)
         return torch.arange(batch.tokens.shape[1]) > targets[:, None]
 
-    def shown(self) -> float | None:
-        """The share of targets whose own id the model is meant to read at their place; None: targets are not in the input there."""
+    def visible_share(self) -> float | None:
+        """The share of targets whose own id the model reads at their place by design; None: targets are not in the input there."""
         return None
 
     def steps_per_epoch(self) -> float:
-        """Steps that read everything there is to train on once; by default, of a text in windows of the context."""
+        """Steps that read the training part once; by default, of a text in windows of the context."""
         return len(self.spec.part(held_out=False).tokens) / (self.spec.rows * self.spec.length)
 
     def shapes(self) -> list[tuple[int, int]]:
-        """Rows and tokens of a row, of the largest batches that a step reads."""
+        """(rows, tokens per row) of the largest batches of a step."""
         return [(self.spec.rows, self.spec.length)]
 
     def epochs(self, steps: int) -> float | None:
-        """How many times so many steps read everything; None: this task does not know."""
+        """How many times `steps` steps read the training part; None: unknown."""
         return steps / self.steps_per_epoch()
 
     def remarks(self) -> list[str]:
-        """What a user should know about how the texts will be read, one line each."""
+        """Remarks for the user on how the texts will be read, one line each."""
         return []
 
     def describe(self, examples: ExampleIndices) -> str:
-        """Where examples are, in words, for error messages."""
+        """Describe where examples are, for error messages."""
         return f"examples {listed(examples)}"
 
     def name_of(self, target: Target, tokenizer: Tokenizer) -> str:
-        """A target in words: the text of an id, the name of a class or of several, or a number."""
+        """A target as text: the text of an id, the name of a class or of several, or a number."""
         assert not isinstance(target, list)
         return tokenizer.piece(int(target))
 
     def sample(self, model: Transformer, tokenizer: Tokenizer, seed: int, tokens: int) -> str | None:
-        """Text that the model generates, to show during training; None: nothing to show."""
+        """A sample of the model's output, to print during training; None: the task has none."""
         return None
 
     def samples(self, model: Transformer, tokenizer: Tokenizer, seeds: Sequence[int], tokens: int) -> list[str]:
-        """A sample for each seed, as far as there is something to show."""
-        made = (self.sample(model, tokenizer, seed, tokens) for seed in seeds)
-        return [sample for sample in made if sample is not None]
+        """A sample for each seed, without those that are None."""
+        texts = (self.sample(model, tokenizer, seed, tokens) for seed in seeds)
+        return [text for text in texts if text is not None]
 
 
 def tokens_read(batch: Batch) -> int:
-    """Tokens that a model reads in a batch, padding included: of an encoder-decoder, those of the source too."""
+    """Tokens that a model reads in a batch, including padding and the source of an encoder-decoder."""
     return batch.tokens.numel() + (0 if batch.source is None else batch.source.numel())
 
 
@@ -314,10 +314,10 @@ def listed(examples: ExampleIndices, most: int = 8) -> str:
     return ", ".join(str(place) for place in examples.places[:most]) + (", …" if len(examples.places) > most else "")
 
 
-def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> tuple[ExampleIndices, ...]:
-    """Held-out windows (start, end) in batches of one length each; only the last window may be shorter than `length`."""
-    full = len(found) - (found[-1][1] - found[-1][0] < length)
-    cuts = [found[start : min(start + rows, full)] for start in range(0, full, rows)] + [found[full:]]
+def window_batches(windows: Sequence[tuple[int, int]], rows: int, length: int) -> tuple[ExampleIndices, ...]:
+    """Batch held-out windows (start, end) of equal length; only the last window may be shorter than `length`."""
+    full = len(windows) - (windows[-1][1] - windows[-1][0] < length)
+    cuts = [windows[start : min(start + rows, full)] for start in range(0, full, rows)] + [windows[full:]]
     return tuple(
         ExampleIndices(np.array([start for start, _ in cut]), held_out=True, length=cut[0][1] - cut[0][0])
         for cut in cuts
@@ -326,13 +326,13 @@ def window_batches(found: Sequence[tuple[int, int]], rows: int, length: int) -> 
 
 
 def stream(task: Task, first: int, count: int, rows: int | None = None) -> Iterator[ExampleIndices]:
-    """`count` examples from example `first` on, step by step, for a task that reads `rows` in each; None: as its spec says."""
+    """`count` examples from example `first` on, step by step, for a task with `rows` examples per step; None: `spec.rows`."""
     rows = task.spec.rows if rows is None else rows
     for step in range(first // rows, -(-(first + count) // rows)):
-        there = np.arange(step * rows, (step + 1) * rows)
-        yield task.examples(step).take(np.flatnonzero((there >= first) & (there < first + count)))
+        numbers = np.arange(step * rows, (step + 1) * rows)
+        yield task.examples(step).take(np.flatnonzero((numbers >= first) & (numbers < first + count)))
 
 
 def window_places(examples: ExampleIndices) -> npt.NDArray[np.int64]:
-    """Int[B N]: the tokens of each window, as their numbers in the text."""
+    """Int[B N]: the positions of each window's tokens in the text."""
     return examples.places[:, None] + np.arange(examples.length)

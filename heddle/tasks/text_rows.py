@@ -1,8 +1,8 @@
-"""How a text becomes rows of tokens: as one stream, a document per row, or several documents in a row.
+"""Rows of tokens from a text: as one stream, a document per row, or several documents in a row.
 
-A task decides only what the targets of the rows are. `data.layout` chooses how they are made:
+A task only decides the targets of the rows. `data.layout` chooses how rows are made:
 
-    concatenate   windows of the whole text, which cross the ends of documents (L0-89)
+    concatenate   windows of the concatenated text, which cross the ends of documents (L0-89)
     documents     a row for each document, of which only the first tokens are read (L0-18, L0-19)
     pack          several documents in a row that do not see each other; long ones are cut, and nothing is dropped
 """
@@ -25,7 +25,7 @@ from heddle.tasks.extent import Extent
 from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, listed, window_batches, window_places
 
 SHORTEST = 4  # tokens of a context worth advising
-LEAST = 4  # rows in a sample, so that its standard error can be estimated
+LEAST = 4  # rows in a sample; fewer would not give a standard error
 
 Ids = npt.NDArray[np.int64]
 
@@ -36,7 +36,7 @@ class TokenRows:
 
     Attributes:
         tokens: Int[B T], ids; 0 at padding.
-        following: Int[B T], the id after each token in its row or document, or `IGNORED` if that is not to be predicted.
+        following: Int[B T], the id after each token in its row or document, or `IGNORED` if it must not be predicted.
         layout: positions and segments of the tokens.
     """
 
@@ -50,12 +50,12 @@ class TextRows(ABC):
 
     Args:
         spec: the text and the sizes.
-        ahead: 1 if the task predicts the token after each one, so that a row needs to know it, and the last token of a text
-            need not be read; 0 if it predicts tokens of the row.
+        ahead: 1 if the task predicts the token after each one, so that rows need to have it, and the last token of a text is not
+            read; 0 if it predicts tokens of the row.
 
     Attributes:
-        length: most tokens per row.
-        start: the ids before a document's first token, which they predict as they do where a text without a prompt is generated.
+        length: maximum tokens per row.
+        start: the ids before a document's first token, which predict it as in generation without a prompt.
 
     Raises:
         HeddleError: there is too little text for a single row.
@@ -67,7 +67,7 @@ class TextRows(ABC):
 
     @abstractmethod
     def examples(self, step: int) -> ExampleIndices:
-        """The rows of step `step` (from 0): each once per epoch, in an order keyed by (seed, epoch)."""
+        """The rows of step `step` (from 0): each row once per epoch, in an order keyed by (seed, epoch)."""
 
     @abstractmethod
     def held_out(self, rows: int, most: int | None = None) -> EvalSet:
@@ -88,14 +88,14 @@ class TextRows(ABC):
 
     @abstractmethod
     def numbers(self, examples: ExampleIndices) -> Ids:
-        """What the rows are, by number, as `Task.places` returns them."""
+        """The numbers of the rows or their tokens, as `Task.places` returns them."""
 
     @abstractmethod
     def size(self, held_out: bool) -> int:
         """How many such numbers a part has."""
 
     def shapes(self) -> list[tuple[int, int]]:
-        """Rows and tokens of a row, of the largest batches that a step reads."""
+        """(rows, tokens per row) of the largest batches of a step."""
         return [(self.spec.rows, self.length)]
 
     def epoch(self) -> int | None:
@@ -105,7 +105,7 @@ class TextRows(ABC):
     @property
     @abstractmethod
     def held_out_text(self) -> tuple[int, float]:
-        """Targets in the held-out text, and its UTF-8 bytes per target; without what the layout never reads."""
+        """Targets in the held-out text, and its UTF-8 bytes per target, without the parts that the layout never reads."""
 
     def bits_per_byte(self, loss: float) -> float:
         """Bits per UTF-8 byte of the held-out text at `loss` nats per target, comparable across tokenizers.
@@ -132,26 +132,26 @@ class TextRows(ABC):
 
     @abstractmethod
     def remarks(self) -> list[str]:
-        """What of the training text is not read, and how much is padding, one line each."""
+        """How much of the training text is not read, and how much is padding, one line each."""
 
     @abstractmethod
     def describe(self, examples: ExampleIndices) -> str:
-        """Where the rows are, in words."""
+        """Describe where the rows are."""
 
     def _bytes(self, part: Part) -> int:
         """UTF-8 bytes of the text that the targets of a part cover."""
         return part.bytes if self.start and part.begins else part.target_bytes
 
     def _keys(self, step: int) -> Ids:
-        """A number for each row of a step that no other row has."""
+        """A number for each row of a step, unique among all steps."""
         return np.arange(step * self.spec.rows, (step + 1) * self.spec.rows)
 
 
 class Concatenated(TextRows):
     """Windows of the text as one stream of tokens; documents are separated by the end-of-text id, and may meet in a window.
 
-    If the task predicts the next token, the stream is a ring (`heddle.data.stream`), so that its first document is predicted from
-    what starts a text, as all others are. The place of an example is its first token.
+    If the task predicts the next token, the stream is a ring (`heddle.data.stream`), so that the first document, like all others,
+    is predicted from the ids that start a text. The place of an example is its first token.
     """
 
     def __init__(self, spec: DataSpec, ahead: int) -> None:
@@ -175,20 +175,20 @@ class Concatenated(TextRows):
                 f"the text to score has {len(part.tokens)} token(s); it needs at least 2, one to read and one to predict"
             )
         number = None if most is None or most >= targets else max(LEAST, -(-most // self.length))
-        found = held_out_windows(targets + 1, self.length, number)
-        return EvalSet(window_batches(found, rows, self.length), sum(stop - start for start, stop in found) / targets)
+        scored = held_out_windows(targets + 1, self.length, number)
+        return EvalSet(window_batches(scored, rows, self.length), sum(stop - start for start, stop in scored) / targets)
 
     def read(self, examples: ExampleIndices) -> TokenRows:
         """Each window and, if the task predicts the next token, the token after it."""
         text, length = self.stream(examples.held_out), examples.length
         places = examples.places[:, None] + np.arange(length + self.ahead)
-        found = text.at(places)
+        ids = text.at(places)
         if not self.ahead:
-            return TokenRows(found, np.full_like(found, IGNORED), Layout.whole(len(found), length))
-        batch = next_token_batch(found)
+            return TokenRows(ids, np.full_like(ids, IGNORED), Layout.whole(len(ids), length))
+        batch = next_token_batch(ids)
         following = batch.targets.numpy().copy()  # of a single row it shares memory with the tokens
         if text.ring and not text.closes:
-            following[places[:, 1:] % text.length == 0] = IGNORED  # no end of what comes before
+            following[places[:, 1:] % text.length == 0] = IGNORED  # the first id does not end the last document
         return TokenRows(batch.tokens.numpy(), following, batch.layout)
 
     def stream(self, held_out: bool) -> Stream:
@@ -202,7 +202,7 @@ class Concatenated(TextRows):
         return ExampleIndices(np.zeros(1, dtype=np.int64), held_out=True, length=length)
 
     def numbers(self, examples: ExampleIndices) -> Ids:
-        """Each target's number in the stream: if the next token is predicted, one to the right of a window's inputs."""
+        """Each target's position in the stream: if the next token is predicted, one to the right of the inputs."""
         text, numbers = self.stream(examples.held_out), window_places(examples) + self.ahead
         return numbers % text.length if text.ring else numbers
 
@@ -211,7 +211,7 @@ class Concatenated(TextRows):
         return text.length - (self.ahead and not (text.ring and (text.closes or not held_out)))
 
     def epoch(self) -> int:
-        """As many windows as fit; in a text that is no ring, with room to shift them."""
+        """As many windows as fit, with room to shift them unless the text is a ring."""
         text = self.stream(held_out=False)
         return windows_per_epoch(text.length, self.length, text.ring)
 
@@ -240,12 +240,12 @@ class Concatenated(TextRows):
 
 
 def check_length(train: Part, held_out: Part | None, context: int) -> None:
-    """Refuse a context that one of the text's parts cannot fill, and say which both can."""
+    """Refuse a context that one of the text's parts cannot fill, and advise one that both can."""
     sizes = [len(part.tokens) for part in (train, held_out) if part is not None]
     longest = min(sizes) - 1  # a window and the token after it
     if longest < context:
         also = "" if held_out is None else f" and validation {len(held_out.tokens):,}"
-        # A model of a few tokens learns nothing useful.
+        # A shorter context would not be useful advice.
         shorter = f"set context={longest} or less, or " if longest >= SHORTEST else ""
         raise HeddleError(
             f"context = {context}, but training has {pluralize(len(train.tokens), 'token')}{also}: {shorter}give more text"

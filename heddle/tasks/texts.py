@@ -1,4 +1,4 @@
-"""What tasks that read a plain text have in common: its rows are made by the layout, and a task decides their targets."""
+"""The base class of tasks that read plain text: the layout makes the rows, and a task decides their targets."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -43,7 +43,7 @@ class TextTask(Task):
         return self.rows.steps_per_epoch
 
     def shapes(self) -> list[tuple[int, int]]:
-        """Those of the rows."""
+        """The shapes of the rows."""
         return self.rows.shapes()
 
     def extent(self) -> Extent:
@@ -51,22 +51,22 @@ class TextTask(Task):
         return self.rows.extent()
 
     def places(self, examples: ExampleIndices) -> Ids:
-        """What the examples are, by number: the targets of windows, or documents or packed rows."""
+        """The numbers of the examples: targets of windows, documents, or packed rows."""
         return self.rows.numbers(examples)
 
     def size(self, held_out: bool) -> int:
-        """How many of these a part has."""
+        """How many such numbers a part has."""
         return self.rows.size(held_out)
 
     def epoch(self, number: int) -> Iterator[ExampleIndices]:
-        """All rows, which are those of whole steps if steps have different numbers of rows."""
+        """All rows; if steps have different numbers of rows, those of complete steps."""
         count, steps = self.rows.epoch(), int(self.rows.steps_per_epoch)
         if count is None:
             return map(self.examples, range(number * steps, (number + 1) * steps))
         return stream(self, number * count, count)
 
     def remarks(self) -> list[str]:
-        """What of the text is not read, and how much is padding."""
+        """How much of the text is not read, and how much is padding."""
         return self.rows.remarks()
 
     def describe(self, examples: ExampleIndices) -> str:

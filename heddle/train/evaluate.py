@@ -53,9 +53,9 @@ class Evaluation:
         """Whether everything was scored that can be, and not a sample."""
         return self.standard_error == 0
 
-    def lacks(self) -> dict[str, int]:
+    def unscored_counts(self) -> dict[str, int]:
         """The counts of what no score is of, without zeros."""
-        return {} if self.extent is None else self.extent.lacks()
+        return {} if self.extent is None else self.extent.unscored_counts()
 
     def to_dict(self) -> dict[str, float | None]:
         """All values as one flat table, as a run stores them."""

@@ -79,7 +79,7 @@ class ProgressLine:
     def __call__(self, report: Report) -> None:
         """Show a step or an evaluation."""
         if "loss" not in report.values:
-            lacking = Extent.shown(report.values)
+            lacking = Extent.summarise_counts(report.values)
             self.validation = f"  validation loss {report.values['validation_loss']:.3f}"
             self.validation += f" ({lacking})" if lacking else ""
             return

@@ -2,7 +2,7 @@
 
 In reading order:
 
-- `corpus`: a text as ids of its frequent words; `pace`: what is said meanwhile.
+- `corpus`: a text as ids of its frequent words; `pace`: progress reports of long training.
 - `windows`: which words are neighbours, as blocks for matrix products (`Blocks`).
 - `word2vec`: negative sampling, its gradients and its training.
 - `cooccurrence`: how often words are neighbours (`Counts`); `glove`: fits their logarithms.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from heddle.vectors.corpus import WordCorpus
 from heddle.vectors.pace import Pace
 
-PAIRS = 1 << 22  # pairs that are sorted at a time: 32 MiB, and as much again while they are added up
+PAIRS = 1 << 22  # pairs to sort at a time: 32 MiB, and as much again while they are added up
 DISTANCES = 256  # more than any window: a key is a pair's number times this, plus its distance
 
 
@@ -18,7 +18,7 @@ class Counts(NamedTuple):
 
     Attributes:
         first, second: Int[N], ids.
-        sums: Float[N], the sum over their meetings of one over the distance, in either order.
+        sums: Float[N], the sum of 1 / distance over all places where they are neighbours, in either order.
     """
 
     first: npt.NDArray[np.int64]
@@ -32,8 +32,8 @@ Sums = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
 def count_pairs(corpus: WordCorpus, window: int, tell: Callable[[str], None] | None = None) -> Counts:
     """X of Pennington et al. 2014, 4.2: words that are d apart, in the same document, count 1/d for each other.
 
-    A word that is its own neighbour counts for both of its places. Beside the result, memory is bounded: the text is read in
-    pieces, and the sums of pieces are joined as soon as two are of similar size.
+    A word that is its own neighbour counts for both of its places. Apart from the result, memory is bounded: the text is read in
+    pieces, and the sums of pieces are merged as soon as two have similar sizes.
     """
     size = len(corpus.words)
     piece = max(1, PAIRS // window)
@@ -42,17 +42,17 @@ def count_pairs(corpus: WordCorpus, window: int, tell: Callable[[str], None] | N
     for start in range(0, len(corpus.ids), piece):
         sums.append(_sums(_keys(corpus, start, piece, window)))
         while len(sums) > 1 and len(sums[-2][0]) < 2 * len(sums[-1][0]):
-            sums.append(_joined(sums.pop(), sums.pop()))
-        pace.say(start, lambda rate: f"{start:,} words counted, {rate:,.0f} words/s")  # noqa: B023
+            sums.append(_merge(sums.pop(), sums.pop()))
+        pace.report(start, lambda rate: f"{start:,} words counted, {rate:,.0f} words/s")  # noqa: B023
     while len(sums) > 1:
-        sums.append(_joined(sums.pop(), sums.pop()))
-    pairs, found = sums[0]
+        sums.append(_merge(sums.pop(), sums.pop()))
+    pairs, weights = sums[0]
     first, second = np.divmod(pairs, size)
-    return Counts(first, second, np.where(first == second, 2 * found, found))
+    return Counts(first, second, np.where(first == second, 2 * weights, weights))
 
 
 def _keys(corpus: WordCorpus, start: int, piece: int, window: int) -> npt.NDArray[np.int64]:
-    """The keys of all pairs whose earlier word is in a piece of the text."""
+    """The keys of all pairs whose first word is in a piece of the text."""
     size, stop = len(corpus.words), min(start + piece, len(corpus.ids))
     ids = corpus.ids[start : stop + window].astype(np.int64)
     document = np.searchsorted(corpus.starts, np.arange(start, start + len(ids)), side="right")
@@ -69,19 +69,19 @@ def _keys(corpus: WordCorpus, start: int, piece: int, window: int) -> npt.NDArra
 
 
 def _sums(keys: npt.NDArray[np.int64]) -> Sums:
-    """Each pair once, in order, with the sum of one over its distances. Keys alone are sorted, which is faster than their order."""
+    """Each pair once, in order, with the sum of 1 / distance. Sorting the keys in place is faster than an argsort."""
     keys.sort()
     pairs = keys // DISTANCES
-    return _added(pairs, 1.0 / (keys - pairs * DISTANCES))
+    return _sum_equal_pairs(pairs, 1.0 / (keys - pairs * DISTANCES))
 
 
-def _joined(one: Sums, other: Sums) -> Sums:
+def _merge(one: Sums, other: Sums) -> Sums:
     pairs = np.concatenate([one[0], other[0]])
-    order = np.argsort(pairs, kind="stable")  # which merges what is already sorted
-    return _added(pairs[order], np.concatenate([one[1], other[1]])[order])
+    order = np.argsort(pairs, kind="stable")  # a stable sort merges two sorted halves quickly
+    return _sum_equal_pairs(pairs[order], np.concatenate([one[1], other[1]])[order])
 
 
-def _added(pairs: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> Sums:
+def _sum_equal_pairs(pairs: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]) -> Sums:
     if not len(pairs):
         return pairs, weights
     starts = np.flatnonzero(np.concatenate([[True], pairs[1:] != pairs[:-1]]))

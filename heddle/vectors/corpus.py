@@ -17,14 +17,14 @@ Ids = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class WordCorpus:
-    """A text whose rare words were left out.
+    """A text without its rare words.
 
     Attributes:
-        words: the vocabulary, most frequent first, words of equal count in the order of their characters.
-        counts: Int[V], how often each occurs.
+        words: the vocabulary, most frequent first; words of equal count are sorted by character.
+        counts: Int[V], how often each word occurs.
         ids: Int[N], the text as positions in `words`.
         starts: Int[documents], where each document starts in `ids`.
-        read: words of the text, rare ones included.
+        read: words of the text, including rare ones.
     """
 
     words: tuple[str, ...]
@@ -35,14 +35,14 @@ class WordCorpus:
 
 
 def read_corpus(
-    texts: Iterable[str], cutter: WordSplitter, min_count: int, tell: Callable[[str], None] | None = None
+    texts: Iterable[str], splitter: WordSplitter, min_count: int, tell: Callable[[str], None] | None = None
 ) -> WordCorpus:
     """Read texts once, each a document, and keep the words that occur at least `min_count` times.
 
-    In memory are four bytes for each word of the text, and the vocabulary.
+    Memory is four bytes for each word of the text, and the vocabulary.
 
     Raises:
-        HeddleError: fewer than two words are left.
+        HeddleError: fewer than two words are frequent enough.
     """
     ids_of: defaultdict[str, int] = defaultdict()
     ids_of.default_factory = ids_of.__len__  # a new word gets the next id
@@ -51,27 +51,28 @@ def read_corpus(
     for text in texts:
         if not text.isascii():
             utf8(text)
-        for pieces in cutter(text):
+        for pieces in splitter(text):
             parts.append(np.fromiter(map(ids_of.__getitem__, pieces), np.int32, len(pieces)))
             read += len(pieces)
-            pace.say(read, lambda rate: f"{read:,} words read, {rate:,.0f} words/s")  # noqa: B023
+            pace.report(read, lambda rate: f"{read:,} words read, {rate:,.0f} words/s")  # noqa: B023
         ends.append(read)
     ids = np.concatenate(parts)
     words = list(ids_of)
     counts = np.bincount(ids, minlength=len(words))
-    kept = np.flatnonzero(counts >= min_count).tolist()
-    if len(kept) < 2:
+    frequent = np.flatnonzero(counts >= min_count).tolist()
+    if len(frequent) < 2:
+        occur = "occurs" if len(frequent) == 1 else "occur"
         at_least = f" at least min_count = {min_count} times" if min_count > 1 else ""
         raise HeddleError(
-            f"the text has {pluralize(len(kept), 'word')} that {'occurs' if len(kept) == 1 else 'occur'}{at_least}; vectors "
-            f"need two or more: {'lower min_count or ' if min_count > 1 else ''}give more text"
+            f"the text has {pluralize(len(frequent), 'word')} that {occur}{at_least}; vectors need two or more: "
+            f"{'lower min_count or ' if min_count > 1 else ''}give more text"
         )
-    kept.sort(key=lambda number: (-counts[number], words[number]))
-    new = np.full(len(words), -1, np.int32)
-    new[kept] = np.arange(len(kept), dtype=np.int32)
-    ids = new[ids]
-    known = ids >= 0
-    before = np.concatenate([[0], np.cumsum(known)])  # how many known words come before each place
+    frequent.sort(key=lambda number: (-counts[number], words[number]))
+    new_ids = np.full(len(words), -1, np.int32)
+    new_ids[frequent] = np.arange(len(frequent), dtype=np.int32)
+    ids = new_ids[ids]
+    is_frequent = ids >= 0
+    before = np.concatenate([[0], np.cumsum(is_frequent)])  # how many known words come before each place
     starts = np.unique(before[ends[:-1]])
     starts = starts[starts < before[-1]]  # the last documents may be empty
-    return WordCorpus(tuple(words[number] for number in kept), counts[kept], ids[known], starts, read)
+    return WordCorpus(tuple(words[number] for number in frequent), counts[frequent], ids[is_frequent], starts, read)

@@ -14,8 +14,8 @@ from heddle.vectors.cooccurrence import Counts, count_pairs
 from heddle.vectors.corpus import WordCorpus
 from heddle.vectors.pace import Pace, finite
 
-MOST = 16  # how often the most frequent word occurs in a step, on average; its gradients are summed, so more of them overshoot
-LARGEST = 1 << 14  # pairs in a step; more would not fit the processor's caches
+MOST = 16  # average occurrences of the most frequent word in a step; its gradients are summed, so more would overshoot
+LARGEST = 1 << 14  # maximum pairs in a step, so that they fit into the processor's caches
 
 
 def weight(counts: Tensor, saturation: float = 100.0, exponent: float = 0.75) -> Tensor:
@@ -41,20 +41,20 @@ def glove_loss(words: Tensor, contexts: Tensor, counts: Tensor, weights: Tensor)
 
 def glove_gradients(words: Tensor, contexts: Tensor, counts: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of `glove_loss` for words and contexts, Float[N, D + 2], 0 in the column of ones; and each pair's loss."""
-    off = residuals(words, contexts, counts)
-    slope = (2 * weights * off).unsqueeze(-1)
+    errors = residuals(words, contexts, counts)
+    slope = (2 * weights * errors).unsqueeze(-1)
     by_words, by_contexts = slope * contexts, slope * words
     by_words[:, -1] = 0
     by_contexts[:, -2] = 0
-    return by_words, by_contexts, weights * off.square()
+    return by_words, by_contexts, weights * errors.square()
 
 
 class Table:
     """A table of vectors that AdaGrad updates (Duchi et al. 2011), as in the program of GloVe's authors.
 
     There the sum of squares starts at 1 and adds up gradients times the learning rate η: the step is η g / √(1 + Σ (η g)²), which
-    is AdaGrad with rate 1 and a sum that starts at 1 / η². With sums of plain gradients, the large ones of the first steps, in
-    which products are far from log x, would make all later steps too short.
+    is AdaGrad with rate 1 and a sum that starts at 1 / η². With sums of plain gradients, the large gradients of the first steps,
+    when products are far from log x, would make all later steps too short.
 
     Attributes:
         rows: Float[V, D + 2].
@@ -66,7 +66,7 @@ class Table:
         self.squares = torch.ones_like(rows)
 
     def update(self, places: Tensor, gradients: Tensor, rate: float) -> None:
-        """Add the step of each gradient, Float[N, D + 2], to the rows that Int[N, D + 2] names, and its square to their sums."""
+        """Add the step of each gradient, Float[N, D + 2], to the rows `places`, Int[N, D + 2], and its square to their sums."""
         steps = gradients.mul_(rate)
         self.rows.scatter_add_(0, places, steps / -embedding(places[:, 0], self.squares).sqrt_())
         self.squares.scatter_add_(0, places, steps.square_())
@@ -84,10 +84,10 @@ def train_glove(
     assert config.epochs is not None
     assert config.learning_rate is not None
     random, width = np.random.default_rng(config.seed), config.dim
-    found = count_pairs(corpus, config.window, tell)
-    if not len(found.sums):
+    pairs = count_pairs(corpus, config.window, tell)
+    if not len(pairs.sums):
         raise HeddleError("no two words are neighbours: every document has a single word; give longer texts")
-    first, second, counts = both_ways(found, random)
+    first, second, counts = both_ways(pairs, random)
     weights = weight(counts, config.saturation, config.exponent)
     words, contexts = (
         Table(torch.from_numpy((random.random((len(corpus.words), width + 2), np.float32) - 0.5) / width))
@@ -101,25 +101,25 @@ def train_glove(
         total = 0.0
         for number, start in enumerate(random.permutation(starts)):
             part = slice(int(start), int(start) + size)
-            one, other = first[part], second[part]
+            first_ids, second_ids = first[part], second[part]
             by_words, by_contexts, loss = glove_gradients(
-                embedding(one, words.rows), embedding(other, contexts.rows), counts[part], weights[part]
+                embedding(first_ids, words.rows), embedding(second_ids, contexts.rows), counts[part], weights[part]
             )
-            words.update(_wide(one, width + 2), by_words, config.learning_rate)
-            contexts.update(_wide(other, width + 2), by_contexts, config.learning_rate)
+            words.update(_wide(first_ids, width + 2), by_words, config.learning_rate)
+            contexts.update(_wide(second_ids, width + 2), by_contexts, config.learning_rate)
             total += float(loss.sum())
             done = epoch * len(starts) + number + 1
-            pace.say(done * size, _line(epoch + 1, done / (config.epochs * len(starts)), float(loss.mean())))
+            pace.report(done * size, _line(epoch + 1, done / (config.epochs * len(starts)), float(loss.mean())))
         losses.append(finite(total / len(first), epoch + 1))
     return (words.rows + contexts.rows)[:, :width].numpy(), losses
 
 
-def both_ways(found: Counts, random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Each pair as word and context and the other way round, in random order: Int[N], Int[N], Float[N]."""
-    twice = found.first != found.second
-    first = np.concatenate([found.first, found.second[twice]])
-    second = np.concatenate([found.second, found.first[twice]])
-    sums = np.concatenate([found.sums, found.sums[twice]]).astype(np.float32)
+def both_ways(pairs: Counts, random: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Each pair in both orders (word, context), shuffled: Int[N], Int[N], Float[N]."""
+    is_unequal = pairs.first != pairs.second
+    first = np.concatenate([pairs.first, pairs.second[is_unequal]])
+    second = np.concatenate([pairs.second, pairs.first[is_unequal]])
+    sums = np.concatenate([pairs.sums, pairs.sums[is_unequal]]).astype(np.float32)
     order = random.permutation(len(first))
     return torch.from_numpy(first[order]), torch.from_numpy(second[order]), torch.from_numpy(sums[order])
 
@@ -128,5 +128,5 @@ def _wide(ids: Tensor, width: int) -> Tensor:
     return ids.unsqueeze(1).expand(-1, width)
 
 
-def _line(epoch: int, passed: float, loss: float) -> Callable[[float], str]:
-    return lambda rate: f"epoch {epoch}, {passed:.0%} done: loss {loss:.4f}, {rate:,.0f} pairs/s"
+def _line(epoch: int, progress: float, loss: float) -> Callable[[float], str]:
+    return lambda rate: f"epoch {epoch}, {progress:.0%} done: loss {loss:.4f}, {rate:,.0f} pairs/s"

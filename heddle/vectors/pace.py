@@ -1,4 +1,4 @@
-"""What a long training says: how far it is, and that it failed."""
+"""Progress reports of long training, and the check that it did not diverge."""
 
 import math
 import time
@@ -10,10 +10,10 @@ PATIENCE, PAUSE = 2.0, 5.0  # seconds before the first line, and between two
 
 
 class Pace:
-    """Tells how a task is doing once it has taken two seconds, and then every five; shorter ones stay silent.
+    """Reports progress after two seconds, and then every five; shorter work stays silent.
 
     Args:
-        tell: called with each line; None: nobody listens.
+        tell: called with each line; None: no reports.
     """
 
     def __init__(self, tell: Callable[[str], None] | None) -> None:
@@ -21,8 +21,8 @@ class Pace:
         self.began = time.monotonic()
         self.due = self.began + PATIENCE
 
-    def say(self, done: int, line: Callable[[float], str]) -> None:
-        """Tell the line for this rate, in items per second, if it is due."""
+    def report(self, done: int, line: Callable[[float], str]) -> None:
+        """Report the line for the current rate, in items per second, if it is due."""
         now = time.monotonic()
         if self.tell is not None and now >= self.due:
             self.tell(line(done / (now - self.began)))
@@ -30,7 +30,7 @@ class Pace:
 
 
 def finite(loss: float, epoch: int) -> float:
-    """The loss.
+    """Check that the loss is finite, and return it.
 
     Raises:
         HeddleError: it is NaN or infinite.

@@ -13,7 +13,7 @@ from heddle.convert.word_vectors import Form, read_vectors, write_vectors
 from heddle.display import displayed
 from heddle.errors import HeddleError, did_you_mean, pluralize
 
-Near = list[tuple[str, float]]
+Neighbours = list[tuple[str, float]]
 
 
 @displayed(".words, .array, .near(word)")
@@ -36,15 +36,15 @@ class WordVectors:
     @classmethod
     @checked()
     def read(cls, path: str | Path, tell: Callable[[str], None] | None = None) -> "WordVectors":
-        """The vectors in a file, in word2vec's text or binary form or in GloVe's; of a word that occurs twice, the later one.
+        """Read a file of vectors, in word2vec's text or binary format or in GloVe's; for a repeated word, the last vector counts.
 
         Raises:
-            HeddleError: it cannot be read, or is not such a file.
+            HeddleError: the file cannot be read, or has another format.
         """
-        found = dict(read_vectors(path, tell))
-        if not found:
-            raise HeddleError(f"{path}: has no words")
-        return cls(tuple(found), np.stack(list(found.values())))
+        vectors = dict(read_vectors(path, tell))
+        if not vectors:
+            raise HeddleError(f"{path}: there are no words")
+        return cls(tuple(vectors), np.stack(list(vectors.values())))
 
     def __len__(self) -> int:
         return len(self.words)
@@ -54,14 +54,14 @@ class WordVectors:
         """The vector of a word: Float[D].
 
         Raises:
-            HeddleError: there is none.
+            HeddleError: the word has no vector.
         """
         vector: npt.NDArray[np.float32] = self.array[self._place(word)]
         return vector
 
     @checked(count=at_least(1))
-    def near(self, word: str, count: int = 10) -> Near:
-        """The words whose vectors point most nearly the same way, with the cosines, highest first; never the word itself.
+    def near(self, word: str, count: int = 10) -> Neighbours:
+        """The words with the highest cosine similarity, and the cosines, highest first; without the word itself.
 
         Raises:
             HeddleError: the word has no vector.
@@ -70,8 +70,8 @@ class WordVectors:
         return self._nearest(self._units[place], [place], count)
 
     @checked(count=at_least(1))
-    def analogy(self, a: str, b: str, c: str, count: int = 10) -> Near:
-        """What is to `c` as `b` is to `a`: the words nearest to b - a + c of unit vectors, and none of these three.
+    def analogy(self, a: str, b: str, c: str, count: int = 10) -> Neighbours:
+        """Words that are to `c` as `b` is to `a`: the nearest to b - a + c of unit vectors, without these three words.
 
         Mikolov et al. 2013, "Linguistic Regularities in Continuous Space Word Representations".
 
@@ -84,11 +84,11 @@ class WordVectors:
 
     @checked()
     def save(self, path: str | Path, form: Form | None = None, overwrite: bool = False) -> None:
-        """Write the vectors to a file, completely or not at all.
+        """Write the vectors to a file, atomically.
 
         Args:
-            form: `text` or `binary` as word2vec writes them, or `glove`, which is text without a first line of sizes; defaults to
-                binary for a `.bin` file and to text for any other.
+            form: word2vec's `text` or `binary` format, or `glove`, which is text without a first line of sizes; defaults to binary
+                for a `.bin` file and to text for any other.
 
         Raises:
             HeddleError: the file exists and is not to be overwritten, or it cannot be written.
@@ -101,7 +101,7 @@ class WordVectors:
 
     @cached_property
     def _units(self) -> npt.NDArray[np.float32]:
-        """Float[V, D], the vectors with length 1; a vector of zeros stays one."""
+        """Float[V, D], the vectors scaled to length 1; a zero vector stays zero."""
         lengths = np.linalg.norm(self.array, axis=1, keepdims=True)
         lengths[lengths == 0] = 1
         units: npt.NDArray[np.float32] = self.array / lengths
@@ -109,14 +109,14 @@ class WordVectors:
 
     def _place(self, word: str) -> int:
         if word not in self._places:
-            near = did_you_mean(word, self.words) if len(self.words) < 100_000 else ""
+            suggestion = did_you_mean(word, self.words) if len(self.words) < 100_000 else ""
             raise HeddleError(
-                f"{word!r} is not one of the {pluralize(len(self), 'word')} with a vector.{near}".rstrip(".")
+                f"{word!r} is not one of the {pluralize(len(self), 'word')} with a vector.{suggestion}".rstrip(".")
             )
         return self._places[word]
 
-    def _nearest(self, goal: npt.NDArray[np.float32], without: Sequence[int], count: int) -> Near:
-        cosines: npt.NDArray[np.float32] = self._units @ (goal / max(float(np.linalg.norm(goal)), 1e-12))
-        cosines[list(without)] = -np.inf
-        order = np.argsort(-cosines, kind="stable")[: min(count, len(self) - len(set(without)))]
+    def _nearest(self, target: npt.NDArray[np.float32], excluded: Sequence[int], count: int) -> Neighbours:
+        cosines: npt.NDArray[np.float32] = self._units @ (target / max(float(np.linalg.norm(target)), 1e-12))
+        cosines[list(excluded)] = -np.inf
+        order = np.argsort(-cosines, kind="stable")[: min(count, len(self) - len(set(excluded)))]
         return [(self.words[place], float(cosines[place])) for place in order]

@@ -23,12 +23,12 @@ METHODS: dict[Method, Learn] = {"skipgram": train_word2vec, "cbow": train_word2v
 
 @checked()
 def train_vectors(texts: Iterable[str], config: VectorsConfig | None = None, tell: Tell | None = None) -> WordVectors:
-    """Learn word vectors from texts, on the CPU. Words are what the `words` tokenizer makes of a text, without blanks.
+    """Learn word vectors from texts, on the CPU. Words are those of the `words` tokenizer, without whitespace.
 
     Args:
         texts: documents, which are read once; words of different documents are not neighbours.
         config: the method and its settings; defaults to skip-gram with 100 numbers.
-        tell: called with lines of progress, once something takes more than two seconds.
+        tell: called with lines of progress, if a phase takes more than two seconds.
 
     Raises:
         HeddleError: fewer than two words are frequent enough or none has a neighbour, or the vectors diverged.
@@ -46,7 +46,7 @@ def train_vectors(texts: Iterable[str], config: VectorsConfig | None = None, tel
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute with one thread: the products are so small that a second one costs more than it computes."""
+    """Limit torch to one thread: the products are so small that a second thread slows them down."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""From a text to the pairs of words that are neighbours: subsampling, random windows, blocks that matrix products can take."""
+"""Neighbouring words of a text: subsampling, random windows, and blocks for matrix products."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heddle.vectors.corpus import WordCorpus
 
-CHUNK = 1 << 18  # words of the text at a time; windows end at its ends, too rarely to matter
+CHUNK = 1 << 18  # words of the text at a time; windows end at a chunk's ends, which is too rare to matter
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Blocks:
 
 
 def keep_probability(counts: npt.NDArray[np.int64], subsampling: float) -> npt.NDArray[np.float64]:
-    """The chance of each word to be kept: √(t / f) for words with a share f above t (Mikolov et al. 2013b, equation 5).
+    """The probability of keeping each word: √(t / f) for words with a share f above t (Mikolov et al. 2013b, equation 5).
 
     Args:
         counts: Int[V].
@@ -59,11 +59,11 @@ def keep_probability(counts: npt.NDArray[np.int64], subsampling: float) -> npt.N
 def blocks_of(
     corpus: WordCorpus, window: int, keep: npt.NDArray[np.float64], centers: int, random: np.random.Generator
 ) -> Iterator[Blocks]:
-    """One pass over a text, in chunks; the blocks of a chunk are in random order, so that a step reads from many places.
+    """One pass over a text, in chunks; the blocks of a chunk are shuffled, so that a step reads from many places.
 
     Args:
         window: the largest distance of a neighbour.
-        keep: Float[V], the chance of each word to be kept.
+        keep: Float[V], the probability of keeping each word.
         centers: words in a block.
     """
     steps = torch.arange(centers + 2 * window) - window - torch.arange(centers).unsqueeze(1)
@@ -72,30 +72,30 @@ def blocks_of(
     for start in range(0, len(corpus.ids), CHUNK):
         ids = corpus.ids[start : start + CHUNK]
         documents = np.cumsum(first[start : start + CHUNK])
-        kept = random.random(len(ids), np.float32) < keep[ids]
-        count = int(kept.sum())
+        is_kept = random.random(len(ids), np.float32) < keep[ids]
+        count = int(is_kept.sum())
         reach = random.integers(1, window + 1, count)
         fill = -count % centers
-        words = np.pad(ids[kept].astype(np.int64), (window, fill + window))
-        # What fills the ends belongs to no document.
-        documents = np.pad(documents[kept], (window, fill + window), constant_values=-1)
+        words = np.pad(ids[is_kept].astype(np.int64), (window, fill + window))
+        # Padding belongs to no document.
+        documents = np.pad(documents[is_kept], (window, fill + window), constant_values=-1)
         order = random.permutation((count + fill) // centers)
-        cut = [_cut(array, centers, window)[order] for array in (words, documents)]
+        outer = [_cut(array, centers, window)[order] for array in (words, documents)]
         inner = [_cut(array[window : len(array) - window], centers, 0)[order] for array in (words, documents)]
         reaches = np.pad(reach, (0, fill)).reshape(-1, centers)[order]
         yield Blocks(
             torch.from_numpy(inner[0]),
-            torch.from_numpy(cut[0]),
+            torch.from_numpy(outer[0]),
             steps.abs(),
             torch.from_numpy(inner[1]),
-            torch.from_numpy(cut[1]),
+            torch.from_numpy(outer[1]),
             torch.from_numpy(reaches),
             len(ids),
         )
 
 
 def _cut(array: npt.NDArray[np.int64], centers: int, window: int) -> npt.NDArray[np.int64]:
-    """Int[R, centers + 2 · window], a stretch for each block; stretches overlap."""
+    """Int[R, centers + 2 · window], an overlapping slice for each block."""
     size = centers + 2 * window
     if len(array) < size:
         return np.empty((0, size), np.int64)

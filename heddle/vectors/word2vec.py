@@ -1,9 +1,8 @@
 """word2vec with negative sampling: skip-gram and CBOW as products of small matrices (L3-08).
 
-Mikolov et al. 2013a (1301.3781) and 2013b (1310.4546). The words of a block share their noise words, each weighted so that
-every prediction has as many as asked for: what is minimised is the same in expectation, and nearly all work becomes matrix products
-(Ji et al. 2016, 1604.04661). In shapes, R blocks have C centers, S words around them, F features that predict, M noise words and
-width D.
+Mikolov et al. 2013a (1301.3781) and 2013b (1310.4546). The words of a block share their noise words, each weighted so that every
+prediction has the configured number of them: the expected loss is the same, and nearly all work becomes matrix products (Ji et al.
+2016, 1604.04661). In shapes, R blocks have C centers, S words around them, F features that predict, M noise words and width D.
 """
 
 import math
@@ -22,16 +21,16 @@ from heddle.vectors.corpus import WordCorpus
 from heddle.vectors.pace import Pace, finite
 from heddle.vectors.windows import Blocks, blocks_of, keep_probability
 
-CENTERS = 32  # most words in a block
+CENTERS = 32  # maximum words in a block
 NOISE = 64  # noise words that a block shares
 NOISE_POWER = 0.75  # of the counts (Mikolov et al. 2013b, 2.2)
-MOST = 4  # how often the most frequent word occurs in a step, on average; its gradients are summed, so more of them overshoot
-LOOKS = 32  # steps between two that compute the loss
-LAST_RATE = 1e-4  # of the learning rate, at the end
+MOST = 4  # average occurrences of the most frequent word in a step; its gradients are summed, so more would overshoot
+LOSS_INTERVAL = 32  # steps between two that compute the loss
+LAST_RATE = 1e-4  # the final learning rate, as a share of the initial one
 
 
 class Targets(NamedTuple):
-    """What features predict, for R blocks.
+    """The predictions of features, for R blocks.
 
     Attributes:
         positives: Float[R, C, F], 1 where a feature predicts a center.
@@ -51,7 +50,7 @@ class Gradients(NamedTuple):
 
 
 def targets_of(positives: Tensor, centers: Tensor, noise: Tensor, negatives: int) -> Targets:
-    """Which features predict what; a noise word that is the center itself is left out of that prediction.
+    """The targets of features; a noise word that equals the center is left out of that prediction.
 
     Args:
         positives: Float[R, C, F].
@@ -75,7 +74,7 @@ def sampling_loss(features: Tensor, centers: Tensor, noise: Tensor, targets: Tar
 
 
 def sampling_gradients(features: Tensor, centers: Tensor, noise: Tensor, targets: Targets) -> Gradients:
-    """The gradients of `sampling_loss`, which takes the same arguments."""
+    """The gradients of `sampling_loss`, with the same arguments."""
     positive = torch.bmm(centers, features.mT).sigmoid_().sub_(1).mul_(targets.positives)
     negative = torch.bmm(features, noise.mT).sigmoid_().mul_(targets.negatives)
     by_features = torch.bmm(positive.mT, centers).baddbmm_(negative, noise)
@@ -83,7 +82,8 @@ def sampling_gradients(features: Tensor, centers: Tensor, noise: Tensor, targets
 
 
 def mean_weights(pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """For CBOW: Float[R, C, S], how much each word around is in a center's mean, and Float[R, C, C], which mean predicts what."""
+    """For CBOW: Float[R, C, S], the weight of each surrounding word in a center's mean, and Float[R, C, C], which mean predicts
+    which center."""
     counts = pairs.sum(-1, keepdim=True)
     return pairs / counts.clamp(min=1), torch.diag_embed((counts[..., 0] > 0).to(pairs.dtype))
 
@@ -98,36 +98,39 @@ class Word2Vec:
 
     def __init__(self, words: int, config: VectorsConfig, random: np.random.Generator) -> None:
         self.config = config
-        drawn = random.random((words, config.dim), np.float32)
-        self.inputs = torch.from_numpy((drawn - 0.5) / config.dim)
+        initial = random.random((words, config.dim), np.float32)
+        self.inputs = torch.from_numpy((initial - 0.5) / config.dim)
         self.outputs = torch.zeros(words, config.dim)
 
-    def step(self, blocks: Blocks, part: slice, noise: Tensor, rate: float, look: bool) -> float | None:
-        """Update the vectors by some blocks; returns the loss per prediction if `look`.
+    def step(self, blocks: Blocks, part: slice, noise: Tensor, rate: float, compute_loss: bool) -> float | None:
+        """Update the vectors by some blocks; returns the loss per prediction if `compute_loss`.
 
         Args:
             noise: Int[r, M], ids.
         """
         around, centers = blocks.around[part], blocks.centers[part]
-        read, written = embedding(around, self.inputs), embedding(centers, self.outputs)
-        drawn, pairs = embedding(noise, self.outputs), blocks.pairs(part)
+        around_vectors, center_vectors = embedding(around, self.inputs), embedding(centers, self.outputs)
+        noise_vectors, pairs = embedding(noise, self.outputs), blocks.pairs(part)
         if self.config.method == "cbow":
             shares, pairs = mean_weights(pairs)
-            features = torch.bmm(shares, read)
+            features = torch.bmm(shares, around_vectors)
         else:
-            features = read
+            features = around_vectors
         targets = targets_of(pairs, centers, noise, self.config.negatives)
-        loss = float(sampling_loss(features, written, drawn, targets) / pairs.sum().clamp(min=1)) if look else None
-        found = sampling_gradients(features, written, drawn, targets)
-        by_inputs = torch.bmm(shares.mT, found.features) if self.config.method == "cbow" else found.features
+        loss = None
+        if compute_loss:
+            total = sampling_loss(features, center_vectors, noise_vectors, targets)
+            loss = float(total / pairs.sum().clamp(min=1))
+        gradients = sampling_gradients(features, center_vectors, noise_vectors, targets)
+        by_inputs = torch.bmm(shares.mT, gradients.features) if self.config.method == "cbow" else gradients.features
         _add(self.inputs, around, by_inputs.mul_(-rate))
-        _add(self.outputs, centers, found.centers.mul_(-rate))
-        _add(self.outputs, noise, found.noise.mul_(-rate))
+        _add(self.outputs, centers, gradients.centers.mul_(-rate))
+        _add(self.outputs, noise, gradients.noise.mul_(-rate))
         return loss
 
 
 def _add(table: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """Add rows to a table; those with the same id add up. With one thread, scatter is three times as fast as index_add."""
+    """Add rows to a table; rows with the same id add up. With one thread, scatter is three times as fast as index_add."""
     table.scatter_add_(0, ids.reshape(-1, 1).expand(-1, table.shape[1]), rows.reshape(-1, table.shape[1]))
 
 
@@ -145,27 +148,27 @@ def train_word2vec(
     random = np.random.default_rng(config.seed)
     model = Word2Vec(len(corpus.words), config, random)
     keep = keep_probability(corpus.counts, config.subsampling)
-    left = keep * corpus.counts
-    most = max(1, int(MOST * left.sum() / left.max()))  # words in a step
+    expected = keep * corpus.counts
+    most = max(1, int(MOST * expected.sum() / expected.max()))  # words in a step
     centers = min(CENTERS, most)
     size = most // centers
     noise = np.cumsum(corpus.counts**NOISE_POWER)
-    whole, done, losses, pace = config.epochs * len(corpus.ids), 0, list[float](), Pace(tell)
+    total, done, losses, pace = config.epochs * len(corpus.ids), 0, list[float](), Pace(tell)
     for epoch in range(1, config.epochs + 1):
-        seen: list[float] = []
+        epoch_losses: list[float] = []
         for blocks in blocks_of(corpus, config.window, keep, centers, random):
-            draws = np.searchsorted(noise, random.random((len(blocks), NOISE)) * noise[-1], side="right")
-            drawn = torch.from_numpy(np.minimum(draws, len(noise) - 1))
+            samples = np.searchsorted(noise, random.random((len(blocks), NOISE)) * noise[-1], side="right")
+            noise_ids = torch.from_numpy(np.minimum(samples, len(noise) - 1))
             for number, start in enumerate(range(0, len(blocks), size)):
                 part = slice(start, start + size)
-                passed = (done + blocks.read * start / len(blocks)) / whole
-                rate = config.learning_rate * max(LAST_RATE, 1 - passed)
-                loss = model.step(blocks, part, drawn[part], rate, look=number % LOOKS == 0)
+                progress = (done + blocks.read * start / len(blocks)) / total
+                rate = config.learning_rate * max(LAST_RATE, 1 - progress)
+                loss = model.step(blocks, part, noise_ids[part], rate, compute_loss=number % LOSS_INTERVAL == 0)
                 if loss is not None:
-                    seen.append(finite(loss, epoch))
-                    pace.say(int(passed * whole), _line(epoch, passed, loss))
+                    epoch_losses.append(finite(loss, epoch))
+                    pace.report(int(progress * total), _line(epoch, progress, loss))
             done += blocks.read
-        losses.append(float(np.mean(seen)) if seen else 0.0)
+        losses.append(float(np.mean(epoch_losses)) if epoch_losses else 0.0)
         untrained = (1 + config.negatives) * math.log(2)
         if losses[-1] > 2 * untrained:
             raise HeddleError(
@@ -179,5 +182,5 @@ def train_word2vec(
     return model.inputs.numpy(), losses
 
 
-def _line(epoch: int, passed: float, loss: float) -> Callable[[float], str]:
-    return lambda rate: f"epoch {epoch}, {passed:.0%} done: loss {loss:.3f}, {rate:,.0f} words/s"
+def _line(epoch: int, progress: float, loss: float) -> Callable[[float], str]:
+    return lambda rate: f"epoch {epoch}, {progress:.0%} done: loss {loss:.3f}, {rate:,.0f} words/s"

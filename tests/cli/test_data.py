@@ -71,7 +71,7 @@ class TestLint:
         assert found.code == (sort == "wrong")
         assert found.out == (
             f"{sort}: no answer: {silent} of 20 conversations have no message of the role 'assistant', first "
-            "talks.jsonl:1; they have no target: add the answers, or leave them out\n"
+            "talks.jsonl:1; these have no target: add the answers, or leave them out\n"
             f"    talks.jsonl ({silent}): 1, 2, 3{', 4, 5, …' if silent > 5 else ''}\n"
         )
 

@@ -62,7 +62,7 @@ def test_a_pair_has_types_where_the_model_has() -> None:
 )
 def test_the_longer_text_of_a_pair_loses_its_end(lengths: tuple[int, int], kept: tuple[int, int]) -> None:
     frame = Frame(context=11, begin=(90,), between=(91,), end=(91,))
-    assert frame.kept(*lengths) == kept
+    assert frame.cropped_lengths(*lengths) == kept
     there = Records({name: Column.of([range(length)]) for name, length in zip(("text", "pair"), lengths, strict=True)})
     row, first = frame.row(there, 0)
     assert row == [90, *range(kept[0]), 91, *range(kept[1]), 91]
@@ -144,7 +144,14 @@ def test_what_is_counted_gives_the_measures_of_scikit_learn() -> None:
         assert ("f1" in got) == (classes == 2)
         if classes == 2:
             assert got["f1"] == pytest.approx(f1_score(*pair, average="binary"))
-    means = {"right 0": 1.0, "found 0": 1.0, "there 0": 1.0, "right 1": 0.0, "found 1": 0.0, "there 1": 0.0}
+    means = {
+        "correct 0": 1.0,
+        "predicted 0": 1.0,
+        "actual 0": 1.0,
+        "correct 1": 0.0,
+        "predicted 1": 0.0,
+        "actual 1": 0.0,
+    }
     assert class_metrics(means, 2) == {"accuracy": 1.0, "macro_f1": 1.0, "f1": 0.0, "matthews": 0.0}
 
 

@@ -58,7 +58,7 @@ def vectors(made: ContrastiveTask, group: int) -> list[np.ndarray]:
     columns = made.spec.records(held_out=True).columns
     found = []
     for name in made.names:
-        rows = [torch.tensor([made.frame.alone(columns[name][record])]) for record in records.tolist()]
+        rows = [torch.tensor([made.frame.single_row(columns[name][record])]) for record in records.tolist()]
         alone = [MODEL.head(MODEL(row).hidden, None, MODEL.embedding.weight)[0].detach() for row in rows]
         found.append(torch.stack(alone).double().numpy())
     return found
@@ -256,8 +256,8 @@ def test_batch_counts_groups_and_batch_tokens_bound_them(begun: Callable[..., Pa
 def test_fewer_pairs_than_a_group_should_have_are_told() -> None:
     """Their accuracy is among fewer candidates, which is easier."""
     said = task(count=6, group=7).remarks()
-    assert said[0] == "only 6 training pairs for a group of 7, so each is told from fewer"
-    assert "only 6 held-out pairs for a group of 7, so each is told from fewer" in said
+    assert said[0] == "only 6 training pairs for a group of 7, so each is compared with fewer"
+    assert "only 6 held-out pairs for a group of 7, so each is compared with fewer" in said
     assert not any("only" in line for line in task(count=7, group=7).remarks())
 
 

@@ -120,17 +120,18 @@ def test_blank_records_and_what_is_cut_are_told_with_fits_score() -> None:
     assert "1 record with an empty text left out" in repr(history)
     values = next(report.values for report in history.reports if "validation_loss" in report.values)
     assert (values["blank"], values["cut"]) == (1, extent.cut)
-    assert Extent.shown(values).startswith(f"{extent.cut} cut, ")
+    assert Extent.summarise_counts(values).startswith(f"{extent.cut} cut, ")
 
 
 def test_what_is_scored_is_the_rest_of_what_is_cut_and_unscored() -> None:
     found = Extent(10, cut=2, unscored=3, examples=5, left_out=1)
     assert found.share == 0.5
-    assert found.lacks() == {"cut": 2, "unscored": 3, "left_out": 1}
+    assert found.unscored_counts() == {"cut": 2, "unscored": 3, "left_out": 1}
     assert Extent(0).share == 1.0
-    assert Extent(7, examples=3).lacks() == {}
+    assert Extent(7, examples=3).unscored_counts() == {}
     assert (
-        Extent.shown({"loss": 1.0, "targets": 9, "cut": 1741, "shortened": 60, "blank": 0}) == "1,741 cut, 60 shortened"
+        Extent.summarise_counts({"loss": 1.0, "targets": 9, "cut": 1741, "shortened": 60, "blank": 0})
+        == "1,741 cut, 60 shortened"
     )
 
 

@@ -148,7 +148,7 @@ def test_a_document_longer_than_a_row() -> None:
     assert "33.3" not in alone.remarks()[0]
     assert alone.remarks() == [
         "documents: 1 document of 1 are cut off: 38.5% of the text, the rest of those longer than 8 tokens, is never read; "
-        "50.0% of what is computed is padding"
+        "50.0% of the computed tokens are padding"
     ]
     assert packed.remarks()[0].startswith(
         "pack: 1 document in 2 rows of 8 tokens, 18.75% of them padding; 1 are longer"

@@ -167,7 +167,7 @@ def test_a_model_that_the_task_does_not_fit_is_refused() -> None:
         task().objective(build(CAUSAL, "meta"))
     usual = make_task(NextTokenConfig(), DataSpec(Corpus(PART), CAUSAL))
     with pytest.raises(
-        HeddleError, match=r"^this model reads the beginning of a text as a prefix, which the task 'next_token'"
+        HeddleError, match=r"^this model reads the beginning of a text as a prefix, but the task 'next_token'"
     ):
         usual.objective(build(MODEL, "meta"))
 
@@ -205,5 +205,5 @@ def test_a_decoder_that_translates_may_read_its_source_both_ways() -> None:
         assert model.logits(whole)[0, -1].argmax() == token
     with pytest.raises(HeddleError, match=r"^source_loss predicts each token of the source from those before it"):
         TranslationTask(TranslationConfig(source_loss=True), spec)
-    with pytest.raises(HeddleError, match="the one it was made for"):
+    with pytest.raises(HeddleError, match="was made for another model"):
         made.objective(build(MODELS["decoder"], "meta"))

@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
         SpanCorruptionTask(SpanCorruptionConfig(), spec)
     with pytest.raises(HeddleError, match="context = 32 reads windows of 34 tokens, but training has 30 tokens"):
         task(ids=range(30))
-    with pytest.raises(HeddleError, match="context = 2 holds no window: it must be at least 3"):
+    with pytest.raises(HeddleError, match="context = 2 is too short for a window: it must be at least 3"):
         task(context=2)
     with pytest.raises(HeddleError, match="needs an encoder-decoder"):
         task().objective(build(sized(1, vocab_size=TOKENIZER.vocab_size, context=32, dim=16)))

@@ -110,7 +110,7 @@ def test_only_names_of_spans_are_spans() -> None:
     assert not are_spans(("B", "I"))
     assert not are_spans(("NOUN", "VERB", "O"))
     assert not are_spans(("O",))
-    assert span_f1({"spans right": 0.0, "spans found": 0.0, "spans there": 0.0}) == 0.0
+    assert span_f1({"spans correct": 0.0, "spans predicted": 0.0, "spans actual": 0.0}) == 0.0
 
 
 def test_evaluation_counts_words_and_spans() -> None:

@@ -323,7 +323,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ([(["a", "b"], ["O"])], {"task": "token_classification"}, r"item 0: 2 words, but 1 label"),
     ([], {}, "data: empty; the task next_token needs a text"),
     (np.ones(9), {}, r"ids are whole numbers in one dimension, not float64 of shape \[9\]"),
-    (np.arange(255, 275), {}, "id 261 is out of range (vocab size 261)"),
+    (np.arange(255, 275), {}, r"id 261 is out of range \(vocab size 261\)"),
     ({"text": TEXT}, {}, "a text, a list or a dataset is needed, not a dict"),
     (LABELLED, {"task": "clasification"}, "clasification"),
     (LABELLED, {"task": "classification", "columns": {"label": "stars", "source": "x"}}, "source = 'x' names a column"),

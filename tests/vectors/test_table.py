@@ -101,7 +101,7 @@ def test_what_no_file_can_hold_is_refused(
 
 def test_a_file_without_words_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.txt").write_text("0 5\n")
-    assert refusal(lambda: WordVectors.read(tmp_path / "none.txt")).endswith("none.txt: has no words")
+    assert refusal(lambda: WordVectors.read(tmp_path / "none.txt")).endswith("none.txt: there are no words")
 
 
 def test_a_bin_file_is_binary(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def test_frequent_words_are_left_out_as_the_paper_says() -> None:
 def test_noise_is_drawn_by_the_power_of_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """P(w) is proportional to its count to the 3/4 (Mikolov et al. 2013b, 2.2)."""
     drawn: list[torch.Tensor] = []
-    monkeypatch.setattr(Word2Vec, "step", lambda self, blocks, part, noise, rate, look: drawn.append(noise) or 1.0)
+    monkeypatch.setattr(
+        Word2Vec, "step", lambda self, blocks, part, noise, rate, compute_loss: drawn.append(noise) or 1.0
+    )
     corpus = corpus_of("a " * 8100 + "b " * 1600 + "c " * 300)
     word2vec.train_word2vec(corpus, VectorsConfig(dim=2, subsampling=0, epochs=1).complete())
     shares = torch.bincount(torch.cat(drawn).flatten()).double()
@@ -144,7 +146,7 @@ def test_a_step_is_gradient_descent(method: str) -> None:
     targets = targets_of(pairs, blocks.centers[part], noise, 3)
     loss = sampling_loss(features, outputs[blocks.centers[part]], outputs[noise], targets)
     loss.backward()
-    said = model.step(blocks, part, noise, 0.1, look=True)
+    said = model.step(blocks, part, noise, 0.1, compute_loss=True)
     assert said == pytest.approx(float(loss.detach() / pairs.sum()), rel=1e-5)
     for table, before in ((model.inputs, inputs), (model.outputs, outputs)):
         assert before.grad is not None
