@@ -51,7 +51,7 @@ def count(
         more = {} if found is None else {"trained": found._asdict()}
         print_json(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}} | more)
         return
-    console().print(*render(report, whole=all), sep="\n")
+    console().print(*render(report, full=all), sep="\n")
     if found is not None:
         beside = f", {found.adapters:,} of them in adapters beside {pluralize(found.layers, 'layer')}" * bool(
             found.adapters
