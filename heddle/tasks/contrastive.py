@@ -17,7 +17,7 @@ from heddle.config.tasks import ContrastiveConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.records import Records
 from heddle.errors import HeddleError
-from heddle.model.pooling import apart
+from heddle.model.pooling import unpack_rows
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.nn.numeric import wide_dtype
@@ -72,7 +72,7 @@ class Contrast(CrossEntropy):
         """Float[B N K E], the vectors of the K texts of each pair; an absent pair's are 0."""
         hidden, routings = self.model(batch.tokens, batch.layout, types=batch.types)
         assert self.model.head is not None
-        vectors = self.model.head.features(*apart(hidden, batch.layout))
+        vectors = self.model.head.features(*unpack_rows(hidden, batch.layout))
         found = vectors.unflatten(0, (len(batch.tokens), -1))
         absent = batch.targets.shape[1] * self.texts - found.shape[1]
         return F.pad(found, (0, 0, 0, absent)).unflatten(1, (-1, self.texts)), routings
@@ -152,7 +152,7 @@ class ContrastiveTask(RecordTask):
         for part in parts:
             if len(part) < 2:
                 raise HeddleError(
-                    f"a part has {len(part)} pair: pairs are told apart, so there must be at least 2 in each"
+                    f"a part has {len(part)} pair: pairs are told unpack_rows, so there must be at least 2 in each"
                 )
         super().__init__(config, reading)
 

@@ -157,14 +157,14 @@ def test_seeds_draw_other_factors() -> None:
 @pytest.mark.parametrize(
     ("config", "layers", "error"),
     [
-        (DECODER, ["*.q", "*.query"], r"layers = '\*\.query' matches no linear layer .* Near names: decoder\.blocks"),
+        (DECODER, ["*.q", "*.query"], r"layers = '\*\.query' matches no linear layer .* Similar names: decoder\.blocks"),
         (DECODER, ["head.*"], r"matches no linear layer of this model's stacks"),
         (MIXED, ["*.ffn.*"], r"'\*\.ffn\.\*' matches decoder\.blocks\.0\.ffn\.experts, a stack of experts"),
         (MIXED, ["*.experts.up"], r"a stack of experts, which cannot have adapters"),
         (
             RECURRENT.override({"decoder.block.ffn": {"kind": "none"}, "decoder.block.mixer": {"kind": "linear", "taps": 2}}),
             ["*.q"],
-            "It has none",
+            "There are none",
         ),
     ],
 )  # fmt: skip

@@ -248,7 +248,7 @@ def test_refusals() -> None:
     with pytest.raises(HeddleError, match="needs a model on a CPU, not on meta: set device = cpu"):
         quantize(build(made().config, device="meta"), "int8")
     only = config_of(family="decoder", dim=64, first=ConvolutionConfig(), ffn="none", depth=1)
-    with pytest.raises(HeddleError, match="has no linear layers to round"):
+    with pytest.raises(HeddleError, match="has no linear layers to quantize"):
         quantize(build(only), "int8")
 
 
