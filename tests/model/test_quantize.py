@@ -238,7 +238,7 @@ def test_a_packed_model_is_rounded_as_if_it_were_not(integers: bool, monkeypatch
     model = packing.pack(made(), timing=lambda plain, laid: (True, True, True))
     packing.use_products(model, ())
     quantize(model, "int8")
-    assert not any(isinstance(module, packing.Packed) for module in model.modules())
+    assert not any(isinstance(module, packing.Prepacked) for module in model.modules())
     assert torch.equal(scores(model), expected)
 
 
