@@ -1,7 +1,7 @@
-"""Argument checks for public functions: one line that names the argument, instead of a failure deeper in.
+"""Argument checks for public functions: one line that names the argument, instead of a failure deeper in the code.
 
-`@checked()` reads the function's annotations, so each type is stated once; limits such as `steps=at_least(1)` state the rest.
-It wraps what users call, never what runs inside a training step or a compiled graph.
+`@checked()` reads the function's annotations, so each type is stated once; limits such as `steps=at_least(1)` add the rest.
+It is for functions that users call, never for functions inside a training step or a compiled graph.
 """
 
 import inspect
@@ -22,7 +22,7 @@ from heddle.errors import HeddleError, article, did_you_mean
 P = ParamSpec("P")
 R = TypeVar("R")
 LONGEST = 60  # characters of a value that an error shows
-LONGEST_NAME, LONGEST_PATH = 255, 4095  # bytes of a file's name and of a path, as Linux has it
+LONGEST_NAME, LONGEST_PATH = 255, 4095  # maximum bytes of a file's name and of a path on Linux
 CONTAINERS = (list, tuple, range, set, frozenset, dict, deque)
 
 WORDS = {
@@ -33,7 +33,7 @@ WORDS = {
     Path: "a path",
     types.NoneType: "None",
 }
-# Where to get a value of a class, by its name, so that nobody must look it up.
+# How to get an instance of a class, by its name, for error messages.
 SOURCES = {
     "Transformer": "heddle.build or heddle.load",
     "TransformerConfig": "heddle.preset, heddle.sized or TransformerConfig.of(table)",
@@ -57,21 +57,21 @@ SOURCES = {
 
 
 class Limit(NamedTuple):
-    """What a value must satisfy besides its type."""
+    """A requirement on a value in addition to its type."""
 
-    said: str
-    holds: Callable[[Any], bool]
+    requirement: str
+    accepts: Callable[[Any], bool]
     choices: tuple[str, ...] = ()  # the error suggests the nearest
 
 
-def at_least(least: float) -> Limit:
-    """A number, `least` or more."""
-    return Limit(f"at least {least:,}", lambda value: bool(value >= least))
+def at_least(minimum: float) -> Limit:
+    """A number of at least `minimum`."""
+    return Limit(f"at least {minimum:,}", lambda value: bool(value >= minimum))
 
 
-def between(least: float, most: float) -> Limit:
-    """A number from `least` to `most`, both included."""
-    return Limit(f"a number from {least:,} to {most:,}", lambda value: bool(least <= value <= most))
+def between(minimum: float, maximum: float) -> Limit:
+    """A number from `minimum` to `maximum`, both included."""
+    return Limit(f"a number from {minimum:,} to {maximum:,}", lambda value: bool(minimum <= value <= maximum))
 
 
 def one_of(choices: Iterable[str]) -> Limit:
@@ -87,12 +87,12 @@ SOME = Limit("not empty", lambda value: len(value) > 0)
 
 def wrong(where: str, argument: str, value: Any, needed: str, choices: Iterable[str] = ()) -> HeddleError:
     """The error for a bad argument, in one line: the function, the argument, its value and what it must be."""
-    near = did_you_mean(value, choices) if isinstance(value, str) else ""
+    suggestion = did_you_mean(value, choices) if isinstance(value, str) else ""
     must_be = f"must be {needed.removesuffix(',')}"
-    return HeddleError(f"{where}: {argument} = {shown(value)}: {must_be}.{near}".removesuffix("."))
+    return HeddleError(f"{where}: {argument} = {short_repr(value)}: {must_be}.{suggestion}".removesuffix("."))
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value, shortened to one line."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and not hasattr(value, "dtype"):  # a data frame
@@ -100,19 +100,19 @@ def shown(value: Any) -> str:
     if isinstance(shape, tuple):
         kind = "a tensor" if "torch" in type(value).__module__ else "an array"
         return f"{kind} of {str(value.dtype).removeprefix('torch.')} and shape {list(shape)}"
-    whole = isinstance(value, str | bytes | Collection)
+    collection = isinstance(value, str | bytes | Collection)
     try:
-        # Only the beginning of a list, however long it is.
-        text = " ".join((reprlib.repr if whole else repr)(value).split())
-    except Exception:  # a foreign class may fail even here
-        text, whole = "", False
+        # `reprlib` formats only the beginning of a long list.
+        text = " ".join((reprlib.repr if collection else repr)(value).split())
+    except Exception:  # a third-party class may fail even here
+        text, collection = "", False
     if 0 < len(text) <= LONGEST and not (text.startswith("<") and re.search("at 0x|[.]{3}", text)):
         return text
-    return f"{text[:LONGEST]}…" if whole and len(text) > LONGEST else article(type(value).__name__)
+    return f"{text[:LONGEST]}…" if collection and len(text) > LONGEST else article(type(value).__name__)
 
 
 def as_list(value: Any) -> list[Any] | None:
-    """A column of numpy, pandas, polars or Arrow as a list; None: it is something else, such as a tensor."""
+    """A column of numpy, pandas, polars or Arrow as a list; None for other values, such as a tensor."""
     if "torch" in type(value).__module__:
         return None
     for name in ("to_pylist", "to_list", "tolist"):
@@ -126,8 +126,8 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Check a function's arguments against its annotations and these limits before it runs.
 
     A number must be finite; `True` is not a number and a string is not a list. Limits do not apply to None. Where a list is
-    needed, a column of numpy, pandas, polars or Arrow is read as one. The items of a list are checked before, and those of an
-    iterator when each is read.
+    needed, a column of numpy, pandas, polars or Arrow is read as one. The items of a list are checked before the call, and
+    those of an iterator when each is read.
 
     Raises:
         HeddleError: from the decorated function, for the first argument that does not fit.
@@ -135,35 +135,37 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = [
-            each for each in inspect.signature(function).parameters.values() if each.name not in ("self", "cls")
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.name not in ("self", "cls")
         ]
         skipped = len(inspect.signature(function).parameters) - len(parameters)
         kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        names = [each.name for each in parameters if each.kind not in kinds]
+        names = [parameter.name for parameter in parameters if parameter.kind not in kinds]
         assert set(limits) <= set(names), f"{function.__name__} has no {set(limits) - set(names)}"
         home = getattr(inspect.unwrap(function), "__globals__", {})
-        known: dict[str, Check] = {}
+        checks: dict[str, Check] = {}
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not known:  # not at import: an annotation may name a class that is defined later
-                known.update({each.name: check_of(each.annotation, home) for each in parameters if each.name in names})
+            if not checks:  # lazily: an annotation may name a class that is defined later
+                checks.update({p.name: check_of(p.annotation, home) for p in parameters if p.name in names})
             values: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}  # by place or by name
             places = (*zip(names, range(skipped, len(args)), strict=False), *((name, name) for name in kwargs))
             for name, key in places:
-                check, value = known.get(name), values[key]
+                check, value = checks.get(name), values[key]
                 if check is None:
                     continue
                 if not check.fits(value):
                     items = as_list(value)
                     if items is None or not check.fits(items):
-                        raise wrong(place(function, args[:skipped]), name, value, check.needed, check.choices)
+                        raise wrong(qualified_name(function, args[:skipped]), name, value, check.needed, check.choices)
                     values[key] = value = items
                 limit = limits.get(name)
-                if limit is not None and value is not None and not limit.holds(value):
-                    raise wrong(place(function, args[:skipped]), name, value, limit.said, limit.choices)
-                if check.each is not None:
-                    values[key] = check.read(value, place(function, args[:skipped]), name)
+                if limit is not None and value is not None and not limit.accepts(value):
+                    raise wrong(qualified_name(function, args[:skipped]), name, value, limit.requirement, limit.choices)
+                if check.item is not None:
+                    values[key] = check.read(value, qualified_name(function, args[:skipped]), name)
             return function(*map(values.__getitem__, range(len(args))), **{name: values[name] for name in kwargs})
 
         return call
@@ -172,11 +174,11 @@ def checked(**limits: Limit) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 class RepeatedKeyError(ValueError):
-    """An object of JSON has a key twice."""
+    """A JSON object has a key twice."""
 
 
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The keys and values of a JSON object, as the `object_pairs_hook` of `json`, which alone would keep the last of equal keys.
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The keys and values of a JSON object, for `object_pairs_hook` of `json`, which by default keeps the last of equal keys.
 
     Raises:
         RepeatedKeyError: a key occurs twice.
@@ -188,36 +190,36 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def place(function: Callable[..., Any], owner: Sequence[Any]) -> str:
-    """A function's name as its user knows it: a method's with the class of its object."""
-    names = [each.__name__ if isinstance(each, type) else type(each).__name__ for each in owner]
+def qualified_name(function: Callable[..., Any], owner: Sequence[Any]) -> str:
+    """A function's name for messages; that of a method starts with the class of its object."""
+    names = [part.__name__ if isinstance(part, type) else type(part).__name__ for part in owner]
     return ".".join([*names, function.__name__]).removesuffix(".__init__")
 
 
 def names_file(path: str) -> bool:
-    """Whether a text can be the name of a file: not empty, no longer than names are, without a zero."""
+    """Whether a text can be a path: not empty, not too long, without a null character."""
     try:
         encoded = os.fsencode(path)
-    except UnicodeEncodeError:  # half of a character
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     longest = max(map(len, encoded.split(os.fsencode(os.sep))))
     return 0 < len(encoded) <= LONGEST_PATH and longest <= LONGEST_NAME and b"\0" not in encoded
 
 
 class Check(NamedTuple):
-    """What an annotation requires of a value, and of each item where it is an iterator."""
+    """The requirement of an annotation on a value, and on each item of an iterator."""
 
     needed: str
     fits: Callable[[Any], bool]
     choices: tuple[str, ...] = ()
-    each: "Check | None" = None
+    item: "Check | None" = None
 
     def read(self, value: Any, where: str, argument: str) -> Any:
         """The value, or an iterator of it that checks each item."""
         lazy = isinstance(value, Iterable) and not isinstance(value, (str, bytes, *CONTAINERS))
-        if self.each is None or not lazy or hasattr(value, "dtype"):
+        if self.item is None or not lazy or hasattr(value, "dtype"):
             return value
-        return Items(value, self.each, where, argument)
+        return Items(value, self.item, where, argument)
 
 
 class Items:
@@ -238,7 +240,7 @@ PATH = Check("a path", lambda value: isinstance(value, str | Path) and names_fil
 
 
 def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
-    """The check for an annotation; without a known one, every value fits."""
+    """The check for an annotation; unknown annotations accept every value."""
     if isinstance(annotation, str):
         annotation = eval(annotation, dict(home))
     origin, inner = get_origin(annotation), get_args(annotation)
@@ -246,8 +248,8 @@ def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
         return check_of(inner[0], home)
     if origin in (Union, types.UnionType):
         if {str, Path} <= set(inner):
-            return _either([PATH, *(check_of(each, home) for each in inner if each not in (str, Path))])
-        return _either([check_of(each, home) for each in inner])
+            return _either([PATH, *(check_of(option, home) for option in inner if option not in (str, Path))])
+        return _either([check_of(option, home) for option in inner])
     if origin is Literal:
         words = tuple(map(str, inner))
         return Check(
@@ -260,8 +262,8 @@ def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
     if origin is Callable:
         return Check("a function", callable)
     if isinstance(origin, type) and issubclass(origin, Iterable):
-        return _many(origin, [check_of(each, home) for each in inner if each is not ...])
-    return _one(annotation) if isinstance(annotation, type) else ANYTHING
+        return _collection(origin, [check_of(option, home) for option in inner if option is not ...])
+    return _of_class(annotation) if isinstance(annotation, type) else ANYTHING
 
 
 def _either(checks: list[Check]) -> Check:
@@ -270,12 +272,12 @@ def _either(checks: list[Check]) -> Check:
     last = [check for check in checks if check.needed == "None"]
     needed = " or ".join(dict.fromkeys(check.needed for check in (*(c for c in checks if c not in last), *last)))
     choices = tuple(word for check in checks for word in check.choices)
-    each = next((check.each for check in checks if check.each is not None), None)
-    return Check(needed, lambda value: any(check.fits(value) for check in checks), choices, each)
+    item = next((check.item for check in checks if check.item is not None), None)
+    return Check(needed, lambda value: any(check.fits(value) for check in checks), choices, item)
 
 
-def _one(kind: type) -> Check:
-    """A value of a class."""
+def _of_class(kind: type) -> Check:
+    """A check for an instance of a class."""
     if kind is bool:
         return Check(WORDS[bool], lambda value: isinstance(value, bool))
     if kind is int:
@@ -298,35 +300,35 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _many(kind: type, inner: list[Check]) -> Check:
-    """Several values. The items of an iterator are checked when they are read, since reading consumes them."""
+def _collection(kind: type, inner: list[Check]) -> Check:
+    """A check for a collection. The items of an iterator are checked when they are read, since reading consumes them."""
     if issubclass(kind, Mapping):
         return _table(kind, *(inner or (ANYTHING, ANYTHING)))
     # A tuple of fixed length has an annotation for each position.
-    each = _either(inner) if inner else ANYTHING
-    of = "" if each is ANYTHING else f" (each item {each.needed})"
+    item = _either(inner) if inner else ANYTHING
+    of = "" if item is ANYTHING else f" (each item {item.needed})"
 
     def fits(value: Any) -> bool:
         if not isinstance(value, kind) or isinstance(value, str | bytes):
             return False
         if hasattr(value, "columns") or (kind is Iterable and isinstance(value, Mapping)):
-            return False  # a table of texts, whose items are the names of its columns
+            return False  # a data frame, whose items would be the names of its columns
         if isinstance(value, CONTAINERS):
-            return all(map(each.fits, value))
+            return all(map(item.fits, value))
         items: Any = value
         # Arrays are read as lists, tensors number by number.
         if (hasattr(items, "dtype") or hasattr(items, "to_pylist")) and not hasattr(kind, "dtype"):
-            numbers = each is ANYTHING or each.needed == WORDS[int]
+            numbers = item is ANYTHING or item.needed == WORDS[int]
             return "torch" in type(items).__module__ and kind is Iterable and numbers and len(items.shape) > 0
         if kind is not Collection:
             return True
-        return all(map(each.fits, items))
+        return all(map(item.fits, items))
 
-    return Check(f"a list{of}", fits, each=each if kind is Iterable and each is not ANYTHING else None)
+    return Check(f"a list{of}", fits, item=item if kind is Iterable and item is not ANYTHING else None)
 
 
 def _table(kind: type[Mapping[Any, Any]], key: Check, item: Check) -> Check:
-    """Values by key; those of a dictionary are checked, and not those of a table that may read each when it is asked for."""
+    """A check for a mapping. Values are checked only in a dictionary, since other mappings may load them lazily."""
     of = "" if item is ANYTHING else f" (each value {item.needed})"
 
     def fits(value: Any) -> bool:
@@ -338,7 +340,7 @@ def _table(kind: type[Mapping[Any, Any]], key: Check, item: Check) -> Check:
 
 
 def _array(annotation: Any) -> Check:
-    """A tensor or an array of a rank and dtype, annotated with jaxtyping."""
+    """A check for a tensor or array with the rank and dtype of a jaxtyping annotation."""
     dims = annotation.dim_str.split()
     rank = None if any(dim.startswith("*") or dim == "..." for dim in dims) else len(dims)
     names, kind = annotation.dtypes, annotation.array_type

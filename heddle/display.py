@@ -1,4 +1,4 @@
-"""How results look in a Python session: what matters first, on one screen, and how to see the rest."""
+"""Readable `repr`s for results: the most important lines first, on one screen, and how to see the rest."""
 
 import reprlib
 import sys
@@ -9,17 +9,17 @@ from itertools import islice
 from typing import Any, TypeVar
 
 ROWS, COLUMNS = 25, 100  # of a screen
-FEW = 6  # numbers of a tensor that are shown
+FEW = 6  # maximum elements of a tensor to print
 T = TypeVar("T")
 
 
 def displayed(rest: str = "") -> Callable[[type[T]], type[T]]:
     """Give a dataclass or a named tuple a `repr` that fits on a screen.
 
-    A class may have its own lines as `_lines(self)`; otherwise they are its fields.
+    A class may define its lines as `_lines(self)`; otherwise its fields are printed.
 
     Args:
-        rest: where the rest is, for what does not fit.
+        rest: where to find lines that do not fit.
     """
 
     def decorate(cls: type[T]) -> type[T]:
@@ -33,31 +33,31 @@ def displayed(rest: str = "") -> Callable[[type[T]], type[T]]:
 
 
 class Listed(list[T]):
-    """A list whose `repr` fits on a screen: numbers in one line, anything else in a line each."""
+    """A list whose `repr` fits on a screen: numbers on one line, other items on a line each."""
 
     def __repr__(self) -> str:
-        if all(isinstance(each, int | float) for each in self):
+        if all(isinstance(item, int | float) for item in self):
             return brief([*self], COLUMNS)
-        return screen(["[", *(f"  {' '.join(repr(each).split()).replace('( ', '(')}," for each in self), "]"])
+        return screen(["[", *(f"  {' '.join(repr(item).split()).replace('( ', '(')}," for item in self), "]"])
 
 
 def screen(lines: Iterable[str], rest: str = "") -> str:
-    """Lines cut to a screen; if some are cut, the last says where the rest is."""
-    whole = [line.rstrip() for line in lines]
-    short = [cut(line) for line in whole]
-    if short == whole and len(whole) <= ROWS:
-        return "\n".join(whole)
-    room = ROWS - 1 if rest or len(whole) > ROWS else ROWS
-    left = max(len(whole) - room, 0)
-    more = " ".join(
-        each
-        for each in (
-            f"… {left:,} more {'line' if left == 1 else 'lines'}." if left else "",
+    """Lines cut to a screen; if some are cut, the last line tells where the rest is."""
+    full = [line.rstrip() for line in lines]
+    short = [cut(line) for line in full]
+    if short == full and len(full) <= ROWS:
+        return "\n".join(full)
+    available = ROWS - 1 if rest or len(full) > ROWS else ROWS
+    hidden = max(len(full) - available, 0)
+    footer = " ".join(
+        part
+        for part in (
+            f"… {hidden:,} more {'line' if hidden == 1 else 'lines'}." if hidden else "",
             rest and f"The rest: {rest}",
         )
-        if each
+        if part
     )
-    return "\n".join([*short[:room], *([cut(more)] if more else [])])
+    return "\n".join([*short[:available], *([cut(footer)] if footer else [])])
 
 
 def wrapped(text: str) -> list[str]:
@@ -67,7 +67,7 @@ def wrapped(text: str) -> list[str]:
 
 def field_lines(value: Any) -> list[str]:
     """The fields of a dataclass or a named tuple: in one line if they fit, else a line each."""
-    names = [each.name for each in fields(value) if each.repr] if is_dataclass(value) else list(value._fields)
+    names = [field.name for field in fields(value) if field.repr] if is_dataclass(value) else list(value._fields)
     parts = [f"{name}={brief(getattr(value, name))}" for name in names]
     line = f"{type(value).__name__}({', '.join(parts)})"
     if len(line) <= COLUMNS:
@@ -83,10 +83,10 @@ def field_lines(value: Any) -> list[str]:
 
 def config_lines(config: Any, width: int = COLUMNS) -> list[str]:
     """The fields of a config that differ from their defaults: in one line if they fit, else a line each."""
-    known = {name: (field, getattr(config, name)) for name, field in type(config).model_fields.items()}
+    values = {name: (field, getattr(config, name)) for name, field in type(config).model_fields.items()}
     parts = {
         name: value
-        for name, (field, value) in known.items()
+        for name, (field, value) in values.items()
         if field.is_required() or value != field.get_default(call_default_factory=True)
     }
     line = f"{type(config).__name__}({', '.join(f'{name}={_in_line(value)}' for name, value in parts.items())})"
@@ -94,9 +94,11 @@ def config_lines(config: Any, width: int = COLUMNS) -> list[str]:
         return [line]
     lines = [f"{type(config).__name__}("]
     for name, value in parts.items():
-        room = width - 4 - len(name)
-        first, *others = config_lines(value, room) if hasattr(type(value), "model_fields") else [brief(value, room)]
-        lines += [f"  {name}={first}", *(f"  {each}" for each in others)]
+        available = width - 4 - len(name)
+        first, *further = (
+            config_lines(value, available) if hasattr(type(value), "model_fields") else [brief(value, available)]
+        )
+        lines += [f"  {name}={first}", *(f"  {line}" for line in further)]
         lines[-1] += ","
     return [*lines, ")"]
 
@@ -111,7 +113,7 @@ def brief(value: Any, width: int = COLUMNS - 20) -> str:
 
 
 def cut(line: str, width: int = COLUMNS) -> str:
-    """A line without its end, if it is too long."""
+    """A line, cut if it is too long."""
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
@@ -132,7 +134,7 @@ def _brief(value: Any, width: int) -> str:
         )
     if type(value) in (list, tuple, set, frozenset):
         opened, closed = "[]" if isinstance(value, list) else "()" if isinstance(value, tuple) else "{}"
-        return _several(opened, (_brief(each, width) for each in value), len(value), width, closed)
+        return _several(opened, (_brief(item, width) for item in value), len(value), width, closed)
     if callable(value) and hasattr(value, "__name__"):
         return str(value.__name__).replace("<lambda>", "a function")
     lines = repr(value).splitlines() or [""]
@@ -142,19 +144,22 @@ def _brief(value: Any, width: int) -> str:
 
 
 def _several(opened: str, items: Iterable[str], count: int, width: int, closed: str) -> str:
-    """The first items of a collection, and how many there are besides."""
-    shown: list[str] = []
-    used, room = 0, width - len(f"… {count:,} more") - 4
+    """The first items of a collection, and the number of the others."""
+    first: list[str] = []
+    used, available = 0, width - len(f"… {count:,} more") - 4
     for item in islice(items, count):
-        if used + len(item) > room:
-            return f"{opened}{''.join(f'{each}, ' for each in shown)}… {count - len(shown):,} more{closed}"
-        shown.append(item)
+        if used + len(item) > available:
+            return f"{opened}{''.join(f'{item}, ' for item in first)}… {count - len(first):,} more{closed}"
+        first.append(item)
         used += len(item) + 2
-    return f"{opened}{', '.join(shown)}{closed}"
+    return f"{opened}{', '.join(first)}{closed}"
 
 
-def largest(parts: Mapping[str, int], most: int = 8) -> list[tuple[str, int]]:
-    """The largest parts of a sum, and the rest as one; parts of 0 are left out."""
+def largest(parts: Mapping[str, int], count: int = 8) -> list[tuple[str, int]]:
+    """The largest parts of a sum, and the rest as one part; parts of 0 are left out."""
     order = sorted(((name, number) for name, number in parts.items() if number), key=lambda pair: -pair[1])
-    left = order[most:]
-    return [*order[:most], *([(f"{len(left)} more", sum(number for _, number in left))] if left else [])]
+    remaining = order[count:]
+    return [
+        *order[:count],
+        *([(f"{len(remaining)} more", sum(number for _, number in remaining))] if remaining else []),
+    ]

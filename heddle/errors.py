@@ -1,19 +1,18 @@
-"""The one error a user can cause. The command line prints it as a single line and exits with 2."""
+"""The error for bad input. The command line prints it as a single line and exits with 2."""
 
 import difflib
 import re
 from collections.abc import Iterable
 
-_LONGER = 3  # suggested names when a word is a prefix of several
-_CONTROLS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")  # what would end the line, or move what a terminal shows
-_LONG = re.compile(r"(\S{200})\S{200,}(?=\S{20})")  # what was given in place of a name
+_LONGER = 3  # maximum number of suggestions when a word is a prefix of several names
+_CONTROLS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")  # line breaks and terminal control characters
+_LONG = re.compile(r"(\S{200})\S{200,}(?=\S{20})")  # very long words, such as data in place of a name
 
 
 class HeddleError(Exception):
     """Bad input. The message is one line: what is wrong, where, and what to do about it.
 
-    A control character in it, such as a line break in a file's name, stands as Python writes it. A word of more than 400 characters
-    is cut.
+    Control characters, such as a line break in a file's name, are escaped. Words of more than 400 characters are cut.
     """
 
     def __init__(self, message: str) -> None:
@@ -22,21 +21,21 @@ class HeddleError(Exception):
 
 
 class TextError(HeddleError):
-    """A fault of one of several texts, whose place the caller may know.
+    """A fault in one of several texts. The caller may know its location and call `at`.
 
     Args:
-        what: what the text is called without a place, such as `source`.
-        number: which of the texts, from 0.
-        fault: what is wrong with it and what to do, to follow its name.
+        name: the kind of text, such as `source`, for messages without a location.
+        number: the index of the text, from 0.
+        fault: the problem and what to do, to follow the name.
     """
 
-    def __init__(self, what: str, number: int, fault: str) -> None:
-        super().__init__(f"{what} {number} {fault}")
-        self.what, self.number, self.fault = what, number, fault
+    def __init__(self, name: str, number: int, fault: str) -> None:
+        super().__init__(f"{name} {number} {fault}")
+        self.name, self.number, self.fault = name, number, fault
 
-    def at(self, place: str) -> HeddleError:
-        """The same fault with the place that the user knows, such as `source.txt:3`."""
-        return HeddleError(f"{place} {self.fault}")
+    def at(self, location: str) -> HeddleError:
+        """The same fault with a location, such as `source.txt:3`."""
+        return HeddleError(f"{location} {self.fault}")
 
 
 def pluralize(number: int, thing: str) -> str:
@@ -49,15 +48,17 @@ def article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in tuple('aeio') else 'a'} {noun}"
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'depth'?"`` for the nearest known name, or an empty string if none is near.
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return ``" Did you mean 'depth'?"`` for the nearest choice, or an empty string if none is near.
 
     Names that start with the word come first: `gpt2` suggests `gpt2-small` before `gpt1`.
     """
-    names = list(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    if not (near and near[0].startswith(word)):
+    names = list(choices)
+    similar = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if not (similar and similar[0].startswith(word)):
         longer = (name for name in names if len(word) > 2 and name.startswith(word))
-        near = sorted(longer, key=len)[:_LONGER] or near
-    said = [repr(name) for name in near]
-    return f" Did you mean {' or '.join([', '.join(said[:-1]), said[-1]] if said[1:] else said)}?" if said else ""
+        similar = sorted(longer, key=len)[:_LONGER] or similar
+    if not similar:
+        return ""
+    *quoted, last = [repr(name) for name in similar]
+    return f" Did you mean {', '.join(quoted)} or {last}?" if quoted else f" Did you mean {last}?"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.checks import RepeatedKeyError, checked, names_file, once, shown
+from heddle.checks import RepeatedKeyError, checked, names_file, short_repr, unique_keys
 from heddle.errors import HeddleError
 from tests.refusing import refusal
 
@@ -144,12 +144,12 @@ def test_a_refusal_is_one_line_whatever_a_file_is_called() -> None:
 
 
 def test_a_table_without_a_dtype_is_shown_by_its_kind() -> None:
-    assert shown(Table()) == "a Table of shape [2, 2]"
-    assert shown(Lines()) == "a Lines"
-    assert shown(np.zeros((2, 3))) == "an array of float64 and shape [2, 3]"
+    assert short_repr(Table()) == "a Table of shape [2, 2]"
+    assert short_repr(Lines()) == "a Lines"
+    assert short_repr(np.zeros((2, 3))) == "an array of float64 and shape [2, 3]"
 
 
 def test_a_key_that_occurs_twice_is_named() -> None:
-    assert json.loads('{"a": 1, "b": {"a": 2}}', object_pairs_hook=once) == {"a": 1, "b": {"a": 2}}
+    assert json.loads('{"a": 1, "b": {"a": 2}}', object_pairs_hook=unique_keys) == {"a": 1, "b": {"a": 2}}
     with pytest.raises(RepeatedKeyError, match="the key 'a' occurs twice"):
-        json.loads('{"b": {"a": 1, "a": 2}}', object_pairs_hook=once)
+        json.loads('{"b": {"a": 1, "a": 2}}', object_pairs_hook=unique_keys)

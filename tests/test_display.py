@@ -266,4 +266,4 @@ def test_long_values_are_cut_and_short_ones_are_whole():
     assert brief(3.14159265) == "3.14159"
     assert brief({"a": torch.ones(2)}) == "{'a': float32 [2]: [1, 1]}"
     assert brief(object()) == "a object"
-    assert largest({"a": 1, "b": 5, "c": 0, "d": 2}, most=1) == [("b", 5), ("2 more", 3)]
+    assert largest({"a": 1, "b": 5, "c": 0, "d": 2}, count=1) == [("b", 5), ("2 more", 3)]

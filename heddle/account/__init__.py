@@ -2,19 +2,19 @@
 
 In reading order:
 
-- `parameters`: how many there are, by component.
-- `trained`: which of them a training changes, and what adapters add.
+- `parameters`: their number, by component.
+- `trained`: how many of them training updates, including adapters.
 - `walk`: the matrix products that each module states; `forward`: a real forward pass, counted by torch, which checks them.
-- `flops`: those of a forward pass and of training.
-- `memory`: bytes of weights, of training, of the cache, and of what a forward pass keeps for its backward.
-- `quadratic`: what attention holds as texts become longer.
+- `flops`: FLOPs of a forward pass and of training.
+- `memory`: bytes of weights, training state, KV cache and saved activations.
+- `quadratic`: memory of attention as sequences become longer.
 - `repeats`: measures deep models with few layers, and recurrent layers with few tokens.
 - `formulas`: the lectures' closed forms, for comparison.
 - `resolve`: from a name to a model: a preset, a run or a file.
-- `report`: all of it for one model, as data (`count` returns `Accounts`); `render`: the same as tables.
+- `report`: the full account of a model, as data (`count` returns `Accounts`); `render`: the same as tables.
 - `machine`: measures this machine: matrix products, copies, free memory.
 
-`count(config)` returns the accounts of a model, as `heddle count` shows them.
+`count(config)` returns the account of a model that `heddle count` prints.
 """
 
 from heddle.account.flops import Flops as Flops

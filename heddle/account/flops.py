@@ -1,10 +1,9 @@
 """FLOPs of a forward pass, from the walk: matrix products only; a multiply and an add count as two.
 
 Norms, activations, softmax and table look-ups are not counted, as in torch's counter. Attention is the full square, masked,
-windowed or not: that is what `reference` computes and what the counter reports for `sdpa`. `plain` skips blocks that no
-query sees, so the counter reports less there; except for a decoder with `prefix`, which is counted with rows that have one,
-where no kernel skips anything. Of routed experts, only the chosen ones count. An encoder-decoder reads a source as long as its
-tokens.
+windowed or not: `reference` computes it, and the counter reports it for `sdpa`. `plain` skips fully masked blocks, so the counter
+reports less there, except for a decoder with `prefix`: its rows are counted as all prefix, where no kernel skips anything. Only the
+chosen ones of routed experts count. The source of an encoder-decoder is as long as its tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from heddle.account.formulas import Line, causal_share, layer_flops, prefix_rows
-from heddle.account.forward import counted, kernels_taken
+from heddle.account.forward import counted, kernels_by_device
 from heddle.account.parameters import deck_applies
 from heddle.account.walk import HEAD, SCORES, WEIGHTED_SUM, walk
 from heddle.checks import at_least, between, checked
@@ -43,7 +42,7 @@ class Flops:
         quadratic_share: scores and weighted sum over the whole layer (C-06).
         crossover: the length at which that share is one half; 6d for a GPT-2-like layer, None without attention.
         counted: the result of torch's counter for the same pass, by kernel; `none` if no layer has attention.
-        deck: the lectures' closed forms beside the walk (C-01 … C-07, C-14); empty if they do not apply.
+        deck: the lectures' closed forms next to the walk (C-01 … C-07, C-14); empty if they do not apply.
         prefix_rows: rows of tokens for one prediction after every prefix, in one pass and separately (C-13); None for an
             encoder, which predicts nothing after a prefix.
         path: layers until the last token has seen the first (C-17); None if it never does, or if that is unknown.
@@ -85,7 +84,7 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
     parts, layer = steps.by_part(), steps.first_layer().by_part()
     total = sum(parts.values())
     blocks = config.last()[1].blocks
-    reached = path([looks_back(block, config.decoder is not None) for block in blocks], length)
+    layers_to_first = path([looks_back(block, config.decoder is not None) for block in blocks], length)
     square = layer[SCORES] + layer[WEIGHTED_SUM]
     straight = sum(layer.values()) - square
     count = _counts(config, batch, length)
@@ -102,24 +101,24 @@ def flops(config: TransformerConfig, batch: int = 1, length: int | None = None) 
         counted=count,
         deck=_deck(config, batch, length, parts, layer, count) if deck_applies(config) else (),
         prefix_rows=None if config.decoder is None else prefix_rows(length),
-        path=reached,
-        steps=None if reached is None else sequential_steps(blocks[:reached], length),
+        path=layers_to_first,
+        steps=None if layers_to_first is None else sequential_steps(blocks[:layers_to_first], length),
         unknown=steps.unknown(),
     )
 
 
 def _counts(config: TransformerConfig, batch: int, length: int) -> dict[str, int]:
     """The result of torch's counter for each relevant kernel that supports the model."""
-    taken = kernels_taken(config, length)
-    if not taken:
+    kernels = kernels_by_device(config, length)
+    if not kernels:
         return {"none": counted(config, batch, length, None)}
-    found = {}
-    for kernel in dict.fromkeys(("sdpa", *taken.values())):
+    flops_by_kernel = {}
+    for kernel in dict.fromkeys(("sdpa", *kernels.values())):
         try:
-            found[kernel] = counted(config, batch, length, kernel)
-        except HeddleError:  # such as sdpa, which has no cap
+            flops_by_kernel[kernel] = counted(config, batch, length, kernel)
+        except HeddleError:  # the kernel lacks a feature, such as capped scores in sdpa
             continue
-    return found
+    return flops_by_kernel
 
 
 @checked(length=at_least(1), targets=between(0, 1), trained=between(0, 1))
@@ -130,19 +129,18 @@ def training_flops_per_token(config: TransformerConfig, length: int, targets: fl
         config: the model.
         length: tokens of a sequence.
         targets: share of the tokens that a head of tokens scores.
-        trained: share of the parameters that are trained: of the others, no gradient is computed.
+        trained: share of the parameters that are trained; the others need no gradient.
     """
     parts = walk(config, 1, length).by_part()
     scored = targets if isinstance(config.head, LanguageHeadConfig) else 1.0
-    of_one_pass = sum(count * (scored if part == HEAD else 1.0) for part, count in parts.items())
-    return round((TRAINING - 1 + trained) * of_one_pass / length)
+    forward = sum(count * (scored if part == HEAD else 1.0) for part, count in parts.items())
+    return round((TRAINING - 1 + trained) * forward / length)
 
 
 def looks_back(block: BlockConfig, causal: bool = True) -> Sequence[int] | None:
     """How many tokens back a layer can look, as a list of distances; None: to the beginning.
 
-    An encoder looks ahead as well, which is a negative distance. What a custom mixer sees is unknown: it is treated as if it
-    saw only the token itself.
+    An encoder also looks ahead, at negative distances. A custom mixer is treated as if it saw only the token itself.
     """
     mixer = block.mixer
     if isinstance(mixer, AttentionConfig):
@@ -161,20 +159,21 @@ def path(layers: Sequence[Sequence[int] | None], length: int) -> int | None:
     """
     seen = torch.zeros(length, dtype=torch.bool)
     seen[-1] = True
-    for number, back in enumerate(layers):
+    for number, distances_back in enumerate(layers):
         if seen[0]:
             return number
-        if back is None:
+        if distances_back is None:
             return number + 1
-        before = seen.nonzero().flatten()
-        if isinstance(back, range) and back.step == 1:  # whole ranges at once, as windows are long
+        reached = seen.nonzero().flatten()
+        # Windows are long: mark ranges by their edges instead of listing positions.
+        if isinstance(distances_back, range) and distances_back.step == 1:
             edges = torch.zeros(length + 1, dtype=torch.long)
-            edges.index_add_(0, (before - back[-1]).clamp(min=0), torch.ones_like(before))
-            edges.index_add_(0, (before - back[0] + 1).clamp(max=length), -torch.ones_like(before))
+            edges.index_add_(0, (reached - distances_back[-1]).clamp(min=0), torch.ones_like(reached))
+            edges.index_add_(0, (reached - distances_back[0] + 1).clamp(max=length), -torch.ones_like(reached))
             seen = edges.cumsum(0)[:-1] > 0
         else:
-            places = before[:, None] - torch.tensor(list(back))
-            seen[places[(places >= 0) & (places < length)]] = True
+            positions = reached[:, None] - torch.tensor(list(distances_back))
+            seen[positions[(positions >= 0) & (positions < length)]] = True
     return len(layers) if seen[0] else None
 
 
@@ -197,16 +196,16 @@ def _deck(
         Line(f"{name}, one layer", formula, batch * value, layer[name])
         for name, (formula, value) in layer_flops(length, dim).items()
     ]
-    one = sum(line.value for line in lines)
+    layer_total = sum(line.value for line in lines)
     head = batch * 2 * length * dim * config.vocab_size
     total = sum(parts.values())
-    lines.append(Line("one layer", "24nd² + 4n²d", one, sum(layer.values())))
+    lines.append(Line("one layer", "24nd² + 4n²d", layer_total, sum(layer.values())))
     lines.append(Line("head", "2ndV", head, parts[HEAD]))
-    lines.append(Line("forward", "L(24nd² + 4n²d) + 2ndV", config.last()[1].depth * one + head, total))
+    lines.append(Line("forward", "L(24nd² + 4n²d) + 2ndV", config.last()[1].depth * layer_total + head, total))
     last = config.last()[1]
     square_only = last.prefix or any(looks_back(block) is not None for block in last.blocks)
     if "plain" in count and length % BLOCK == 0 and config.decoder is not None and not square_only:
         square = parts[SCORES] + parts[WEIGHTED_SUM]
-        kept = round(causal_share(length, BLOCK) * square)
-        lines.append(Line("attention, blocks skipped", "(n + b)/2n", kept, count["plain"] - (total - square)))
+        remaining = round(causal_share(length, BLOCK) * square)
+        lines.append(Line("attention, blocks skipped", "(n + b)/2n", remaining, count["plain"] - (total - square)))
     return tuple(lines)

@@ -1,7 +1,7 @@
-"""A real forward pass over shapes alone. Torch's counter around it checks what `heddle.account.walk` states.
+"""A real forward pass on shapes alone, measured by torch's FLOP counter to check `heddle.account.walk`.
 
-The config chooses what can run without values: experts are dispatched as `grouped`, and in place of a custom module that needs
-values there is one that returns its input.
+The model is changed so that it runs without values: experts are dispatched as `grouped`, and a custom module that needs values is
+replaced by one that returns its input.
 """
 
 from collections.abc import Container
@@ -24,7 +24,7 @@ from heddle.nn.layout import Layout
 
 
 class Skipped(nn.Module):
-    """A custom module that returns its input, in the place of one that cannot run on shapes alone."""
+    """Returns its input; replaces a custom module that cannot run on shapes alone."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -38,20 +38,20 @@ UNCHANGED = ScoresConfig(target=SKIPPED.target)
 
 
 def attentions(block: BlockConfig) -> list[AttentionConfig | LatentConfig]:
-    """The attention of a block: its mixer's, and its cross-attention."""
-    return [place for place in (block.mixer, block.cross) if isinstance(place, AttentionConfig | LatentConfig)]
+    """The attention layers of a block: its mixer and its cross-attention."""
+    return [part for part in (block.mixer, block.cross) if isinstance(part, AttentionConfig | LatentConfig)]
 
 
-def kernels_taken(config: TransformerConfig, length: int) -> dict[str, str]:
-    """The attention kernel for whole sequences of `length` tokens by device type, empty if no layer has attention.
+def kernels_by_device(config: TransformerConfig, length: int) -> dict[str, str]:
+    """The attention kernel for sequences of `length` tokens, by device type; empty if no layer has attention.
 
-    Everything is measured with one kernel: that of the first layer with attention, or the next that supports all layers.
+    One kernel measures all layers: that of the first layer with attention, or the next that supports them all.
     """
-    found = [each for stack in config.stacks().values() for block in stack.blocks for each in attentions(block)]
-    if not found:
+    layers = [layer for stack in config.stacks().values() for block in stack.blocks for layer in attentions(block)]
+    if not layers:
         return {}
-    needs = together(each.needs(config.dropout) for each in found)
-    kernel = "auto" if missing(found[0].kernel, needs) else found[0].kernel
+    needs = together(layer.needs(config.dropout) for layer in layers)
+    kernel = "auto" if missing(layers[0].kernel, needs) else layers[0].kernel
     return {device: choose(kernel, needs, device, length) for device in ("cpu", "cuda")}
 
 
@@ -59,7 +59,7 @@ def prepared(config: TransformerConfig, length: int, kernel: str | None) -> Tran
     """The same model with one kernel in all layers, and at least `length` positions if they are learned.
 
     Raises:
-        HeddleError: the kernel does not support the model, or there are more tokens than torch can count.
+        HeddleError: the kernel does not support the model, or the pass is too large to count.
     """
     check_countable(1, length)
     config = config if length <= config.context else config.override({"context": length})
@@ -76,12 +76,12 @@ def without_values(config: TransformerConfig, skipped: Container[str] | None, **
 
     def change(name: str, block: BlockConfig) -> BlockConfig:
         changes: dict[str, Any] = {}
-        for place, part in (("mixer", block.mixer), ("cross", block.cross), ("ffn", block.ffn)):
-            if isinstance(part, CustomConfig) and (skipped is None or f"{name}.{place}" in skipped):
-                changes[place] = SKIPPED
-            own = f"{name}.{place}.{OWN_SCORES}"
-            if isinstance(part, AttentionConfig) and part.scores and (skipped is None or own in skipped):
-                changes[place] = part.model_copy(update={"scores": UNCHANGED})
+        for role, part in (("mixer", block.mixer), ("cross", block.cross), ("ffn", block.ffn)):
+            if isinstance(part, CustomConfig) and (skipped is None or f"{name}.{role}" in skipped):
+                changes[role] = SKIPPED
+            scores_name = f"{name}.{role}.{OWN_SCORES}"
+            if isinstance(part, AttentionConfig) and part.scores and (skipped is None or scores_name in skipped):
+                changes[role] = part.model_copy(update={"scores": UNCHANGED})
         if isinstance(block.ffn, MoEConfig):
             changes["ffn"] = block.ffn.model_copy(update={"dispatch": "grouped", **routing})
         return block.model_copy(update=changes)
@@ -97,7 +97,7 @@ def source_for(model: Transformer, tokens: Tensor) -> Tensor | None:
 def prefixes_for(model: Transformer, tokens: Tensor) -> Layout | None:
     """The layout of rows that are all prefix, for a decoder that reads prefixes; None for any other model.
 
-    However long a prefix is, kernels compute the square of scores in full, since the mask is no triangle.
+    Kernels compute all scores here, whatever the length of the prefix, because the mask is not triangular.
     """
     if not model.last_stack().prefix:
         return None
@@ -119,17 +119,17 @@ def forward(model: Transformer, batch: int, length: int) -> Tensor:
 def counted(
     config: TransformerConfig, batch: int, length: int, kernel: str | None = "sdpa", *, training: bool = False
 ) -> int:
-    """The result of torch's counter for a forward pass with a kernel; with `training`, also for the backward pass.
+    """FLOPs of a forward pass with a kernel, from torch's counter; with `training`, also of the backward pass.
 
     Raises:
         HeddleError: the kernel does not support the model.
     """
 
-    def measure(some: TransformerConfig, tokens: int) -> dict[str, int]:
-        return {"flops": count_pass(some, batch, tokens, training=training)}
+    def measure(variant: TransformerConfig, tokens: int) -> dict[str, int]:
+        return {"flops": count_pass(variant, batch, tokens, training=training)}
 
     config = prepared(config, length, kernel)
-    return measured(config, lambda some: stepped(some, length, measure))["flops"]
+    return measured(config, lambda variant: stepped(variant, length, measure))["flops"]
 
 
 def count_pass(config: TransformerConfig, batch: int, length: int, *, training: bool = False) -> int:
@@ -145,13 +145,13 @@ def count_pass(config: TransformerConfig, batch: int, length: int, *, training: 
     return int(counter.get_total_flops())
 
 
-def _experts(x: Size, gates: Size, choice: Size, load: Size, weights: list[Size], *more: Any, **rest: Any) -> int:
+def _experts(x: Size, gates: Size, choice: Size, load: Size, weights: list[Size], *_: Any, **__: Any) -> int:
     """FLOPs of `heddle::experts`: every chosen pair of a token and an expert goes through each matrix of the expert."""
     return 2 * prod(choice) * sum(prod(weight[1:]) for weight in weights)
 
 
 def _experts_gradient(above: Size, x: Size, gates: Size, *more: Any, **rest: Any) -> int:
-    """FLOPs of its gradient: two products of the same size for each one."""
+    """FLOPs of the gradient: two products of the same size for each one of the forward pass."""
     return 2 * _experts(x, gates, gates, more[0], more[5])
 
 

@@ -36,39 +36,35 @@ def matmul_rate(
 
 
 def peak_rate(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
-    """The `matmul_rate` that is kept for this machine (see `heddle.model.measured`)."""
+    """The `matmul_rate` of this machine, measured once and cached (see `heddle.model.measured`)."""
     device = find_device(device)
-    about = {"dtype": str(dtype)}
-    return measured_once("matrix-product", about, lambda: matmul_rate(dtype, device=device), device.type)
+    properties = {"dtype": str(dtype)}
+    return measured_once("matrix-product", properties, lambda: matmul_rate(dtype, device=device), device.type)
 
 
 @contextmanager
-def roomy(setting: str) -> Iterator[None]:
-    """While entered, tensors are made whose size a setting gives.
-
-    Raises:
-        HeddleError: there is no room for them.
-    """
+def explain_out_of_memory(setting: str) -> Iterator[None]:
+    """Turn a failed allocation inside the block into a HeddleError that names the setting of the size."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        raise HeddleError(f"{setting}: there is not enough memory for it; choose less ({str(error)[:80]})") from error
+        raise HeddleError(f"{setting}: not enough memory; choose a smaller value ({str(error)[:80]})") from error
 
 
 def _matmul_rate(dtype: torch.dtype, size: int, seconds: float, device: torch.device, *clock: Clock) -> float:
-    with roomy(f"size = {size}"):
+    with explain_out_of_memory(f"size = {size}"):
         # Not random: measuring must not change the random state.
         a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(dtype)
         b = a.flip(0)
         out = torch.empty_like(a)
     if device.type == "cpu" and dtype == torch.float32 and has_onednn():
-        taken = min(
+        seconds_per_product = min(
             _seconds(call, seconds / 2, device, *clock)
             for call in (lambda: torch.mm(a, b, out=out), lambda: onednn(a, b))
         )
     else:
-        taken = _seconds(lambda: torch.mm(a, b, out=out), seconds, device, *clock)
-    return 2 * size**3 / taken
+        seconds_per_product = _seconds(lambda: torch.mm(a, b, out=out), seconds, device, *clock)
+    return 2 * size**3 / seconds_per_product
 
 
 @checked(dtype=NUMBERS)
@@ -76,7 +72,7 @@ def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
     """How many times slower than in fp32 matrix products in `dtype` are on this machine; below 1, they are faster.
 
     The products are small, because a CPU without units for a dtype can be hundreds of times slower; even then this takes
-    only half a second. On a CPU it is the processor time of one thread, which other programs do not change, and it is kept for this
+    only half a second. On a CPU it is the processor time of one thread, which other programs do not affect. It is cached for this
     machine (see `heddle.model.measured`).
     """
     device = find_device(device)
@@ -85,14 +81,14 @@ def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
 
     def compare() -> float:
         with one_thread():
-            rates = [_matmul_rate(each, 256, 0.02, device, clock) for each in (torch.float32, dtype)]
+            rates = [_matmul_rate(kind, 256, 0.02, device, clock) for kind in (torch.float32, dtype)]
         return rates[0] / rates[1]
 
     return measured_once("slowdown", {"dtype": str(dtype)}, compare, device.type, steady)
 
 
 def has_bf16(info: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Whether the processor has units for products in bf16; None: the system does not say."""
+    """Whether the processor has bf16 matrix instructions; None if the system does not report it."""
     try:
         lines = info.read_text(errors="replace").splitlines()
     except OSError:
@@ -103,9 +99,9 @@ def has_bf16(info: Path = Path("/proc/cpuinfo")) -> bool | None:
 
 @checked(precision=one_of(DTYPES))
 def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
-    """The precision to compute in here, given one chosen on any machine: the same, or `fp32` if that is over twice as fast here.
+    """The given precision, or `fp32` if that is more than twice as fast on this machine.
 
-    Then results differ by the rounding of bf16; callers must report the change.
+    With `fp32` instead of `bf16`, results differ by rounding; callers must report the change.
     """
     device = find_device(device)
     return "fp32" if precision != "fp32" and slowdown(DTYPES[precision], device) > TOO_SLOW else precision
@@ -115,15 +111,15 @@ def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
 def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:
     """Bytes/s of a plain copy, counting both reads and writes: the ceiling of decoding one token at a time."""
     device = find_device(device)
-    with roomy(f"megabytes = {megabytes}"):
+    with explain_out_of_memory(f"megabytes = {megabytes}"):
         source = torch.zeros(megabytes * 2**20, dtype=torch.uint8, device=device)
-        goal = torch.ones_like(source)
-    return 2 * source.numel() / _seconds(lambda: goal.copy_(source), seconds, device)
+        target = torch.ones_like(source)
+    return 2 * source.numel() / _seconds(lambda: target.copy_(source), seconds, device)
 
 
 @checked()
 def available_memory(device: torch.device | str = "cpu") -> int:
-    """Bytes that are free on a device; on a CPU, also within the limits of a container.
+    """Free bytes on a device; on a CPU, at most those left of a container's limit.
 
     If the operating system does not report free memory, the total is returned.
     """
@@ -133,20 +129,20 @@ def available_memory(device: torch.device | str = "cpu") -> int:
     free = _available(Path("/proc/meminfo"))
     if free is None:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    room = _left_in_container(Path("/sys/fs/cgroup"))
-    return free if room is None else min(free, room)
+    container_free = _free_in_container(Path("/sys/fs/cgroup"))
+    return free if container_free is None else min(free, container_free)
 
 
 @checked()
 def total_memory(device: torch.device | str = "cpu") -> int:
-    """Bytes that a device has; on a CPU, at most the limit of a container."""
+    """Total bytes of a device; on a CPU, at most the limit of a container."""
     device = find_device(device)
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit
+    except (OSError, ValueError):  # no container, or no limit
         return total
 
 
@@ -177,12 +173,12 @@ def _available(meminfo: Path) -> int | None:
         lines = meminfo.read_text().splitlines()
     except OSError:
         return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
+    available = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(available[0]) * 1024 if available else None
 
 
-def _left_in_container(group: Path) -> int | None:
-    """The rest of a container's memory limit, or None without one. Cached file pages count as free, since they are evicted."""
+def _free_in_container(group: Path) -> int | None:
+    """Bytes left of a container's memory limit; None without a limit. Cached file pages count as free, since they are evicted."""
     try:
         limit = (group / "memory.max").read_text().strip()
         if limit == "max":

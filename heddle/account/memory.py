@@ -1,4 +1,4 @@
-"""Memory in bytes: weights, what training holds, the cache of decoding, what a forward pass keeps for its backward."""
+"""Memory in bytes: weights, training state, KV cache, and the activations saved for the backward pass."""
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from heddle.account.formulas import Line
-from heddle.account.forward import kernels_taken, prefixes_for, prepared, source_for, without_values
+from heddle.account.forward import kernels_by_device, prefixes_for, prepared, source_for, without_values
 from heddle.account.parameters import deck_applies, weights
 from heddle.account.quadratic import FP32, AttentionRow, attention_table, deck, doublings
 from heddle.account.repeats import measured, single_blocks, stepped
@@ -32,24 +32,24 @@ from heddle.nn.layout import Layout
 from heddle.nn.output import EncoderOutput
 from heddle.nn.state import Fixed, Growing, State
 
-# Bytes that a process holds before its first tensor of training: Python, torch, what it compiles and keeps for its threads.
+# Bytes of a process before its first tensor of training: Python, torch, compiled code, buffers of threads.
 PROCESS = 400 << 20
-# What a heap holds for tensors that come and go within a step, as multiples of their bytes: of activations, of the loss. Where one
-# block was, another seldom fits. Measured with glibc on the recipes (see docs/benchmarks.md).
+# Heap fragmentation: bytes that the heap takes for tensors freed within a step, as multiples of their size, for activations and for
+# the loss. Measured with glibc on the recipes (see docs/benchmarks.md).
 ACTIVATION_HEAP, LOSS_HEAP = 1.45, 1.15
-# Numbers in fp32 that an optimizer keeps for each parameter: of the blocks' matrices, of everything else.
+# fp32 numbers of optimizer state per parameter: for the blocks' matrices, for everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2), "sgd": (1, 1)}
 
 
 @displayed()
 @dataclass(frozen=True)
 class States:
-    """What training holds besides activations, in bytes. Products may be in bf16; whatever accumulates is in fp32.
+    """Training state in bytes, without activations. Products may be in bf16; accumulators are in fp32.
 
     Attributes:
         weights: the fp32 weights that the optimizer updates.
         copy: the bf16 copy that linear maps use; 0 in fp32, where the weights themselves are used.
-        gradients: in fp32, and those of the copy before they are added to these.
+        gradients: in fp32, and in bf16 those of the copy before they are accumulated.
         moments: the optimizer's state, in fp32.
         total: all of them.
     """
@@ -71,8 +71,8 @@ class CacheSize:
     Attributes:
         per_token: bytes for one more token of one row, in layers that keep all tokens.
         bounded: bytes of one row whatever its length: windows and recurrent states.
-        memory: bytes of one row for the source: its encoding, and keys and values of each cross-attention.
-        held: bytes for all rows at the cache's capacity, which is `length` rounded up.
+        memory: bytes of one row for the source: its encoding, and the keys and values of each cross-attention.
+        held: bytes of all rows at the cache's capacity, which is `length` rounded up.
     """
 
     precision: str
@@ -85,7 +85,7 @@ class CacheSize:
 @displayed()
 @dataclass(frozen=True)
 class SavedActivations:
-    """Bytes that a forward pass keeps for its backward pass, with a kernel and a precision; head and loss excluded."""
+    """Bytes that a forward pass saves for the backward pass, with a kernel and a precision; head and loss excluded."""
 
     kernel: str
     precision: str
@@ -101,10 +101,10 @@ class Memory:
         weights: for prediction, by precision.
         training: by optimizer and precision.
         cache: by precision.
-        activations: kept for the backward pass, by kernel and precision.
-        logits: all logits at once, by precision; a loss that applies the head in chunks never holds them.
+        activations: saved for the backward pass, by kernel and precision.
+        logits: all logits at once, by precision; a loss that applies the head in chunks never allocates them.
         attention: one row for each length in `doublings`.
-        deck: the lectures' closed forms beside the walk (C-08, C-09, C-12), fp32.
+        deck: the lectures' closed forms next to the walk (C-08, C-09, C-12), fp32.
     """
 
     batch: int
@@ -122,7 +122,7 @@ class Memory:
         yield from (f"  {size:>22,}  weights, {precision}" for precision, size in self.weights.items())
         for state in self.training[:2]:
             yield f"  {state.total:>22,}  weights, gradients and {state.optimizer}'s state, {state.precision}"
-        yield from (f"  {each.held:>22,}  a filled cache, {each.precision}" for each in self.cache)
+        yield from (f"  {cache.held:>22,}  a filled cache, {cache.precision}" for cache in self.cache)
 
 
 @checked(batch=at_least(1), length=at_least(1))
@@ -137,50 +137,54 @@ def memory(config: TransformerConfig, batch: int = 1, length: int | None = None)
         weights={name: parameter_bytes(config, name) for name in DTYPES},
         training=tuple(states(config, optimizer, name) for optimizer in MOMENTS for name in DTYPES),
         cache=() if config.decoder is None else tuple(cache_size(config, batch, length, name) for name in DTYPES),
-        activations=_kept_by_kernel(config, batch, length),
+        activations=_activations_by_kernel(config, batch, length),
         logits={name: rows * dtype.itemsize for name, dtype in DTYPES.items()} if scores else {},
         attention=attention_table(config, doublings(length), batch),
         deck=deck(config, batch, length) if deck_applies(config) else (),
     )
 
 
-def _kept_by_kernel(config: TransformerConfig, batch: int, length: int) -> tuple[SavedActivations, ...]:
-    """What is kept with the kernel for a CPU, then with that for an accelerator."""
-    kernels: list[str | None] = [*dict.fromkeys(kernels_taken(config, length).values())] or [None]
+def _activations_by_kernel(config: TransformerConfig, batch: int, length: int) -> tuple[SavedActivations, ...]:
+    """Saved activations with the kernel for a CPU, then with the one for an accelerator."""
+    kernels: list[str | None] = [*dict.fromkeys(kernels_by_device(config, length).values())] or [None]
     return tuple(saved_activations(config, batch, length, name, kernel) for kernel in kernels for name in DTYPES)
 
 
 def parameter_bytes(config: TransformerConfig, precision: str) -> int:
-    """Bytes of the weights in prediction: norms stay in fp32."""
-    return measured(config, lambda some: {"bytes": _held(cast(build(some, "meta"), precision))})["bytes"]
+    """Bytes of the weights for inference; norms stay in fp32."""
+
+    def measure(variant: TransformerConfig) -> dict[str, int]:
+        return {"bytes": _parameter_bytes(cast(build(variant, "meta"), precision))}
+
+    return measured(config, measure)["bytes"]
 
 
 @checked(optimizer=one_of(MOMENTS), precision=one_of(DTYPES))
 def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
-    """What training holds besides activations.
+    """Training state without activations.
 
-    Muon updates the layers' matrices, those of experts included, and keeps one number for each of theirs; AdamW updates
-    everything else and keeps two. SGD keeps its momentum, one number for each.
+    Muon updates the layers' matrices, including those of experts, with one number of state per parameter; AdamW updates everything
+    else with two. SGD has one, its momentum.
     """
     train = TrainConfig.of({"optimizer": optimizer})
-    return States(optimizer, precision, **measured(config, lambda some: _states(some, train, precision)))
+    return States(optimizer, precision, **measured(config, lambda variant: _states(variant, train, precision)))
 
 
 def _states(config: TransformerConfig, train: TrainConfig, precision: str) -> dict[str, int]:
     model = adapt(build(config, "meta"), train.lora)
     freeze(model, train)
-    masters = _held(model)
-    learning = [weight for weight in weights(model) if weight.trained]
-    total = sum(weight.count for weight in learning)
-    matrices = sum(weight.count for weight in learning if role(weight.name, len(weight.shape)) == "matrix")
+    master = _parameter_bytes(model)
+    trained_weights = [weight for weight in weights(model) if weight.trained]
+    total = sum(weight.count for weight in trained_weights)
+    matrices = sum(weight.count for weight in trained_weights if role(weight.name, len(weight.shape)) == "matrix")
     of_matrices, of_others = MOMENTS[train.optimizer] if train.momentum else (0, 0)
     moments = FP32 * (of_matrices * matrices + of_others * (total - matrices))
     cast(model, precision, tables=False)
     copies = [parameter for parameter in model.parameters() if parameter.dtype != torch.float32]
-    copy = sum(each.numel() * each.element_size() for each in copies)
-    gradients = FP32 * total + sum(each.numel() * each.element_size() for each in copies if each.requires_grad)
-    found = {"weights": masters, "copy": copy, "gradients": gradients, "moments": moments}
-    return found | {"total": sum(found.values())}
+    copy = sum(parameter.nbytes for parameter in copies)
+    gradients = FP32 * total + sum(parameter.nbytes for parameter in copies if parameter.requires_grad)
+    sizes = {"weights": master, "copy": copy, "gradients": gradients, "moments": moments}
+    return sizes | {"total": sum(sizes.values())}
 
 
 @checked(rows=at_least(1), precision=one_of(DTYPES), length=at_least(1), targets=between(0, 1))
@@ -192,11 +196,11 @@ def training_bytes(
     length: int | None = None,
     targets: float = 1.0,
 ) -> int:
-    """What a process holds at most for the tensors of a training.
+    """Peak bytes of a training's tensors.
 
-    It adds up the states, what a forward pass keeps, what the loss allocates (gradients of the head's table and of the
-    hidden vectors, a few copies of one chunk of logits), and a second gradient of the table. All but the states take more of the
-    heap than their own bytes (`ACTIVATION_HEAP`, `LOSS_HEAP`).
+    The sum of training state, saved activations, the allocations of the loss (gradients of the head's table and of the hidden
+    vectors, a few copies of one chunk of logits), and a second gradient of the table. All but the state fragment the heap and take
+    more than their own bytes (`ACTIVATION_HEAP`, `LOSS_HEAP`).
 
     Args:
         rows: rows of a micro-batch.
@@ -209,38 +213,38 @@ def training_bytes(
         HeddleError: the groups or the adapters do not fit the model.
     """
     length = config.context if length is None else length
-    numbers = ceil(rows * length * targets)
-    loss = numbers * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
+    scored = ceil(rows * length * targets)
+    loss = scored * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
     if isinstance(config.head, LanguageHeadConfig):
-        chunk = min(FP32 * numbers * config.table_rows(), LOGITS_BYTES)
+        chunk = min(FP32 * scored * config.table_rows(), LOGITS_BYTES)
         loss += FP32 * config.table_rows() * config.dim + 4 * chunk
-    # Layers that are equal may be in different groups, so these are not measured with a few layers.
-    held = (
+    # Equal layers may be in different groups, so `measured` must not leave any out.
+    state_bytes = (
         _states(config, train, precision)
         if train.groups or train.lora is not None
-        else measured(config, lambda some: _states(some, train, precision))
+        else measured(config, lambda variant: _states(variant, train, precision))
     )
     activations = saved_activations(config, rows, length, precision, checkpointed=train.checkpoint_activations).bytes
     average = 0 if train.ema is None else FP32 * trained(config, train).total
-    return held["total"] + average + ceil(ACTIVATION_HEAP * activations) + ceil(LOSS_HEAP * loss)
+    return state_bytes["total"] + average + ceil(ACTIVATION_HEAP * activations) + ceil(LOSS_HEAP * loss)
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))
 def cache_size(config: TransformerConfig, batch: int, length: int, precision: str = "fp32") -> CacheSize:
-    """The size of a cache that is filled with `length` tokens in each of `batch` rows, from a real one on the meta device.
+    """The size of a cache with `length` tokens in each of `batch` rows, measured on a real cache on the meta device.
 
     Raises:
-        HeddleError: there is no decoder, or the cache would have more rows or tokens than torch can count.
+        HeddleError: there is no decoder, or the cache would be too large to count.
     """
     check_countable(batch, length)
     config = prepared(config, length, "reference")
-    return CacheSize(precision, **measured(config, lambda some: _cache_size(some, batch, length, precision)))
+    return CacheSize(precision, **measured(config, lambda variant: _cache_size(variant, batch, length, precision)))
 
 
 def _cache_size(config: TransformerConfig, batch: int, length: int, precision: str) -> dict[str, int]:
     model = cast(build(without_values(config, None), "meta"), precision).eval()
     cache, encoded = model.new_cache(batch), 0
-    if config.encoder is not None:  # given, so that the encoder need not run
+    if config.encoder is not None:  # set, so that the encoder need not run
         hidden = torch.empty(batch, length, config.dim, dtype=model.working_dtype(), device="meta")
         cache.encoded, encoded = EncoderOutput(hidden, Layout.whole(batch, length, "meta")), hidden.nbytes
     with torch.no_grad():
@@ -248,13 +252,13 @@ def _cache_size(config: TransformerConfig, batch: int, length: int, precision: s
     cache.advance([length - 1] * batch, "meta")  # makes room for the other tokens
     states: list[State] = tree_leaves(cache.states)
 
-    def row(kinds: type[State] | tuple[type[State], ...], but: bool = False) -> int:
-        return sum(state.bytes() for state in states if isinstance(state, kinds) != but) // batch
+    def row(kinds: type[State] | tuple[type[State], ...], exclude: bool = False) -> int:
+        return sum(state.bytes() for state in states if isinstance(state, kinds) != exclude) // batch
 
-    # Of every buffer [B K capacity d], what one token of one row takes.
+    # The bytes of one token of one row in every buffer [B K capacity d].
     growing = [buffer for state in states if isinstance(state, Growing) for buffer in state.buffers]
     per_token = sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in growing)
-    sizes = {"per_token": per_token, "bounded": row((Growing, Fixed), but=True)}
+    sizes = {"per_token": per_token, "bounded": row((Growing, Fixed), exclude=True)}
     return sizes | {"memory": row(Fixed) + encoded // batch, "held": cache.bytes()}
 
 
@@ -272,24 +276,26 @@ def saved_activations(
     The tensors pretend to be on a CPU rather than on the meta device, where `sdpa` would save its whole score matrix.
 
     Args:
-        kernel: None: the one that the config takes on a CPU.
-        checkpointed: whether blocks keep only their input (see `heddle.model.checkpointing`). The largest block, which the
+        kernel: None: the one that the config uses on a CPU.
+        checkpointed: whether blocks save only their input (see `heddle.model.checkpointing`). The largest block, which the
             backward pass computes again, is added.
     """
-    name = kernels_taken(config, length).get("cpu", "none") if kernel is None else kernel
+    name = kernels_by_device(config, length).get("cpu", "none") if kernel is None else kernel
 
-    def of(some: TransformerConfig, checkpointed: bool) -> int:
-        def measure(some: TransformerConfig, tokens: int) -> dict[str, int]:
-            return {"bytes": _kept(some, batch, tokens, precision, checkpointed)}
+    def saved(variant: TransformerConfig, checkpointed: bool) -> int:
+        def measure(variant: TransformerConfig, tokens: int) -> dict[str, int]:
+            return {"bytes": _saved_bytes(variant, batch, tokens, precision, checkpointed)}
 
-        return measured(some, lambda some: stepped(some, length, measure))["bytes"]
+        return measured(variant, lambda variant: stepped(variant, length, measure))["bytes"]
 
     config = prepared(config, length, None if name == "none" else name)
-    again = max(of(one, False) - of(one, True) for one in single_blocks(config)) if checkpointed else 0
-    return SavedActivations(name, precision, of(config, checkpointed) + again)
+    recomputed = (
+        max(saved(single, False) - saved(single, True) for single in single_blocks(config)) if checkpointed else 0
+    )
+    return SavedActivations(name, precision, saved(config, checkpointed) + recomputed)
 
 
-def _kept(config: TransformerConfig, batch: int, length: int, precision: str, checkpointed: bool = False) -> int:
+def _saved_bytes(config: TransformerConfig, batch: int, length: int, precision: str, checkpointed: bool = False) -> int:
     mode = FakeTensorMode()
     model = _faked(config, (), precision, mode)
     with mode:
@@ -298,25 +304,25 @@ def _kept(config: TransformerConfig, batch: int, length: int, precision: str, ch
         model = _faked(config, unknown, precision, mode)
     if checkpointed:
         checkpoint_activations(model)
-    own = {tensor.untyped_storage()._cdata for module in model.modules() for _, tensor in _tensors(module)}
+    weight_storages = {tensor.untyped_storage()._cdata for module in model.modules() for _, tensor in _tensors(module)}
     sizes: dict[int, int] = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage._cdata not in own:
+        if storage._cdata not in weight_storages:
             sizes[storage._cdata] = storage.nbytes()
         return tensor
 
     with mode:
         tokens = torch.zeros(batch, length, dtype=torch.long)
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
             output = model(tokens, prefixes_for(model, tokens), source_for(model, tokens))
         del output  # until here its graph keeps every saved storage alive, so no address is used twice
     return sum(sizes.values())
 
 
 def _faked(config: TransformerConfig, skipped: Container[str], precision: str, mode: FakeTensorMode) -> Transformer:
-    """A model for training whose tensors have no memory, yet seem to be on a CPU."""
+    """A model for training with fake CPU tensors, which have no memory."""
     model = cast(build(without_values(config, skipped), "meta"), precision, tables=False)
     with mode:
         for module in model.modules():
@@ -327,11 +333,10 @@ def _faked(config: TransformerConfig, skipped: Container[str], precision: str, m
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """A module's own tensors. Custom modules may hold some in ordinary attributes too."""
+    """A module's own tensors, including those that custom modules store in ordinary attributes."""
     plain = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)]
     return [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False), *plain]
 
 
-def _held(model: nn.Module) -> int:
-    """Bytes of a model's parameters."""
+def _parameter_bytes(model: nn.Module) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

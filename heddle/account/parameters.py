@@ -25,7 +25,7 @@ USUAL = (
 )
 HEADS = ("head", "head bias", "pooler", "classifier", "head transform")
 MATRICES = ("q", "k", "v", "o", "feed-forward")
-# What deck 000's sum leaves out, with the closed forms that hold for a GPT-2-like model (D-12).
+# Parts that deck 000's sum leaves out, with their closed forms in a GPT-2-like model (D-12).
 LEFT_OUT = {
     "attention biases": "4Ld",
     "feed-forward biases": "5Ld",
@@ -76,7 +76,7 @@ class Parameters:
 
     Attributes:
         total: every parameter: `sum(p.numel())`.
-        active: those that one token uses: of routed experts, only the chosen ones (L2-68, C-16).
+        active: parameters that one token uses; of routed experts, only the chosen ones (L2-68, C-16).
         parts: count by component; sums to `total`. The head is 0 if it is tied to the token table.
         groups: the lecture's three parts and the final norm (L0-78); sums to `total`.
         block: count by component in the first block of the stack under the head.
@@ -114,8 +114,8 @@ def weights(model: Transformer) -> tuple[Weight, ...]:
 
 def _weight(name: str, parameter: nn.Parameter) -> Weight:
     part = row_of(name, parameter.dim()).component
-    place = re.match(r"(encoder|decoder)\.blocks\.(\d+)\.", name)
-    stack, block = (place[1], int(place[2])) if place else (None, None)
+    match = re.match(r"(encoder|decoder)\.blocks\.(\d+)\.", name)
+    stack, block = (match[1], int(match[2])) if match else (None, None)
     return Weight(name, tuple(parameter.shape), part, stack, block, parameter.requires_grad)
 
 
@@ -129,18 +129,18 @@ def parameter_count(config: TransformerConfig) -> int:
 def parameters(config: TransformerConfig) -> Parameters:
     """Count the parameters of the model that a config describes, built on the meta device."""
     model = build(config, "meta")
-    found = weights(model)
-    parts = _sums(found)
+    tensors = weights(model)
+    parts = _sums(tensors)
     total = sum(parts.values())
-    deck = _deck(config, found) if deck_applies(config) else ()
+    deck = _deck(config, tensors) if deck_applies(config) else ()
     twelve = rule(config.last()[1].depth, config.dim) if rule_applies(config) else None
     last = config.last()[0]
     return Parameters(
         total=total,
         active=total - _idle(model),
         parts=parts,
-        groups=_groups(found, _tied(config)),
-        block=_sums(tuple(weight for weight in found if (weight.stack, weight.block) == (last, 0))),
+        groups=_groups(tensors, _tied(config)),
+        block=_sums(tuple(weight for weight in tensors if (weight.stack, weight.block) == (last, 0))),
         untied=total + parts["token embedding"] if _tied(config) else total,
         deck=deck,
         difference=_difference(config, parts, deck) if deck else (),
@@ -191,36 +191,36 @@ def _idle(model: Transformer) -> int:
     for module in model.modules():
         if isinstance(module, MoE):
             experts = module.experts.up.shape[0]
-            each = sum(parameter.numel() for parameter in module.experts.parameters()) // experts
-            idle += (experts - module.router.active) * each
+            per_expert = sum(parameter.numel() for parameter in module.experts.parameters()) // experts
+            idle += (experts - module.router.active) * per_expert
     return idle
 
 
-def _sums(found: tuple[Weight, ...]) -> dict[str, int]:
-    """Count by component, in the order of display: the usual ones always, the others if there are any."""
+def _sums(tensors: tuple[Weight, ...]) -> dict[str, int]:
+    """Count by component, in the order of display; unusual components only if there are any."""
     counts: Counter[str] = Counter()
-    for weight in found:
+    for weight in tensors:
         counts[weight.part] += weight.count
     return {part: counts[part] for part in COMPONENTS if part in USUAL or counts[part]}
 
 
-def _groups(found: tuple[Weight, ...], tied: bool) -> dict[str, int]:
+def _groups(tensors: tuple[Weight, ...], tied: bool) -> dict[str, int]:
     """The lecture's three parts; a shared table counts as the final linear layer, as there (L0-80, L0-81).
 
     Relative positions, which layers share, count as part of the blocks.
     """
-    parts = _sums(found)
+    parts = _sums(tensors)
     table = parts["token embedding"]
-    blocks = sum(weight.count for weight in found if weight.block is not None) + parts.get("relative positions", 0)
+    blocks = sum(weight.count for weight in tensors if weight.block is not None) + parts.get("relative positions", 0)
     norm = parts["final norm"]
     head = sum(parts.get(name, 0) for name in HEADS) + (table if tied else 0)
-    rest = sum(parts.values()) - blocks - norm - head
-    return {"transformer blocks": blocks, "final norm": norm, "final linear layer": head, "input matrices": rest}
+    inputs = sum(parts.values()) - blocks - norm - head
+    return {"transformer blocks": blocks, "final norm": norm, "final linear layer": head, "input matrices": inputs}
 
 
-def _deck(config: TransformerConfig, found: tuple[Weight, ...]) -> tuple[Line, ...]:
-    """Deck 000's sum with this config's numbers, each line beside the model's own count."""
-    parts = _sums(found)
+def _deck(config: TransformerConfig, tensors: tuple[Weight, ...]) -> tuple[Line, ...]:
+    """Deck 000's sum with this config's numbers, each line next to the model's own count."""
+    parts = _sums(tensors)
     dim, depth, words = config.dim, config.last()[1].depth, config.vocab_size
     qkv = sum(parts[name] for name in "qkv")
     matrices = sum(parts[name] for name in MATRICES)
@@ -237,8 +237,8 @@ def _deck(config: TransformerConfig, found: tuple[Weight, ...]) -> tuple[Line, .
     )
     added = sums[4:]
     formula = " + ".join(("12d²·L", "Vd", "Td") if tied else ("12d²·L", "2Vd", "Td"))
-    whole = Line("sum", formula, sum(line.value for line in added), sum(line.walked for line in added))
-    return (*sums, whole)
+    total = Line("sum", formula, sum(line.value for line in added), sum(line.walked for line in added))
+    return (*sums, total)
 
 
 def _difference(config: TransformerConfig, parts: Mapping[str, int], deck: tuple[Line, ...]) -> tuple[Item, ...]:

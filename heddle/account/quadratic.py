@@ -1,4 +1,4 @@
-"""What attention holds as texts become longer: n² against n·d, and the lectures' closed forms beside it."""
+"""Memory of attention as sequences become longer: n² against n·d, next to the lectures' closed forms."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ FP32 = 4
 @displayed()
 @dataclass(frozen=True)
 class AttentionRow:
-    """One layer's attention at one length, in bytes: what is quadratic in it and what is linear (L2-12, L2-16).
+    """One layer's attention at one length, in bytes: its quadratic and its linear parts (L2-12, L2-16).
 
     Attributes:
         scores: all score matrices at once, B·H·n²·bytes (C-08).
-        flash: what a blockwise kernel holds instead, n·d·bytes + 2·H·n·4 for each row of the batch (C-09).
+        flash: the state of a blockwise kernel instead, n·d·bytes + 2·H·n·4 for each row of the batch (C-09).
         qkvo: queries, keys, values and output (C-11).
         quadratic_share: scores and weighted sum over the whole layer's FLOPs (C-06).
     """
@@ -45,14 +45,14 @@ def attention_table(
 ) -> tuple[AttentionRow, ...]:
     """One layer's attention at each length, from the walk: n² against n·d. Empty if no layer has attention."""
     width = DTYPES[precision].itemsize
-    one = one_layer(config)
-    if one is None:
+    single = one_layer(config)
+    if single is None:
         return ()
-    return tuple(attention_row(walk(one, batch, length).first_layer(), width) for length in lengths)
+    return tuple(attention_row(walk(single, batch, length).first_layer(), width) for length in lengths)
 
 
 def attention_row(layer: Walk, width: int) -> AttentionRow:
-    """One layer's, with numbers of `width` bytes."""
+    """The attention of one layer, with numbers of `width` bytes."""
     parts = layer.by_part()
     scores = sum(product.numbers for product in layer.products(SCORES))
     output = sum(product.numbers for product in layer.products(WEIGHTED_SUM))
@@ -63,7 +63,7 @@ def attention_row(layer: Walk, width: int) -> AttentionRow:
 
 
 def one_layer(config: TransformerConfig) -> TransformerConfig | None:
-    """The same model with one layer in each stack, under the head the first with attention; None if none has."""
+    """The model with one layer in each stack: under the head, the first with attention. None if no layer has attention."""
     last, stacks = config.last()[0], {}
     for name, stack in config.stacks().items():
         blocks = stack.blocks
@@ -77,11 +77,11 @@ def one_layer(config: TransformerConfig) -> TransformerConfig | None:
 
 
 def deck(config: TransformerConfig, batch: int, length: int) -> tuple[Line, ...]:
-    """The lectures' closed forms for one layer in fp32, beside the walk."""
-    one, block = one_layer(config), config.last()[1].blocks[0]
-    assert one is not None
+    """The lectures' closed forms for one layer in fp32, next to the walk."""
+    single, block = one_layer(config), config.last()[1].blocks[0]
+    assert single is not None
     assert isinstance(block.mixer, AttentionConfig)
-    layer = walk(one, batch, length).first_layer()
+    layer = walk(single, batch, length).first_layer()
     row, hidden = attention_row(layer, FP32), layer.products(FEED_FORWARD)[0].numbers
     heads, width = block.mixer.heads, block.ffn.width(config.dim)  # type: ignore[union-attr]
     return (

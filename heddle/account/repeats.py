@@ -1,4 +1,4 @@
-"""Measures large models by small ones: of repeated layers a few, and of the tokens of a recurrent layer a few."""
+"""Measures large models on small ones: with a few of the repeated layers, and a few tokens for recurrent layers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,54 +19,54 @@ def measured(config: TransformerConfig, measure: Callable[[TransformerConfig], M
     A stack of 96 equal layers is measured with three and with two of them.
     """
     short, left_out = shortened(config)
-    whole = dict(measure(short))
-    total = dict(whole)
+    full = dict(measure(short))
+    total = dict(full)
     for name, (numbers, times) in left_out.items():
-        less = measure(_with_layers(short, name, config.stacks()[name], numbers))
-        total = {key: total[key] + times * (whole[key] - less.get(key, 0)) for key in total}
+        fewer = measure(_with_layers(short, name, config.stacks()[name], numbers))
+        total = {key: total[key] + times * (full[key] - fewer.get(key, 0)) for key in total}
     return total
 
 
 def shortened(config: TransformerConfig) -> tuple[TransformerConfig, dict[str, tuple[list[int], int]]]:
-    """The model with `FEW` repetitions in each stack where that saves layers: two measurements take the place of one.
+    """The model with `FEW` repetitions in each stack where that saves layers, although it takes a second measurement.
 
-    Also returned, for each such stack: its layers with one repetition less, and how many were left out. Custom
-    layers stay, since each of them may differ.
+    Also returns, for each such stack, its layers with one repetition less, and the number of repetitions left out. Stacks with
+    custom layers stay as they are, since each of these may differ.
     """
     left_out = {}
     for name, stack in config.stacks().items():
         start, period, times = repetition([id(block) for block in stack.blocks])
         if times < 2 * FEW or any(isinstance(part, CustomConfig) for b in stack.blocks for part in (b.mixer, b.ffn)):
             continue
-        rest = range(start + period * times, stack.depth)
-        kept = [[*range(start + period * few), *rest] for few in (FEW - 1, FEW)]
-        left_out[name] = kept[0], times - FEW
-        config = _with_layers(config, name, stack, kept[1])
+        tail = range(start + period * times, stack.depth)
+        numbers = [[*range(start + period * count), *tail] for count in (FEW - 1, FEW)]
+        left_out[name] = numbers[0], times - FEW
+        config = _with_layers(config, name, stack, numbers[1])
     return config, left_out
 
 
 def repetition(kinds: Sequence[Any]) -> tuple[int, int, int]:
-    """The repetition that saves most layers when `FEW` of it stay: its start, its period and its count."""
+    """The repetition that saves the most layers when `FEW` of it remain: its start, period and count."""
     best, saved = (0, 1, 1), 0
     for period in range(1, min(LONGEST, len(kinds) // 2) + 1):
         start = 0
-        for place in range(period, len(kinds) + 1):
-            if place < len(kinds) and kinds[place] == kinds[place - period]:
+        for end in range(period, len(kinds) + 1):
+            if end < len(kinds) and kinds[end] == kinds[end - period]:
                 continue
-            times = (place - start) // period
+            times = (end - start) // period
             if (times - FEW) * period > saved:
                 best, saved = (start, period, times), (times - FEW) * period
-            start = place - period + 1
+            start = end - period + 1
     return best
 
 
 def stepped(
     config: TransformerConfig, length: int, measure: Callable[[TransformerConfig, int], Mapping[str, int]]
 ) -> Numbers:
-    """The result of `measure` for a model and `length` tokens, in which recurrent layers take only a few tokens.
+    """The result of `measure` for a model and `length` tokens, with recurrent layers run on a few tokens only.
 
-    Linear layers take their place in the pass over all tokens. What the recurrent ones add grows by the same amount with each
-    token, so it is measured with `STEPS` tokens.
+    Linear layers replace them in the pass over all tokens. Recurrent layers cost the same for each further token, so `STEPS` tokens
+    suffice to measure it.
     """
 
     def change(name: str, block: BlockConfig) -> BlockConfig:
@@ -78,15 +78,15 @@ def stepped(
         return dict(measure(config, length))
     linear = with_blocks(config, change)
     total = dict(measure(linear, length))
-    near, far = ((measure(config, tokens), measure(linear, tokens)) for tokens in STEPS)
+    first, second = ((measure(config, tokens), measure(linear, tokens)) for tokens in STEPS)
     for key in total:
-        added, more = (with_steps[key] - without[key] for with_steps, without in (near, far))
-        total[key] += added + (more - added) * (length - STEPS[0])
+        added, added_later = (with_steps[key] - without[key] for with_steps, without in (first, second))
+        total[key] += added + (added_later - added) * (length - STEPS[0])
     return total
 
 
 def with_blocks(config: TransformerConfig, change: Callable[[str, BlockConfig], BlockConfig]) -> TransformerConfig:
-    """The same model with each block changed; `change` gets a block's name, `decoder.blocks.0`, and its config."""
+    """The model with each block changed; `change` gets a block's name, such as `decoder.blocks.0`, and its config."""
     stacks = {}
     for name, stack in config.stacks().items():
         blocks = tuple(change(f"{name}.blocks.{number}", block) for number, block in enumerate(stack.blocks))
@@ -96,16 +96,16 @@ def with_blocks(config: TransformerConfig, change: Callable[[str, BlockConfig], 
 
 def single_blocks(config: TransformerConfig) -> Iterator[TransformerConfig]:
     """The model with one block in each stack, once for each block that differs from the others of its stack."""
-    one = config
+    single = config
     for name, stack in config.stacks().items():
-        one = _with_layers(one, name, stack, [0])
+        single = _with_layers(single, name, stack, [0])
     for name, stack in config.stacks().items():
         for number in {id(block): number for number, block in enumerate(stack.blocks)}.values():
-            yield _with_layers(one, name, stack, [number])
+            yield _with_layers(single, name, stack, [number])
 
 
 def _with_layers(config: TransformerConfig, name: str, stack: StackConfig, numbers: list[int]) -> TransformerConfig:
-    """The same model, in which one stack has only these layers of `stack`."""
+    """The model with only these layers of `stack` in one stack."""
     blocks = tuple(stack.blocks[number] for number in numbers)
     short = stack.model_copy(update={"depth": len(blocks), "blocks": blocks, "overrides": ()})
     return config.model_copy(update={name: short})

@@ -103,10 +103,10 @@ class Accounts:
         yield f"{self.name or 'model'}, {self.family}: {self.parameters.total:,} parameters"
         for part in (self.parameters, self.flops, self.memory):
             yield from (f"  {line}" for line in repr(part).splitlines())
-        yield "  more: rich.print(*heddle.account.render(report, whole=True)), .to_dict()"
+        yield "  more: rich.print(*heddle.account.render(report, full=True)), .to_dict()"
 
     def has_foreign_mixer(self) -> bool:
-        """Whether a layer has a custom mixer, of which it is unknown what it attends to."""
+        """Whether a layer has a custom mixer, whose attention pattern is unknown."""
         return any(isinstance(block.mixer, CustomConfig) for block in self.config.last()[1].blocks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,41 +135,39 @@ def count(config: TransformerConfig, batch: int = 1, length: int | None = None, 
         name: the preset's name, if it is one; the report then includes the printed count.
 
     Raises:
-        HeddleError: `batch` or `length` is below 1, or they are so large together that bytes cannot be counted in 64 bits.
+        HeddleError: `batch` or `length` is below 1, or the pass is so large that its bytes cannot be counted in 64 bits.
     """
     length = config.context if length is None else length
-    for word, value in (("batch", batch), ("length", length)):
+    for argument, value in (("batch", batch), ("length", length)):
         if value < 1:
-            raise HeddleError(f"{word} = {value}: must be at least 1")
+            raise HeddleError(f"{argument} = {value}: must be at least 1")
     longest = doublings(length)[-1]
     if batch * longest * max(config.table_rows(), *_widths(config, longest)) > COUNTABLE:
-        raise HeddleError(
-            f"batch = {batch}, length = {length}: a pass would need more numbers than any machine can hold"
-        )
-    known, cost = parameters(config), flops(config, batch, length)
+        raise HeddleError(f"batch = {batch}, length = {length}: a pass would need more numbers than fit on any machine")
+    counts, cost = parameters(config), flops(config, batch, length)
     return Accounts(
         name=name,
         family=family(config),
         config=config,
-        parameters=known,
+        parameters=counts,
         layout=layout(weights(build(config, "meta"))),
         flops=cost,
         memory=memory(config, batch, length),
         printed=PRINTED.get(name),
-        notes=tuple(_notes(config, known, cost, length)),
+        notes=tuple(_notes(config, counts, cost, length)),
     )
 
 
-def layout(found: Sequence[Weight]) -> tuple[Group, ...]:
+def layout(tensors: Sequence[Weight]) -> tuple[Group, ...]:
     """Weights in groups, in the order of the model; layers of a stack whose tensors have equal names and shapes are one group."""
     blocks: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
-    for weight in found:
+    for weight in tensors:
         if weight.block is not None:
-            place = f"{weight.stack}.blocks.{weight.block}"
-            blocks.setdefault(place, []).append((weight.name.removeprefix(place), weight.shape))
+            block = f"{weight.stack}.blocks.{weight.block}"
+            blocks.setdefault(block, []).append((weight.name.removeprefix(block), weight.shape))
     sizes: Counter[tuple[Any, ...]] = Counter()
     layers: dict[tuple[Any, ...], list[int]] = {}
-    for weight in found:
+    for weight in tensors:
         if weight.block is None:
             key: tuple[Any, ...] = (weight.part,)
         else:
@@ -204,12 +202,12 @@ def family(config: TransformerConfig) -> str:
 
 
 def _widths(config: TransformerConfig, length: int) -> Iterator[int]:
-    """The largest counts of numbers that a layer computes for one of `length` tokens."""
+    """The largest numbers of values that a layer computes per token in a sequence of `length` tokens."""
     yield config.dim
     for stack in config.stacks().values():
         for block in stack.blocks:
-            for each in attentions(block):
-                yield each.heads * max(each.width(config.dim), each.value_dim or 1, length)
+            for attention in attentions(block):
+                yield attention.heads * max(attention.width(config.dim), attention.value_dim or 1, length)
             for part in (block.mixer, block.ffn):
                 if isinstance(part, MLPConfig | GatedConfig | MoEConfig):
                     yield part.width(config.dim) * (part.active if isinstance(part, MoEConfig) else 1)
@@ -219,27 +217,25 @@ def _widths(config: TransformerConfig, length: int) -> Iterator[int]:
                     yield 4 * part.width(config.dim)
 
 
-def _notes(config: TransformerConfig, known: Parameters, cost: Flops, length: int) -> list[str]:
+def _notes(config: TransformerConfig, counts: Parameters, cost: Flops, length: int) -> list[str]:
     notes = []
-    if known.rule is not None and not known.rule_holds:
+    if counts.rule is not None and not counts.rule_holds:
         notes.append(
             "12Ld² assumes four d × d projections and an ungated feed-forward of width 4d; these blocks differ."
         )
-    if not known.deck:
+    if not counts.deck:
         notes.append(
             "The lectures' sums assume one stack of equal layers, each with attention and one feed-forward, and a head that "
             "scores tokens; they are left out here."
         )
-    wide = dict.fromkeys(each for block in config.last()[1].blocks for each in attentions(block))
-    for each in wide:
-        if isinstance(each, AttentionConfig) and each.heads * each.width(config.dim) != config.dim:
-            notes.append(
-                f"heads · head_dim = {each.heads} · {each.width(config.dim)} = {each.heads * each.width(config.dim)} "
-                f"is not dim = {config.dim}."
-            )
+    attention_layers = dict.fromkeys(attention for block in config.last()[1].blocks for attention in attentions(block))
+    for attention in attention_layers:
+        heads, width = attention.heads, attention.width(config.dim)
+        if isinstance(attention, AttentionConfig) and heads * width != config.dim:
+            notes.append(f"heads · head_dim = {heads} · {width} = {heads * width} is not dim = {config.dim}.")
     if config.dim % 64:
         notes.append(f"dim = {config.dim} is {config.dim / 64:g} times 64; matrix units prefer whole multiples.")
-    if length > config.context and known.parts["positions"]:
+    if length > config.context and counts.parts["positions"]:
         notes.append(
             f"{length} tokens exceed the {config.context} learned positions; the costs assume that more were learned."
         )
@@ -266,16 +262,16 @@ def preset_table() -> list[dict[str, Any]]:
 
 @checked()
 def training_said(name: str) -> dict[str, Any]:
-    """A preset's training settings, if any: tokens in a batch, sequences in a batch, the highest learning rate.
+    """The training settings of a preset, if any: tokens in a batch, sequences in a batch, peak learning rate.
 
     A batch holds whole sequences, so `batch_tokens` is the nearest possible number (L1-72, L1-73, D-18).
 
     Raises:
-        HeddleError: there is no preset of that name.
+        HeddleError: the preset does not exist.
     """
-    said = preset_training(name)
-    if "batch_tokens" in said:
+    settings = preset_training(name)
+    if "batch_tokens" in settings:
         context = preset(name).context
-        sequences = max(1, round(said["batch_tokens"] / context))
-        said |= {"batch_tokens": sequences * context, "sequences": sequences, "context": context}
-    return said
+        sequences = max(1, round(settings["batch_tokens"] / context))
+        settings |= {"batch_tokens": sequences * context, "sequences": sequences, "context": context}
+    return settings

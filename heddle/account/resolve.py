@@ -1,4 +1,4 @@
-"""From a name to a model: a preset, a run's directory, or a file."""
+"""Resolves a name to a model: a preset, the directory of a run, or a file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,7 +38,7 @@ def resolve(name: str) -> tuple[str, TransformerConfig]:
             with a model, a saved config or a run. A run file has no vocabulary: its `tokenizer_size` is used.
 
     Raises:
-        HeddleError: it is none of these, or the file holds no model.
+        HeddleError: it is something else, or the file does not describe a model.
     """
     if name in preset_names():
         return name, preset(name)
@@ -56,7 +56,7 @@ def resolve(name: str) -> tuple[str, TransformerConfig]:
 
 
 def _model(data: Mapping[str, Any], path: Path) -> TransformerConfig:
-    """The model in a file's table, whichever of the three kinds it is."""
+    """The model in the table of a file: a model, a saved config or a run."""
     where = str(path)
     model = data.get("model")
     if "version" in data or (isinstance(model, Mapping) and "vocab_size" in model):

@@ -1,4 +1,4 @@
-"""What of a model a training changes: the parameters that it freezes, and those that adapters add."""
+"""Counts the parameters that training updates, given frozen groups and adapters."""
 
 from typing import NamedTuple
 
@@ -16,10 +16,10 @@ class Trained(NamedTuple):
     """Numbers of parameters.
 
     Attributes:
-        frozen: of the model, those that keep their values.
-        adapters: those of adapters, which come on top.
-        layers: how many layers have an adapter.
-        total: those that are trained, adapters included.
+        frozen: of the model that are frozen.
+        adapters: of adapters, in addition to the model's.
+        layers: number of layers with an adapter.
+        total: all that are trained, adapters included.
     """
 
     frozen: int
@@ -30,14 +30,14 @@ class Trained(NamedTuple):
 
 @checked()
 def trained(config: TransformerConfig, train: TrainConfig) -> Trained:
-    """Count what a training of the model changes.
+    """Count the parameters that training updates.
 
     Raises:
         HeddleError: the groups or the adapters do not fit the model.
     """
     model = adapt(build(config, "meta"), train.lora)
     frozen = freeze(model, train)
-    sizes = {name: each.numel() for name, each in model.named_parameters()}
-    kept = sum(sizes[name] for name in frozen)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    frozen_count = sum(sizes[name] for name in frozen)
     added = sum(size for name, size in sizes.items() if is_adapter(name))
-    return Trained(kept, added, len(adapted(model)), sum(sizes.values()) - kept)
+    return Trained(frozen_count, added, len(adapted(model)), sum(sizes.values()) - frozen_count)

@@ -1,7 +1,7 @@
 """The matrix products of a model, stated from the shapes of its modules; only custom modules are run.
 
-`STATED` has a row for each module class that multiplies: a function from such a module, its name and the vectors that enter it
-to its products. The check is `counted` in `heddle.account.forward`: torch's counter around a real forward pass.
+`STATED` has a row for each module class with matrix products: a function from a module, its name and its input to the products.
+`counted` in `heddle.account.forward` checks them with torch's counter around a real forward pass.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ ENTRY, FEED_FORWARD, HEAD = "entry", "feed-forward", "head"
 CONVOLUTION, RECURRENT = "convolution", "recurrent"
 ROUTER, EXPERTS, SHARED = "router", "experts", "shared experts"
 CUSTOM_MIXER, CUSTOM_FEED_FORWARD = "custom mixer", "custom feed-forward"
-OWN_SCORES = "scores"  # where an attention layer has a user's own change of its scores
+OWN_SCORES = "scores"  # attribute of an attention layer with a custom modification of its scores
 MOST_ROWS, MOST_PAIRS = 2**24, 2**50  # of a pass; pairs of tokens in one head
 USUAL = (PROJECTIONS, SCORES, WEIGHTED_SUM, FEED_FORWARD, HEAD)
 PARTS = (*USUAL, ENTRY, CONVOLUTION, RECURRENT, ROUTER, EXPERTS, SHARED, CUSTOM_MIXER, CUSTOM_FEED_FORWARD)
@@ -74,40 +74,40 @@ class Foreign:
     flops: int | None
 
 
-@displayed(".found")
+@displayed(".entries")
 @dataclass(frozen=True)
 class Walk:
-    """What one forward pass over `batch` rows of `length` tokens multiplies, in the order of the modules.
+    """The matrix products of a forward pass over `batch` rows of `length` tokens, in the order of the modules.
 
     Attributes:
         last: name of the stack under the head.
-        found: a language head is applied at every position.
+        entries: the products; a language head is applied at every position.
     """
 
     batch: int
     length: int
     last: str
-    found: tuple[Product | Foreign, ...]
+    entries: tuple[Product | Foreign, ...]
 
     def products(self, part: str) -> list[Product]:
         """The products of one part; none for custom modules."""
-        return [each for each in self.found if isinstance(each, Product) and each.part == part]
+        return [entry for entry in self.entries if isinstance(entry, Product) and entry.part == part]
 
     def by_part(self) -> dict[str, int]:
-        """FLOPs by part: the usual parts always, the others if there are any."""
+        """FLOPs by part; unusual parts only if there are any."""
         sums: Counter[str] = Counter()
-        for each in self.found:
-            sums[each.part] += each.flops or 0
+        for entry in self.entries:
+            sums[entry.part] += entry.flops or 0
         return {part: sums[part] for part in PARTS if part in USUAL or sums[part]}
 
     def first_layer(self) -> "Walk":
         """The walk of only the first block of the last stack."""
         first = f"{self.last}.blocks.0."
-        return replace(self, found=tuple(each for each in self.found if each.name.startswith(first)))
+        return replace(self, entries=tuple(entry for entry in self.entries if entry.name.startswith(first)))
 
     def unknown(self) -> tuple[str, ...]:
         """Names of the custom modules that cannot run on the meta device."""
-        return tuple(each.name for each in self.found if each.flops is None)
+        return tuple(entry.name for entry in self.entries if entry.flops is None)
 
 
 @checked(batch=at_least(1), length=at_least(1))
@@ -120,23 +120,19 @@ def stated(model: Transformer, batch: int, length: int) -> Walk:
     """The matrix products of one forward pass of a built model. Only custom modules are run, on their own.
 
     Raises:
-        HeddleError: the pass has more rows or tokens than torch can count.
+        HeddleError: the pass is too large to count.
     """
     check_countable(batch, length)
     hidden = model.embedding.weight.new_empty(batch, length, model.config.dim)
-    found = [each for name, module in _parts(model) for each in STATED[type(module)](module, name, hidden)]
+    entries = [entry for name, module in _parts(model) for entry in STATED[type(module)](module, name, hidden)]
     if isinstance(model.head, LanguageHead):
         table = model.head_weight()  # a tied head has no table of its own
-        found.append(Product("head", HEAD, batch * length, table.shape[1], table.shape[0]))
-    return Walk(batch, length, model.config.last()[0], tuple(found))
+        entries.append(Product("head", HEAD, batch * length, table.shape[1], table.shape[0]))
+    return Walk(batch, length, model.config.last()[0], tuple(entries))
 
 
 def check_countable(batch: int, length: int) -> None:
-    """Refuse a pass whose tensors have more elements than torch counts, which no machine could hold.
-
-    Raises:
-        HeddleError: it has.
-    """
+    """Raise a HeddleError if a tensor of the pass would have more elements than torch can count."""
     if batch > MOST_ROWS or batch * length**2 > MOST_PAIRS:
         raise HeddleError(
             f"batch = {batch:,} rows of length = {length:,} tokens are more than can be counted; choose fewer"
@@ -154,13 +150,13 @@ def _parts(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]
 
 def _linears(module: nn.Module, name: str, part: str, rows: int) -> Iterator[Product]:
     """One product for each linear layer inside a module."""
-    for inner, each in module.named_modules():
-        if isinstance(each, nn.Linear):
-            yield Product(f"{name}.{inner}", part, rows, each.in_features, each.out_features)
+    for inner, layer in module.named_modules():
+        if isinstance(layer, nn.Linear):
+            yield Product(f"{name}.{inner}", part, rows, layer.in_features, layer.out_features)
 
 
-def _each(part: str) -> Callable[[nn.Module, str, Tensor], Iterator[Product]]:
-    """The statement of a module whose linear layers are applied to every token."""
+def _per_token(part: str) -> Callable[[nn.Module, str, Tensor], Iterator[Product]]:
+    """A function for modules whose linear layers apply to every token."""
     return lambda module, name, x: _linears(module, name, part, x.shape[0] * x.shape[1])
 
 
@@ -170,7 +166,7 @@ def _pooled(module: TextVector, name: str, x: Tensor) -> Iterator[Product]:
 
 
 def _classifier(module: Classifier, name: str, x: Tensor) -> Iterator[Product]:
-    rows = x.shape[0] if module.pooler.how != "none" else x.shape[0] * x.shape[1]
+    rows = x.shape[0] if module.pooler.pooling != "none" else x.shape[0] * x.shape[1]
     return _linears(module, name, HEAD, rows)
 
 
@@ -188,7 +184,7 @@ def _attention(module: Attention, name: str, x: Tensor) -> Iterator[Product | Fo
 
 
 def _latent(module: Latent, name: str, x: Tensor) -> Iterator[Product]:
-    """The same, with keys and values computed from narrow vectors."""
+    """As `_attention`, with keys and values computed from narrow vectors."""
     yield from _linears(module, name, PROJECTIONS, x.shape[0] * x.shape[1])
     yield from _pairs(module, name, x, module.head_dim + module.rotary_dim)
 
@@ -217,37 +213,37 @@ def _mixture(module: MoE, name: str, x: Tensor) -> Iterator[Product]:
 
 def _custom(module: CustomMixer | CustomFeedForward, name: str, x: Tensor) -> Iterator[Foreign]:
     mixes = isinstance(module, CustomMixer)
-    more = (Layout.whole(x.shape[0], x.shape[1], x.device),) if mixes else ()
-    yield _foreign(module, name, CUSTOM_MIXER if mixes else CUSTOM_FEED_FORWARD, x, *more)
+    arguments = (Layout.whole(x.shape[0], x.shape[1], x.device),) if mixes else ()
+    yield _foreign(module, name, CUSTOM_MIXER if mixes else CUSTOM_FEED_FORWARD, x, *arguments)
 
 
-def _foreign(module: Custom, name: str, part: str, x: Tensor, *more: Any) -> Foreign:
+def _foreign(module: Custom, name: str, part: str, x: Tensor, *arguments: Any) -> Foreign:
     """Torch's counter around the custom module alone."""
     flops: int | None = None
     try:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            module.call(x, *more)
+            module.call(x, *arguments)
         flops = int(counter.get_total_flops())
     except HeddleError:  # it returned another shape
         raise
-    except Exception:  # it may contain any code, such as a look at values, which meta tensors do not have
+    except Exception:  # custom code may fail in any way, for example by reading values, which meta tensors lack
         flops = None
     return Foreign(name, part, flops)
 
 
-# Module class -> its products, for hidden vectors [B T D]. A class without a row multiplies nothing.
+# Module class -> its products, for hidden vectors [B T D]. A class without a row has no matrix products.
 STATED: dict[type[nn.Module], Callable[[Any, str, Tensor], Iterator[Product | Foreign]]] = {
-    Entry: _each(ENTRY),
+    Entry: _per_token(ENTRY),
     Attention: _attention,
     Latent: _latent,
     Convolution: _convolution,
-    Recurrent: _each(RECURRENT),
+    Recurrent: _per_token(RECURRENT),
     CustomMixer: _custom,
-    MLP: _each(FEED_FORWARD),
-    Gated: _each(FEED_FORWARD),
+    MLP: _per_token(FEED_FORWARD),
+    Gated: _per_token(FEED_FORWARD),
     MoE: _mixture,
     CustomFeedForward: _custom,
-    LanguageHead: _each(HEAD),
+    LanguageHead: _per_token(HEAD),
     TextVector: _pooled,
     Classifier: _classifier,
 }

@@ -24,7 +24,7 @@ def machine(*, forget: bool = False, json: bool = False) -> None:
     json
         One JSON document on stdout.
     """
-    measurements = Measurements.here()
+    measurements = Measurements.for_device()
     removed = measurements.forget() if forget else None
     rows = measurements.all()
     if json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from heddle.checks import checked, once, shown, wrong
+from heddle.checks import checked, short_repr, unique_keys, wrong
 from heddle.display import config_lines, screen
 from heddle.errors import HeddleError, did_you_mean
 
@@ -192,7 +192,7 @@ def read_table(path: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise HeddleError(f"{path}: cannot be read as text ({error})") from None
     try:
-        data = json.loads(text, object_pairs_hook=once) if path.suffix == ".json" else tomllib.loads(text)
+        data = json.loads(text, object_pairs_hook=unique_keys) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise HeddleError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'TOML'} ({error})") from None
     if not isinstance(data, dict):
@@ -329,7 +329,7 @@ def first_error(cls: type[BaseModel], error: ValidationError, where: str) -> Hed
         )
     if problem["type"] == "value_error":
         return HeddleError(f"{where}: {message}" if key == "config" else f"{where}: {key}: {message}")
-    return HeddleError(f"{where}: {key} = {shown(problem.get('input'))}: {message[0].lower() + message[1:]}")
+    return HeddleError(f"{where}: {key} = {short_repr(problem.get('input'))}: {message[0].lower() + message[1:]}")
 
 
 def _is_number(cls: type[BaseModel], key: str) -> bool:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt, model_validator
 
-from heddle.checks import shown
+from heddle.checks import short_repr
 from heddle.config.base import Config
 from heddle.config.data import DataConfig
 from heddle.config.model import TransformerConfig
@@ -70,7 +70,7 @@ class SavedConfig(Config):
         version = data.get("version", VERSION) if isinstance(data, dict) else VERSION
         if not isinstance(version, int) or version != VERSION:
             raise ValueError(
-                f"run directory version {shown(version)}, but this heddle reads version {VERSION}: "
+                f"run directory version {short_repr(version)}, but this heddle reads version {VERSION}: "
                 "train it again, or export it with the version of heddle that wrote it"
             )
         return data

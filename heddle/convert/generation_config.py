@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.checks import shown
 from heddle.config.decoding import DecodingDefaults
 from heddle.errors import HeddleError
 

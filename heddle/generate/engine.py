@@ -187,7 +187,7 @@ class Engine:
         text = decoding.open(self.submitted, prompt, seed, source, sampling.max_tokens)
         text.guide = None if self.guides is None else self.guides.make(sampling, prompt[-1] if prompt else None)
         if sampling.max_tokens >= WORTH_PACKING and not self.model.training and self.model.steps is None:
-            pack(self.model, room=available_memory() // 2)
+            pack(self.model, memory=available_memory() // 2)
         self.waiting.append(PrefillRow(text, decoding, echo))
         self.submitted += 1
         return text.number

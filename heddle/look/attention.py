@@ -207,14 +207,14 @@ class AttentionPass:
         return picked if self._share == 1 else picked.repeat_interleave(self._share, dim=0)
 
     def _biased(self, scaled: Tensor, rows: Tensor, heads: Tensor) -> Tensor:
-        if self.lowered.own is not None:  # which is given all heads at once
+        if self.lowered.custom_scores is not None:  # which is given all heads at once
             every = torch.arange(self.heads, device=self.q.device)
             scores = self._with_bias(self._products(rows, every) * self.scale, rows, every)
             queries, keys = self.lowered.mask.queries.position, self.lowered.mask.keys.position
             if self._share > 1:  # such rows were one row with more queries
                 queries = queries.unflatten(1, (self._share, -1)).flatten(0, 1)
                 keys = keys.repeat_interleave(self._share, dim=0)
-            return self.lowered.own(scores, queries[:, rows], keys)[:, heads]
+            return self.lowered.custom_scores(scores, queries[:, rows], keys)[:, heads]
         return self._with_bias(scaled, rows, heads)
 
     def _with_bias(self, scaled: Tensor, rows: Tensor, heads: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def attribute(
     places = tuple(place % width for place in positions)
     for name, ids in (("targets", targets), ("against", against)):
         if ids is not None:
-            check_ids(name, ids, model.vocab_size, (len(tokens), len(places)), where="attribute")
+            check_ids(name, ids, model.vocab_size, (len(tokens), len(places)), function="attribute")
     with evaluating(model), _Recorder(stack, list(places), width) as kept:
         output: Output = model(tokens, **more)
     hidden = output.hidden[:, list(places)]

@@ -1,4 +1,4 @@
-"""The transformer, assembled from the layers of `heddle.nn`, and what acts on a finished model.
+"""The transformer, assembled from the layers of `heddle.nn`, and functions on finished models.
 
 In reading order:
 
@@ -6,20 +6,21 @@ In reading order:
 - `head`: from hidden vectors to scores or to one vector per sequence (`LanguageHead`, `Classifier`, `Pooler`); `pooling`: one
   vector per text from those of its tokens.
 - `transformer`: token tables, an encoder, a decoder or both, and a head (`Transformer`).
-- `roles`: what each parameter is: one table for the optimizer, the accounts and the initial weights.
-- `groups`: other settings for parameters by name, and which ones are frozen.
-- `lora`: adapters of low rank beside linear layers (`adapt`, `merge`).
-- `checkpointing`: blocks that compute their activations again for the backward pass (`checkpoint_activations`).
+- `roles`: roles of parameters: one table for the optimizer, the accounts and the initial weights.
+- `groups`: settings for parameters by name, including which are frozen.
+- `lora`: low-rank adapters on linear layers (`adapt`, `merge`).
+- `checkpointing`: gradient checkpointing of blocks (`checkpoint_activations`).
 - `initialise`: initial weights by that table.
-- `device`, `precision`, `evaluating`: where a model runs, in which dtype, and without dropout.
-- `build`: from a config to a model with initial weights.
-- `products`: which library multiplies fp32 matrices in training on a CPU.
-- `packing`: weights in the order that decoding on a CPU reads fastest.
+- `device`, `precision`, `evaluating`: devices, dtypes and evaluation mode.
+- `build`: builds a model with initial weights from a config.
+- `measured`, `cores`: measurements of this machine, cached on disk; sharing cores with other programs.
+- `products`: the library for fp32 products in training on a CPU.
+- `packing`: weights prepacked for decoding on a CPU.
 - `quantize`: weights in 8 or 4 bits, for decoding on a CPU.
-- `compiling`: decoding steps compiled to one call each (`compile_steps`), and `step_rates`: only where that is faster here.
+- `compiling`: decoding steps compiled to one call each (`compile_steps`), and `step_rates`: only where that is faster.
 
 `model = build(config)` makes a model; `model(tokens, ...)` returns hidden vectors, and `model.logits(hidden)` scores of the next
-token. With `cache = model.new_cache(rows)`, calls with `cache=cache` continue the rows that it holds.
+token. With `cache = model.new_cache(rows)`, calls with `cache=cache` continue its rows.
 """
 
 from heddle.model.build import build as build

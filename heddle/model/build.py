@@ -1,4 +1,4 @@
-"""From a config to a model: built on the meta device, then initialised. heddle's own modules have no buffers to restore."""
+"""Builds a model from a config: on the meta device first, then initialised. heddle's own modules have no buffers to restore."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -26,18 +26,18 @@ def build(
 ) -> Transformer:
     """Build a model with initial weights. On `meta` it has shapes only, so a model of any size fits.
 
-    A user's own modules are initialised by their constructors; equal seeds give equal values.
+    A user's modules are initialised by their constructors; equal seeds give equal values.
 
     Args:
-        device: `cpu`, `cuda`, `cuda:1`, `mps` or `meta`; `auto` is the first accelerator here, else the CPU.
+        device: `cpu`, `cuda`, `cuda:1`, `mps` or `meta`; `auto` is the first accelerator, else the CPU.
         seed: of the weights.
         dtype: of all weights.
 
     Raises:
-        HeddleError: an argument is of another kind, or this machine has no such device.
+        HeddleError: an argument is invalid, or this machine does not have the device.
     """
     device, seed = find_device(device), int(seed)
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), _SkipInit():
         model = Transformer(config)
     in_dtype(model, dtype)
     if device.type == "meta":
@@ -47,25 +47,25 @@ def build(
     return model
 
 
-class _Undrawn(TorchFunctionMode):
-    """Skips the initialisation in torch's constructors: on meta it does nothing, yet takes as long as the rest of the build."""
+class _SkipInit(TorchFunctionMode):
+    """Skips the initialisation in torch's constructors: on meta it has no effect, but takes as long as the rest of the build."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        named = kwargs or {}
-        if func in (nn.init.kaiming_uniform_, nn.init.uniform_) and named["tensor"].is_meta:
-            return named["tensor"]
-        return func(*args, **named)
+        arguments = kwargs or {}
+        if func in (nn.init.kaiming_uniform_, nn.init.uniform_) and arguments["tensor"].is_meta:
+            return arguments["tensor"]
+        return func(*args, **arguments)
 
 
 def materialise(
     model: nn.Module, device: torch.device | str, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Allocate memory for a model on the meta device. Its content is undefined, except in a user's own modules.
+    """Allocate memory for a model on the meta device. Its content is undefined, except in a user's modules.
 
-    Those are rebuilt, since only their constructors know the content of their buffers and tensor attributes. Random numbers
-    are drawn on the CPU, so that a seed gives the same values on every device.
+    Those are rebuilt, since only their constructors know the content of their buffers and tensor attributes. Random numbers are
+    generated on the CPU, so that a seed gives the same values on every device.
     """
     custom = [module for module in model.modules() if isinstance(module, Custom)]
     for module in custom:
@@ -75,9 +75,9 @@ def materialise(
     with torch.random.fork_rng(devices=()), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         for module in custom:
-            made = module.made()
-            in_dtype(made, dtype)
-            module.inner = moved(made, device).train(module.training)
+            inner = module.instantiate()
+            in_dtype(inner, dtype)
+            module.inner = moved(inner, device).train(module.training)
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> None:

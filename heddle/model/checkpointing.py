@@ -1,7 +1,7 @@
-"""Activation checkpointing: keep each block's input for the backward pass, and compute what is inside the block again.
+"""Gradient checkpointing: save only each block's input for the backward pass, and recompute the rest of the block.
 
-The same function runs twice on the same numbers with the same random numbers, so the loss and the gradient are bit-equal to those
-without it (Chen et al. 2016; L0-58: one dropout mask for the forward and the backward pass).
+The same function runs twice on the same inputs and random numbers, so the loss and the gradient are bit-equal to those without it
+(Chen et al. 2016; L0-58: one dropout mask for the forward and the backward pass).
 """
 
 from collections.abc import Iterator
@@ -33,19 +33,19 @@ def checkpoint_activations(model: Transformer) -> None:
 
 
 @contextmanager
-def checkpointed(model: Transformer, wanted: bool = True) -> Iterator[None]:
-    """Checkpoint every block inside the `with` block, if `wanted`."""
-    if wanted:
+def checkpointed(model: Transformer, enabled: bool = True) -> Iterator[None]:
+    """Checkpoint every block inside the `with` block, if `enabled`."""
+    if enabled:
         checkpoint_activations(model)
     try:
         yield
     finally:
-        for block in _blocks(model) if wanted else ():
+        for block in _blocks(model) if enabled else ():
             vars(block).pop("forward", None)
 
 
 def can_compile(model: Transformer) -> bool:
-    """Whether torch.compile can compile checkpointed blocks: not those with buffers, which only a user's own modules have."""
+    """Whether torch.compile can compile checkpointed blocks: not those with buffers, which only a user's modules have."""
     return not any(module._buffers for block in _blocks(model) for module in block.modules())
 
 
@@ -66,13 +66,13 @@ def _checkpointed(
     buffered = [module for module in block.modules() if module._buffers]
     contexts: dict[str, Any] = (
         {"context_fn": partial(_contexts, buffered)} if buffered else {}
-    )  # torch.compile takes none
+    )  # torch.compile does not support contexts
     output: Output = checkpoint(forward, x, scope, state, source, use_reentrant=False, **contexts)
     return output
 
 
 def _contexts(modules: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Contexts of the forward pass and of its repetition, which must see the buffers of a user's own modules as they were."""
+    """Contexts of the forward pass and of the recomputation, which must see the original buffers of a user's modules."""
     before = [
         {name: None if value is None else value.clone() for name, value in module._buffers.items()}
         for module in modules
@@ -82,12 +82,12 @@ def _contexts(modules: list[nn.Module]) -> tuple[AbstractContextManager[None], A
 
 @contextmanager
 def _exchanged(modules: list[nn.Module], buffers: list[dict[str, Tensor | None]]) -> Iterator[None]:
-    """Other buffers for a while. The tensors are exchanged, not copied: the backward pass may hold either."""
-    kept: list[Any] = [dict(module._buffers) for module in modules]
-    for module, other in zip(modules, buffers, strict=True):
-        module._buffers.update(other)
+    """Temporarily replace buffers. The tensors are exchanged, not copied, since the backward pass may reference either."""
+    current: list[Any] = [dict(module._buffers) for module in modules]
+    for module, replacement in zip(modules, buffers, strict=True):
+        module._buffers.update(replacement)
     try:
         yield
     finally:
-        for module, own in zip(modules, kept, strict=True):
-            module._buffers.update(own)
+        for module, original in zip(modules, current, strict=True):
+            module._buffers.update(original)

@@ -1,9 +1,9 @@
 """Decoding steps compiled by torch.compile: one call for a whole step, instead of hundreds of small operations.
 
-On a CPU, a step of a small model takes as long to call its operations as to read its weights. A compiled step fuses them, holds
-the weights in the layout of its kernels, and looks at few of the conditions that torch.compile usually checks in each call. There
-are two graphs, one for a single row and one for several, whatever their number and lengths (and one more for sources of unequal
-lengths); each takes about half a minute to compile, and holds a copy of the matrices. Whether they pay is measured in `step_rates`.
+On a CPU, a step of a small model spends as much time on calling its operations as on reading its weights. A compiled step fuses
+them, stores the weights in the layout of its kernels, and checks few of torch.compile's usual guards in each call. There are
+two graphs, one for a single row and one for several, whatever their number and lengths (and one more for sources of unequal
+lengths); each takes about half a minute to compile and stores a copy of the matrices. Whether they pay is measured in `step_rates`.
 """
 
 import warnings
@@ -28,9 +28,9 @@ from heddle.nn.cache import Cache
 from heddle.nn.layout import Layout
 from heddle.nn.state import Fixed, Growing
 
-# What computes the products, in torch.compile's words and in the order to try. For one row, the compiler's own kernels read weights
-# at the memory's speed, which the libraries do not reach: their steps take 1.3 to 1.9 times as long. Where they lack a product, as
-# they do for int4 without AVX-512, both are timed. Several rows are faster with the libraries ("").
+# Backends for products, by their names in torch.compile, in the order to try. For one row, the compiler's own kernels read weights
+# at full memory bandwidth, which libraries do not reach: their steps take 1.3 to 1.9 times as long. For products that they lack,
+# such as int4 without AVX-512, both are timed. Several rows are faster with the libraries ("").
 OWN_KERNELS = ("CPP", "CPP,ATEN")
 LIBRARIES = ("",)
 
@@ -60,7 +60,7 @@ class CompiledSteps:
             )
         self.model = model
         one_row = OWN_KERNELS if model.device.type == "cpu" else LIBRARIES
-        # Of one row (False) and of several (True). Empty: these steps are not compiled.
+        # By whether there are several rows. Empty: these steps are not compiled.
         self.kernels: dict[bool, tuple[str, ...]] = {False: one_row, True: LIBRARIES}
         self.calls: dict[tuple[bool, str], Any] = {}  # for one row or several, and the form of their sources
         self.identity: list[object] = []
@@ -94,7 +94,7 @@ class CompiledSteps:
         self.calls = {kind: call for kind, call in self.calls.items() if kind[0] != several}
 
     def _compile(self, tokens: Int[Tensor, "B 1"], layout: Layout, cache: Cache) -> tuple[Any, Float[Tensor, "B V"]]:
-        """The first step of a kind, in which its graph is compiled: what to call from now on, and the scores."""
+        """Run the first step of a kind, which compiles its graph. Returns the compiled function and the scores."""
         error: Exception | None = None
         call = _compiled()
         for kernels in self.kernels[len(tokens) > 1]:
@@ -104,12 +104,12 @@ class CompiledSteps:
             except (_dynamo.exc.TorchDynamoException, InductorError) as raised:
                 error = raised
                 if not isinstance(raised, InductorError):
-                    break  # whatever computes the products
+                    break  # other kernels would not help
         message = str(error).strip().splitlines()[0]
         raise HeddleError(f"this model's decoding step cannot be compiled ({message}): do not compile it")
 
     def _check(self, cache: Cache) -> None:
-        """Forget the graphs of a model that has changed: its parts at the start of a text, its numbers at any time."""
+        """Drop the graphs if the model has changed. Modules are checked once per cache, versions of weights in each step."""
         if self.cache is None or self.cache() is not cache:
             self.cache = weakref.ref(cache)
             identity = _identity(self.model)
@@ -117,7 +117,9 @@ class CompiledSteps:
                 self.identity, self.weights = identity, None
         if self.weights is None or [tensor._version for tensor in self.weights] != self.versions:
             all_weights = (*self.model.parameters(), *self.model.buffers())
-            self.weights = [tensor for tensor in all_weights if not tensor.is_inference()]  # those have no version
+            self.weights = [
+                tensor for tensor in all_weights if not tensor.is_inference()
+            ]  # inference tensors have no version
             self.versions = [tensor._version for tensor in self.weights]
             self.calls.clear()
 
@@ -138,36 +140,36 @@ def compile_steps(model: Transformer) -> Transformer:
 
 @torch.inference_mode()
 def warm_up(model: Transformer, rows: Sequence[int]) -> None:
-    """Run steps of so many rows, so that later ones need not wait for the compiler."""
+    """Run a step with each of these numbers of rows, so that later ones need not wait for the compiler."""
     assert model.steps is not None
     for count in rows:
-        cache, one = model.new_cache(count), torch.zeros(count, 1, dtype=torch.long, device=model.device)
-        source = None if model.encoder is None else one.expand(count, 2)
-        model(one, source=source, cache=cache)
-        model.steps(one, cache)
+        cache, token = model.new_cache(count), torch.zeros(count, 1, dtype=torch.long, device=model.device)
+        source = None if model.encoder is None else token.expand(count, 2)
+        model(token, source=source, cache=cache)
+        model.steps(token, cache)
 
 
 def _identity(model: nn.Module) -> list[object]:
-    """What graphs are made from, besides the weights' numbers: modules, modes, hooks, and where the weights are."""
-    found: list[object] = [(_place(tensor), tensor.dtype) for tensor in (*model.parameters(), *model.buffers())]
+    """Everything that graphs depend on except the values of weights: modules, modes, hooks, and the weights' addresses."""
+    identity: list[object] = [(_place(tensor), tensor.dtype) for tensor in (*model.parameters(), *model.buffers())]
     for module in model.modules():
-        found.append((id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks)))
-    return found
+        identity.append((id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks)))
+    return identity
 
 
 def _place(tensor: Tensor) -> int:
-    """Where a tensor's numbers are; one in oneDNN's layout has no address."""
+    """The address of a tensor's data, or its id if it is in oneDNN's layout, which has no address."""
     return id(tensor) if tensor.is_mkldnn else tensor.data_ptr()
 
 
 def _compiled() -> Any:
     """`step`, to be compiled for one model: torch keeps graphs by code object, so each needs its own."""
-    made = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, step.__defaults__)
-    return compile_graphs(made, fullgraph=True, options={"guard_filter_fn": _checked_guards})
+    function = FunctionType(step.__code__.replace(), step.__globals__, step.__name__, step.__defaults__)
+    return compile_graphs(function, fullgraph=True, options={"guard_filter_fn": _checked_guards})
 
 
 def _checked_guards(guards: Sequence[Any]) -> list[bool]:
-    """The conditions to check in each call: not those on the model, of which there are thousands, nor on what a cache consists of.
+    """Which guards to check in each call: none of the thousands on the model, and none on the structure of a cache.
 
     A cache of the model has the same states in every call; only their sizes differ.
     """
@@ -181,7 +183,7 @@ def _checked_guards(guards: Sequence[Any]) -> list[bool]:
 
 @contextmanager
 def _settings(model: Transformer, kernels: str) -> Iterator[None]:
-    """What holds while a step is compiled with these kernels; "" leaves products to libraries."""
+    """Settings of the compiler for these kernels; "" leaves products to libraries."""
     options: dict[str, Any] = {"freezing": model.device.type == "cpu", "max_autotune_report_choices_stats": False}
     if kernels:
         options |= {"max_autotune": True, "max_autotune_gemm_backends": kernels}
@@ -197,7 +199,7 @@ def _settings(model: Transformer, kernels: str) -> Iterator[None]:
 
 
 def _mark(tokens: Tensor, layout: Layout, cache: Cache) -> None:
-    """Say which sizes differ from call to call, so that one graph serves all."""
+    """Mark the sizes that differ from call to call, so that one graph serves all."""
     assert cache.keys is not None
     mark = _dynamo.maybe_mark_dynamic
     tensors = [tokens]
@@ -205,7 +207,7 @@ def _mark(tokens: Tensor, layout: Layout, cache: Cache) -> None:
     if cache.encoded is not None:
         layouts.append(cache.encoded.layout)
         tensors.append(cache.encoded.hidden)
-    tensors += [tensor for each in layouts for tensor in each.tensors()]
+    tensors += [tensor for layout in layouts for tensor in layout.tensors()]
     slots = [buffer for state in cache._flat() if isinstance(state, Growing | Fixed) for buffer in state.buffers]
     for tensor in (*tensors, *(buffer for state in cache._flat() for buffer in state.buffers)):
         if tensor.shape[0] > 1:

@@ -1,4 +1,4 @@
-"""Where a model runs."""
+"""Devices and compilation for them."""
 
 import ctypes
 import shutil
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from heddle.checks import checked, shown
+from heddle.checks import checked, short_repr
 from heddle.errors import HeddleError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -17,30 +17,32 @@ COMPILERS = ("c++", "g++", "clang++")
 
 @checked()
 def pick_device(name: str = "auto") -> torch.device:
-    """The device with this name; `auto` is the first of cuda, mps and cpu that this machine has.
+    """The device with this name; `auto` is the first of cuda, mps and cpu that is available.
 
     Raises:
-        HeddleError: the name is unknown, or this machine or this build of torch has no such device.
+        HeddleError: the name is unknown, or the device is not available on this machine or in this build of torch.
     """
     if name not in DEVICES:
-        raise HeddleError(f"device = {shown(name)} is not one of {', '.join(DEVICES)}.{did_you_mean(name, DEVICES)}")
+        raise HeddleError(
+            f"device = {short_repr(name)} is not one of {', '.join(DEVICES)}.{did_you_mean(name, DEVICES)}"
+        )
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return torch.device(next(device for device, there in present.items() if there))
+        return torch.device(next(device for device, available in present.items() if available))
     if not present[name]:
-        others = " or ".join(device for device, there in present.items() if there)
+        names = " or ".join(device for device, available in present.items() if available)
         raise HeddleError(
-            f"device = {name!r}: torch {torch.__version__} finds no such device here; use {others} or auto"
+            f"device = {name!r}: torch {torch.__version__} does not find this device here; use {names} or auto"
         )
     return torch.device(name)
 
 
 @checked()
 def find_device(device: torch.device | str) -> torch.device:
-    """The device with a name of torch's (`cuda:1`, `meta`) or of `pick_device`'s.
+    """The device with a name from torch (`cuda:1`, `meta`) or from `pick_device`.
 
     Raises:
-        HeddleError: the name is unknown, or this machine or this build of torch has no such device.
+        HeddleError: the name is unknown, or the device is not available on this machine or in this build of torch.
     """
     if isinstance(device, str):
         try:
@@ -62,7 +64,7 @@ def has_compiler() -> bool:
 def compile_graphs(call: Callable[..., Any], **settings: Any) -> Any:
     """`torch.compile`, with a cache that never serves another processor's code.
 
-    torch keeps compiled graphs on disk under a key without the width of the processor's vectors, which their loops contain. If a
+    torch stores compiled graphs on disk under a key without the vector width of the processor, on which their loops depend. If a
     home directory moves between machines, or `ATEN_CPU_CAPABILITY` changes, a graph then computes wrong numbers without an
     error (torch 2.13). So the width becomes part of the key of every graph that this process compiles from now on.
     """
@@ -73,10 +75,10 @@ def compile_graphs(call: Callable[..., Any], **settings: Any) -> Any:
 
 
 def release_threads() -> None:
-    """End the threads that wait to help this one with its next operation on a CPU; that operation starts new ones.
+    """End this thread's idle OpenMP workers on the CPU; its next operation starts new ones.
 
-    OpenMP keeps threads for every thread that has computed. If there are more of them than cores, all go to sleep after each
-    operation instead of waiting for the next, and decoding takes half as long again.
+    OpenMP keeps workers for every thread that has computed. If there are more of them than cores, all sleep after each operation
+    instead of spinning until the next, and decoding takes 1.5 times as long.
     """
     with suppress(OSError, AttributeError):  # a build of torch without OpenMP
         ctypes.CDLL(None).omp_pause_resource_all(1)  # 1: omp_pause_soft (OpenMP 5.0, 3.6.1)

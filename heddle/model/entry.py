@@ -1,4 +1,4 @@
-"""What is applied to token embeddings before the first block: positions, token types, a norm, dropout, a linear map."""
+"""The entry before the first block: positions, token types, a norm, dropout, and a projection of token embeddings."""
 
 import torch
 from jaxtyping import Float, Int
@@ -19,13 +19,13 @@ from heddle.nn.position import SinusoidalPositions
 
 
 class Entry(nn.Module):
-    """What is applied to token embeddings before the first block: positions, token types, a norm, dropout, a linear map.
+    """The entry before the first block: positions, token types, a norm, dropout, and a projection of token embeddings.
 
-    Positions are added to the token vectors or concatenated with them (L0-16, D-28). The map is there only if what is summed has
-    another width than the model (ELECTRA).
+    Positions are added to the token vectors or concatenated with them (L0-16, D-28). The projection exists only if the sum
+    has another width than the model (ELECTRA).
 
     Raises:
-        HeddleError: in `forward`, if types are passed and there is no table of them.
+        HeddleError: in `forward`, if types are passed without a table of types.
     """
 
     def __init__(self, config: EntryConfig, dim: int, context: int, dropout: Dropout) -> None:
@@ -64,44 +64,44 @@ class Entry(nn.Module):
         if isinstance(self.positions, SinusoidalPositions):
             return self.positions(at, wide_dtype(dtype)).to(dtype)
         if layout.form not in EVEN:
-            # Padding may lie beyond the table. It gets the first row and is seen by nothing.
+            # Padding may lie beyond the table. It gets the first row; no token attends to it.
             at = at.masked_fill(~layout.real, 0)
         check_ids("the layout's positions", at, self.places)
         return self.positions(at).to(dtype)
 
 
 def first_matrix(blocks: nn.Module) -> nn.Module | None:
-    """The first module whose weights are in the working precision, or None; a user's own keeps its dtype."""
+    """The first module whose weights are in the working precision, or None; a user's module keeps its dtype."""
     return next((module for module in without_custom(blocks) if isinstance(module, MATRICES)), None)
 
 
-def check_hidden(where: str, hidden: object, width: int, places: str = "… ") -> None:
-    """Refuse what are not hidden vectors.
+def check_hidden(function: str, hidden: object, width: int, places: str = "… ") -> None:
+    """Check that a value is hidden vectors.
 
     Args:
-        where: the function that takes them.
-        hidden: what should be vectors of shape [… D].
+        function: its name for the error.
+        hidden: vectors of shape [… D].
         width: D.
-        places: the shape before it; `B T ` is exactly that.
+        places: the leading dimensions; `B T ` requires exactly two.
 
     Raises:
-        HeddleError: it is something else, or of another shape.
+        HeddleError: it is something else, or has another shape.
     """
     fits = isinstance(hidden, Tensor) and hidden.is_floating_point() and hidden.shape[-1:] == (width,)
     if not fits or (places == "B T " and isinstance(hidden, Tensor) and hidden.dim() != 3):
-        raise wrong(where, "hidden", hidden, f"floating-point numbers of shape [{places}{width}]")
+        raise wrong(function, "hidden", hidden, f"floating-point numbers of shape [{places}{width}]")
 
 
 def check_vectors(x: object, width: int, matrix: nn.Module | None) -> None:
-    """Refuse what cannot enter a stack.
+    """Check that a value can enter a stack.
 
     Args:
-        x: what should be vectors [B T d].
+        x: vectors [B T d].
         width: d.
-        matrix: the stack's first, which decides the dtype.
+        matrix: the stack's first, which determines the dtype.
 
     Raises:
-        HeddleError: it is something else, or of another shape or, unless torch casts by itself (autocast), of another dtype.
+        HeddleError: it is something else, has another shape or, without autocast, another dtype.
     """
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() != 3 or x.shape[-1] != width:
         raise wrong("Stack", "x", x, f"a tensor of floating-point numbers of shape [B T {width}]")

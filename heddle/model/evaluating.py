@@ -1,4 +1,4 @@
-"""Evaluation mode for a while."""
+"""A context for evaluation mode."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module, modules: Iterable[nn.Module] = ()) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every module is in the mode it was in.
+    """Evaluation mode inside the `with` block; afterwards every module has its previous mode.
 
     `modules` are all modules of the model, if already known: finding them takes as long as some matrix products.
     """

@@ -1,4 +1,4 @@
-"""Settings of single parameters, by patterns of their names: the rows of `[[train.groups]]`, applied to a model."""
+"""Parameter groups: the rows of `[[train.groups]]`, which match parameters by name, applied to a model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from heddle.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class ParameterSetting:
-    """What the rows say about one parameter.
+    """The settings of one parameter.
 
     Attributes:
         rate: factor on its learning rate.
         weight_decay: its weight decay, if its role has any.
-        frozen: whether it keeps its value.
+        frozen: whether it is not trained.
     """
 
     rate: float
@@ -30,15 +30,15 @@ class ParameterSetting:
 
 
 def parameter_settings(config: TrainConfig, names: Iterable[str]) -> dict[str, ParameterSetting]:
-    """The setting of each name: a row of `config.groups` changes what it states, and later rows override earlier ones.
+    """The setting of each parameter: each matching row of `config.groups` overrides the fields that it sets, in order.
 
-    With `config.lora`, everything but the adapters (and the head, if it is trained) is frozen where no row says otherwise.
+    With `config.lora`, everything but the adapters (and the head, if it is trained) is frozen by default.
     """
     decay = WEIGHT_DECAY[config.optimizer] if config.weight_decay is None else config.weight_decay
-    found, lora = {}, config.lora
+    settings, lora = {}, config.lora
     for name in names:
-        beside = lora is None or is_adapter(name) or (bool(lora.head) and name.startswith("head."))
-        setting = ParameterSetting(1.0, decay, frozen=not beside)
+        learns = lora is None or is_adapter(name) or (bool(lora.head) and name.startswith("head."))
+        setting = ParameterSetting(1.0, decay, frozen=not learns)
         for row in config.groups:
             if fnmatchcase(name, row.parameters):
                 setting = ParameterSetting(
@@ -46,25 +46,25 @@ def parameter_settings(config: TrainConfig, names: Iterable[str]) -> dict[str, P
                     setting.weight_decay if row.weight_decay is None else row.weight_decay,
                     setting.frozen if row.frozen is None else row.frozen,
                 )
-        found[name] = setting
-    return found
+        settings[name] = setting
+    return settings
 
 
 def check_groups(model: Transformer, config: TrainConfig) -> None:
-    """Refuse groups that do not fit a model.
+    """Check that groups fit a model.
 
     Raises:
-        HeddleError: a row matches no parameter, or sets the decay of parameters that have none, or everything is frozen.
+        HeddleError: a row matches no parameter, or sets the decay of vectors, or everything is frozen.
     """
     dimensions = {name: parameter.dim() for name, parameter in model.named_parameters()}
     for row in config.groups:
         matched = [name for name in dimensions if fnmatchcase(name, row.parameters)]
-        where = f"groups: parameters = {row.parameters!r}"
+        group = f"groups: parameters = {row.parameters!r}"
         if not matched:
-            near = get_close_matches(row.parameters, dimensions, n=3, cutoff=0.0)
-            raise HeddleError(f"{where} matches none of this model's parameters. Near names: {', '.join(near)}")
+            similar = get_close_matches(row.parameters, dimensions, n=3, cutoff=0.0)
+            raise HeddleError(f"{group} matches no parameter of this model. Similar names: {', '.join(similar)}")
         if row.weight_decay is not None and all(role(name, dimensions[name]) not in DECAYED for name in matched):
-            raise HeddleError(f"{where} matches only vectors, which do not decay: leave weight_decay out")
+            raise HeddleError(f"{group} matches only vectors, which have no weight decay: leave weight_decay out")
     if config.lora is not None and config.lora.head and not any(name.startswith("head.") for name in dimensions):
         raise HeddleError("lora: head = true, but this model's head has no weights of its own: leave it out")
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -74,7 +74,7 @@ def check_groups(model: Transformer, config: TrainConfig) -> None:
 
 
 def freeze(model: Transformer, config: TrainConfig) -> set[str]:
-    """Stop the gradients of the parameters that a config freezes, after checking its groups; returns their names.
+    """Disable the gradients of the parameters that a config freezes, after checking its groups; returns their names.
 
     Raises:
         HeddleError: see `check_groups`.
@@ -89,8 +89,8 @@ def freeze(model: Transformer, config: TrainConfig) -> set[str]:
 
 
 def trained_state(model: Transformer, config: TrainConfig) -> dict[str, Tensor]:
-    """The tensors of a model that training changes: what no row freezes, and the buffers of a user's own modules."""
+    """The tensors of a model that training changes: parameters that are not frozen, and the buffers of a user's modules."""
     settings = parameter_settings(config, (name for name, _ in model.named_parameters()))
     return {
-        name: each for name, each in model.state_dict().items() if name not in settings or not settings[name].frozen
+        name: tensor for name, tensor in model.state_dict().items() if name not in settings or not settings[name].frozen
     }

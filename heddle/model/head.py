@@ -16,7 +16,7 @@ from heddle.nn.layout import Layout
 from heddle.nn.norm import LayerNorm
 from heddle.nn.numeric import capped
 
-LOGITS_BYTES = 256 << 20  # fp32 logits that a loss holds at once; fewer save little memory and cost time
+LOGITS_BYTES = 256 << 20  # fp32 logits that a loss computes at once; fewer save little memory and cost time
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Scores:
     by_onednn: tuple[ProductKind, ...] = ()
 
     def to(self, dtype: torch.dtype) -> "Scores":
-        """The same, with table and bias in another dtype."""
+        """A copy with table and bias in another dtype."""
         bias = None if self.bias is None else self.bias.to(dtype)
         return Scores(self.table.to(dtype), self.vocab_size, bias, self.cap, self.by_onednn)
 

@@ -1,7 +1,7 @@
-"""Adapters of low rank beside linear layers, for fine-tuning that leaves the layers' weights as they are (Hu et al. 2021).
+"""LoRA: low-rank adapters on linear layers whose weights stay frozen (Hu et al. 2021).
 
-They are put on the finished model and taken off it again: `adapt` adds two factors to each layer, under the layer's name, and
-`merge` adds their product to the layer's weight. In between, no other name changes.
+`adapt` adds two factors to each layer of a finished model, under the layer's name; `merge` adds their product to the layer's
+weight and removes them. No other names change.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from heddle.config.train import LoRAConfig
 from heddle.errors import HeddleError
-from heddle.model.packing import PackedLinear
+from heddle.model.packing import PrepackedLinear
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
 from heddle.nn.dropout import Dropout
@@ -26,7 +26,7 @@ from heddle.nn.experts import Experts
 A, B = "lora_a", "lora_b"
 
 
-class AdaptedLinear(PackedLinear):
+class AdaptedLinear(PrepackedLinear):
     """W x + b + (alpha / rank) · B A dropout(x), with A [rank D] and B [F rank] (Hu et al. 2021, eq. 3)."""
 
     lora_a: nn.Parameter
@@ -45,10 +45,10 @@ def is_adapter(name: str) -> bool:
 
 
 def adapt(model: Transformer, config: LoRAConfig | None, seed: int = 0) -> Transformer:
-    """Put an adapter on each linear layer that the patterns name, and return the model; without a config, nothing is done.
+    """Add an adapter to each linear layer that the patterns match, and return the model; without a config, do nothing.
 
-    A is uniform within ±1/√D, as a linear layer's weight is in torch, and B is 0, so that the model computes what it did before,
-    bit for bit.
+    A is uniform within ±1/√D, like a linear layer's weight in torch, and B is 0, so that the model's outputs stay the same, bit for
+    bit.
 
     Args:
         seed: of A.
@@ -59,8 +59,8 @@ def adapt(model: Transformer, config: LoRAConfig | None, seed: int = 0) -> Trans
     if config is None:
         return model
     generator = torch.Generator().manual_seed(seed)
-    for found in find_layers(model, config.layers).values():
-        layer: Any = found
+    for linear in find_layers(model, config.layers).values():
+        layer: Any = linear
         outputs, inputs = layer.weight.shape
         layer.__class__ = AdaptedLinear
         layer.lora_a = nn.Parameter(layer.weight.new_empty(config.rank, inputs))
@@ -68,23 +68,23 @@ def adapt(model: Transformer, config: LoRAConfig | None, seed: int = 0) -> Trans
         layer.adapter_dropout = Dropout(config.dropout).train(layer.training)
         layer.factor = config.alpha / config.rank
         if not layer.weight.is_meta:
-            drawn = torch.empty(config.rank, inputs).uniform_(-1 / sqrt(inputs), 1 / sqrt(inputs), generator=generator)
-            layer.lora_a.data.copy_(drawn)
+            values = torch.empty(config.rank, inputs).uniform_(-1 / sqrt(inputs), 1 / sqrt(inputs), generator=generator)
+            layer.lora_a.data.copy_(values)
     return model
 
 
 @torch.no_grad()
 def merge(model: Transformer, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Add every adapter to its layer's weight, W + (alpha / rank) · B A, and take it off.
+    """Add every adapter to its layer's weight, W + (alpha / rank) · B A, and remove it.
 
     Args:
-        weights: the tensors by name that hold the values to read and to change; None: the model's own.
+        weights: tensors by name to read and to change; None: the model's parameters.
     """
-    held = dict(model.named_parameters()) if weights is None else weights
+    tensors = dict(model.named_parameters()) if weights is None else weights
     for name, layer in adapted(model):
-        held[f"{name}.weight"].addmm_(held[f"{name}.{B}"], held[f"{name}.{A}"], alpha=layer.factor)
+        tensors[f"{name}.weight"].addmm_(tensors[f"{name}.{B}"], tensors[f"{name}.{A}"], alpha=layer.factor)
         del layer.lora_a, layer.lora_b, layer.adapter_dropout, layer.factor
-        layer.__class__ = PackedLinear
+        layer.__class__ = PrepackedLinear
 
 
 def adapted(model: nn.Module) -> list[tuple[str, Any]]:
@@ -95,8 +95,8 @@ def adapted(model: nn.Module) -> list[tuple[str, Any]]:
 def find_layers(model: Transformer, patterns: tuple[str, ...]) -> dict[str, nn.Linear]:
     """The linear layers of the stacks whose names match any of the patterns.
 
-    A user's own modules have none: whether they call their layers, or only read their weights, is theirs to decide. A head is
-    trained in full instead.
+    Layers inside a user's modules are excluded, since these may read a layer's weights instead of calling it. A head is trained in
+    full instead.
 
     Raises:
         HeddleError: a pattern matches no linear layer, or a stack of experts.
@@ -104,21 +104,21 @@ def find_layers(model: Transformer, patterns: tuple[str, ...]) -> dict[str, nn.L
     layers = dict(_linear_layers(model))
     stacks = [name for name, module in model.named_modules() if isinstance(module, Experts)]
     for pattern in patterns:
-        where = f"lora: layers = {pattern!r}"
+        setting = f"lora: layers = {pattern!r}"
         if stacked := [name for name in stacks if fnmatchcase(name, pattern) or fnmatchcase(f"{name}.up", pattern)]:
             raise HeddleError(
-                f"{where} matches {stacked[0]}, a stack of experts, which cannot have adapters: "
-                "name the layers beside it, such as *.mixer.*"
+                f"{setting} matches {stacked[0]}, a stack of experts, which cannot have adapters: "
+                "match other layers, such as *.mixer.*"
             )
         if not any(fnmatchcase(name, pattern) for name in layers):
-            near = get_close_matches(pattern, layers, n=3, cutoff=0.0)
-            names = f"Near names: {', '.join(near)}" if near else "It has none"
-            raise HeddleError(f"{where} matches no linear layer of this model's stacks. {names}")
-    return {name: layer for name, layer in layers.items() if any(fnmatchcase(name, each) for each in patterns)}
+            similar = get_close_matches(pattern, layers, n=3, cutoff=0.0)
+            names = f"Similar names: {', '.join(similar)}" if similar else "There are none"
+            raise HeddleError(f"{setting} matches no linear layer of this model's stacks. {names}")
+    return {name: layer for name, layer in layers.items() if any(fnmatchcase(name, pattern) for pattern in patterns)}
 
 
 def _linear_layers(model: Transformer) -> Iterator[tuple[str, nn.Linear]]:
-    own = set(without_custom(model))
+    adaptable = set(without_custom(model))
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and module in own and name.startswith(("encoder.", "decoder.")):
+        if isinstance(module, nn.Linear) and module in adaptable and name.startswith(("encoder.", "decoder.")):
             yield name, module

@@ -1,9 +1,9 @@
-"""What was measured on this machine, kept on disk, so that a command decides the same each time, whatever else is running.
+"""A cache of measurements on disk, so that a command decides the same each time, whatever else runs.
 
 A measurement is a question, such as which library multiplies these matrices faster, with an answer. It is made once for a machine
-(a processor, its number of cores and a version of torch), and kept as a file in the user's cache directory. Where it can be, it is
-the processor time of one thread, which other programs do not change. What was measured while they had the cores is kept as such: it
-serves as long as the machine is busy, and is then measured again.
+(a processor, its number of cores and a version of torch), and stored as a file in the user's cache directory. If possible, it is
+the processor time of one thread, which other programs do not affect. Measurements made while other programs used the cores are
+marked: they are used as long as the machine is busy, and then repeated.
 """
 
 import json
@@ -24,12 +24,12 @@ from heddle.model.cores import LOOK, CPULoad, cores
 
 Answer = TypeVar("Answer")
 
-VERSION = 1  # of how things are measured; what another version measured is not used
-VARIABLE = "HEDDLE_CACHE"  # names another directory than the user's cache
+VERSION = 1  # of the procedures; measurements of other versions are not used
+VARIABLE = "HEDDLE_CACHE"  # sets the directory instead of the user's cache
 
 
 def directory() -> Path:
-    """Where measurements are kept: `$HEDDLE_CACHE`, or `heddle` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    """The directory of measurements: `$HEDDLE_CACHE`, or `heddle` in `$XDG_CACHE_HOME` or `~/.cache`."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
     if caches := os.environ.get("XDG_CACHE_HOME"):
@@ -38,19 +38,19 @@ def directory() -> Path:
 
 
 def processor(info: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name and a digest of what it can do, or what Python knows of it."""
+    """The processor's name with a digest of its feature flags, or its name from Python."""
     try:
         lines = [line.split(":", 1) for line in info.read_text(errors="replace").splitlines() if ":" in line]
     except OSError:
         lines = []
-    said = {name.strip(): value.strip() for name, value in reversed(lines)}  # of the first core
-    name = said.get("model name") or said.get("CPU part") or platform.processor() or "processor"
-    units = said.get("flags") or said.get("Features") or ""
+    fields = {name.strip(): value.strip() for name, value in reversed(lines)}  # of the first core
+    name = fields.get("model name") or fields.get("CPU part") or platform.processor() or "processor"
+    units = fields.get("flags") or fields.get("Features") or ""
     return f"{name}, {platform.machine()}, {sha256(units.encode()).hexdigest()[:8]}"
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """What measurements hold for: this processor or accelerator, as many cores, this torch."""
+    """The properties that measurements depend on: processor or accelerator, number of cores, version of torch."""
     return {
         "version": VERSION,
         "processor": processor(),
@@ -66,21 +66,21 @@ class Measurements:
     """The measurements of one machine, a file for each.
 
     Attributes:
-        folder: where they are; it need not exist.
-        machine: what they hold for.
+        folder: their directory; it need not exist.
+        machine: the properties of the machine.
     """
 
     folder: Path
     machine: Mapping[str, Any]
 
     @classmethod
-    def here(cls, device: str = "cpu") -> "Measurements":
-        """Those of this machine."""
-        known = machine(device)
-        return cls(directory() / f"machine-{_digest(known)}", known)
+    def for_device(cls, device: str = "cpu") -> "Measurements":
+        """The measurements of this machine."""
+        properties = machine(device)
+        return cls(directory() / f"machine-{_digest(properties)}", properties)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """One of them: its question, what it was about, the answer, and whether the machine was busy. None: missing or damaged."""
+        """One measurement: question, properties, answer, and whether the machine was busy. None if it is missing or damaged."""
         try:
             row: dict[str, Any] = json.loads((self.folder / name).read_text(encoding="utf-8"))
             return row if row["machine"] == self.machine and {"answer", "busy"} <= row.keys() else None
@@ -88,36 +88,36 @@ class Measurements:
             return None
 
     def all(self) -> list[dict[str, Any]]:
-        """All of them, by their questions."""
+        """All measurements, sorted by question."""
         rows = (self.read(file.name) for file in sorted(self.folder.glob("*.json")))
         return [row for row in rows if row is not None]
 
-    def keep(self, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Write one completely or not at all, and return the one to use: what another process has just written comes first.
+    def store(self, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Write one atomically, and return the one to use: that of another process if it has just written one.
 
-        Where the directory cannot be written, nothing is kept, and it is measured again next time.
+        If the directory is not writable, nothing is stored, and the next call measures again.
         """
-        row, goal = {"machine": dict(self.machine), **row}, self.folder / name
+        row, target = {"machine": dict(self.machine), **row}, self.folder / name
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             number, partial = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".partial")
             try:
                 with open(number, "w", encoding="utf-8") as file:
                     json.dump(row, file, indent=1)
-                there = self.read(name)
-                if there is None or there["busy"]:
-                    os.replace(partial, goal)
+                existing = self.read(name)
+                if existing is None or existing["busy"]:
+                    os.replace(partial, target)
                 else:
-                    row = there
+                    row = existing
             finally:
                 Path(partial).unlink(missing_ok=True)
         return row
 
     def forget(self) -> int:
-        """Remove all of them, so that everything is measured anew; returns how many there were.
+        """Remove all measurements, so that they are made again; returns their number.
 
         Raises:
-            OSError: one cannot be removed.
+            OSError: a file cannot be removed.
         """
         files = [*self.folder.glob("*.json"), *self.folder.glob(".*.partial")]
         for file in files:
@@ -128,43 +128,43 @@ class Measurements:
 def measured_once(
     question: str, about: Mapping[str, Any], measure: Callable[[], Answer], device: str = "cpu", steady: bool = False
 ) -> Answer:
-    """The answer that is kept for this machine or, if there is none, the one that `measure` gives, which is then kept.
+    """The stored answer for this machine; if there is none, call `measure` and store its answer.
 
     Args:
-        question: what is measured, in a word or a few with hyphens.
-        about: what it is measured of; plain data.
-        measure: measures it; its answer is plain data, which for a tuple comes back as a list.
-        device: the type of the device that it is measured on.
-        steady: whether other programs cannot change the answer, because it compares the processor time of one thread. Other
-            answers hold for as many threads as there are now.
+        question: the name of the measurement, with hyphens.
+        about: its subject, as plain data.
+        measure: returns the answer, as plain data; a tuple is read back as a list.
+        device: the type of the device.
+        steady: whether other programs cannot affect the answer, because it compares the processor time of one thread. Other
+            answers depend on the number of threads.
     """
-    kept = Measurements.here(device)
+    measurements = Measurements.for_device(device)
     about = dict(about) if steady else {**about, "threads": torch.get_num_threads()}
     name = f"{question}-{_digest(about)}.json"
-    row = kept.read(name)
+    row = measurements.read(name)
     if row is None or (row["busy"] and not is_busy()):
         before = CPULoad.read()
         answer = measure()
         busy = not steady and _since(before)
-        row = kept.keep(name, {"question": question, "about": about, "answer": answer, "busy": busy})
-    found: Answer = row["answer"]
-    return found
+        row = measurements.store(name, {"question": question, "about": about, "answer": answer, "busy": busy})
+    result: Answer = row["answer"]
+    return result
 
 
 def is_busy() -> bool:
-    """Whether other programs have the cores now."""
+    """Whether other programs are using the cores now."""
     return _since(CPULoad.read())
 
 
 def _since(before: CPULoad) -> bool:
-    """Whether other programs have had the cores since then, by watching long enough."""
+    """Whether other programs have used the cores since then; wait until the reading is long enough."""
     time.sleep(max(0.0, before.now + LOOK / 2 - time.perf_counter()))
     return CPULoad.read().busy(before)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside the `with` block this thread computes alone, so that `time.thread_time` counts all that an operation takes."""
+    """Compute on this thread only, so that `time.thread_time` counts the full cost of an operation."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Heads of whole texts: a vector for each, or scores of classes; and which head a config describes."""
+"""Heads that pool: a vector per text, or scores of classes; and `make_head`, which builds the head of a config."""
 
 from typing import Any
 
@@ -20,23 +20,23 @@ from heddle.nn.setting import Setting
 class Pooler(Head):
     """One vector per sequence: pooled, optionally passed through a dense layer and an activation (tanh in BERT)."""
 
-    def __init__(self, dim: int, how: str, dense: bool = False, activation: str = "tanh") -> None:
+    def __init__(self, dim: int, pooling: str, dense: bool = False, activation: str = "tanh") -> None:
         super().__init__()
-        self.how, self.activation = how, ACTIVATIONS[activation]
+        self.pooling, self.activation = pooling, ACTIVATIONS[activation]
         self.dense = nn.Linear(dim, dim) if dense else None
 
     def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None) -> Float[Tensor, "B *some D"]:
-        """One vector per sequence, or per token if nothing is pooled; without a layout, every row is one whole sequence."""
+        """One vector per sequence, or per token if nothing is pooled; without a layout, every row is one sequence."""
         layout = Layout.whole(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
-        pooled = hidden if self.how == "none" else pool(hidden, layout, self.how)
+        pooled = hidden if self.pooling == "none" else pool(hidden, layout, self.pooling)
         return pooled if self.dense is None else self.activation(self.dense(pooled))
 
 
 class TextVector(Head):
-    """One vector per sequence: pooled, perhaps in several ways, passed through dense layers, perhaps of length 1.
+    """One vector per sequence: one or several poolings, dense layers, and optional normalisation to length 1.
 
     Args:
-        config: the poolings, the dense layers, and whether the vector gets length 1.
+        config: the poolings, the dense layers, and whether to normalise.
         dim: D.
     """
 
@@ -47,13 +47,13 @@ class TextVector(Head):
         self.dense = nn.ModuleList(map(Dense, config.dense, widths, widths[1:]))
 
     def features(self, hidden: Float[Tensor, "B T D"], layout: Layout | None, skip: int = 0) -> Float[Tensor, "B E"]:
-        """One vector per sequence; without a layout, every row is one whole sequence.
+        """One vector per sequence; without a layout, every row is one sequence.
 
         Args:
-            skip: how many tokens at the start of each sequence are not pooled.
+            skip: number of tokens at the start of each sequence to leave out.
         """
         layout = Layout.whole(hidden.shape[0], hidden.shape[1], hidden.device) if layout is None else layout
-        vector = torch.cat([pool(hidden, layout, how, skip) for how in self.poolings], dim=-1)
+        vector = torch.cat([pool(hidden, layout, pooling, skip) for pooling in self.poolings], dim=-1)
         for dense in self.dense:
             vector = dense(vector)
         return F.normalize(vector, dim=-1) if self.normalise else vector
@@ -94,12 +94,12 @@ class Classifier(Head):
 
 def make_head(config: TransformerConfig) -> Head | None:
     """Build the head that a config describes; None for a bare model."""
-    made: Any = config.head
-    if isinstance(made, LanguageHeadConfig):
-        return LanguageHead(made, config.table_rows(), config.dim, config.head_width(), config.vocab_size)
-    if isinstance(made, ClassifierHeadConfig):
-        dropout = Setting(config.dim, dropout=config.dropout).drop(made.dropout)
-        return Classifier(made, config.dim, dropout)
-    if isinstance(made, EmbeddingHeadConfig):
-        return TextVector(made, config.dim)
+    head: Any = config.head
+    if isinstance(head, LanguageHeadConfig):
+        return LanguageHead(head, config.table_rows(), config.dim, config.head_width(), config.vocab_size)
+    if isinstance(head, ClassifierHeadConfig):
+        dropout = Setting(config.dim, dropout=config.dropout).drop(head.dropout)
+        return Classifier(head, config.dim, dropout)
+    if isinstance(head, EmbeddingHeadConfig):
+        return TextVector(head, config.dim)
     return None

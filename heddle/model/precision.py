@@ -19,11 +19,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 def cast(model: Transformer, precision: str, tables: bool = True) -> Transformer:
     """Cast the matrices of `model` in place and return it.
 
-    Training casts with `tables=False`: a table's gradient is a sum over many tokens and needs fp32. Prediction casts tables
-    too, which changes only the memory: looking up a row and casting it commute.
+    Training casts with `tables=False`: a table's gradient is a sum over many tokens and needs fp32. Inference casts tables
+    too, which only saves memory: looking up a row and casting it commute.
 
-    A user's own module stays in fp32 as a whole. If the blocks contain no matrices but a user's own, they compute in the
-    precision of the tables, and everything stays in fp32.
+    A user's module stays in fp32. If the only matrices in the blocks are a user's, they compute in the precision of the tables, and
+    everything stays in fp32.
 
     Args:
         model: the transformer.
@@ -34,8 +34,8 @@ def cast(model: Transformer, precision: str, tables: bool = True) -> Transformer
         HeddleError: the precision is unknown.
     """
     if precision not in DTYPES:
-        near = did_you_mean(precision, DTYPES)
-        raise HeddleError(f"precision = {precision!r} is not one of {', '.join(DTYPES)}.{near}")
+        suggestion = did_you_mean(precision, DTYPES)
+        raise HeddleError(f"precision = {precision!r} is not one of {', '.join(DTYPES)}.{suggestion}")
     if precision != "fp32" and model.first_matrix() is None:
         return model
     token_tables = (model.embedding, model.source_embedding) if tables else ()

@@ -1,16 +1,15 @@
-"""Which library multiplies fp32 matrices in training on a CPU: torch's default, or oneDNN if it was measured to be faster.
+"""The library for fp32 products in training on a CPU: torch's default, or oneDNN where it was measured to be faster.
 
-On x86, torch uses MKL for fp32 products, which on some processors leaves half of the vector width idle; oneDNN, which torch
-ships for bf16, does not. A linear layer takes three products per step and Muon some more; either library may be faster for
-each kind:
+On x86, torch uses MKL for fp32 products, which on some processors leaves half of the vector width unused; oneDNN, which torch ships
+for bf16, does not. A linear layer needs three products per step and Muon some more; either library may be faster for each kind:
 
     forward   y = x wᵀ + b      [N F] from [N D] and [F D]
     inputs    dx = dy w         [N D]
     weights   dw = dyᵀ x        [F D]
     update    x xᵀ, (x xᵀ) x    of matrices that Muon orthogonalises
 
-Both round to fp32, but sum in different orders, so a run repeats bit for bit only with the same choice: it is made once and
-stored in the run's config.
+Both round to fp32, but sum in different orders, so a run is reproducible bit for bit only with the same choice, which is made once
+and stored in the run's config.
 """
 
 import time
@@ -31,16 +30,16 @@ Shape = tuple[int, int]
 
 PRODUCT_KINDS: tuple[ProductKind, ...] = get_args(ProductKind)
 
-GAIN = 1.03  # least speedup for choosing oneDNN; less is noise
+GAIN = 1.03  # minimum speedup for choosing oneDNN; less is noise
 LEAST_WORK = 1e9  # FLOPs of a step's forward products; below this, no measurable gain
-ROWS, LARGEST, UPDATED = 1024, 1 << 20, 4  # limits of what is timed: rows, elements of a weight, and matrices
-TIMED, SECONDS = 7, 0.15  # products to time of each kind, and seconds after which fewer suffice
+ROWS, LARGEST, UPDATED = 1024, 1 << 20, 4  # limits of the timed products: rows, elements of a weight, and matrices
+TIMED, SECONDS = 7, 0.15  # products to time, and seconds after which fewer suffice
 
 
 def has_onednn() -> bool:
     """Whether this build of torch has oneDNN's linear product."""
-    there = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
-    return there and all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
+    enabled = torch.backends.mkldnn.is_available() and torch._C._get_mkldnn_enabled()
+    return enabled and all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
 
 
 def onednn(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
@@ -77,7 +76,7 @@ def batched(
 ) -> Tensor:
     """alpha a bᵀ + beta base for each pair, [N m n] from [N m k] and [N n k]."""
     if "update" in by_onednn and is_eager_fp32(a, b):
-        out = torch.stack([onednn(left, right) for left, right in zip(a, b, strict=True)])
+        out = torch.stack([onednn(x, y) for x, y in zip(a, b, strict=True)])
         out = out if alpha == 1.0 else out.mul_(alpha)
         return out if base is None else out.add_(base, alpha=beta)
     return torch.bmm(a, b.mT) if base is None else torch.baddbmm(base, a, b.mT, beta=beta, alpha=alpha)
@@ -121,15 +120,15 @@ _ORDINARY = (Tensor, torch.nn.Parameter)
 
 
 def worth_measuring(layers: Sequence[Shape], rows: int) -> bool:
-    """Whether there are two libraries, and products large enough for a difference to be measured."""
+    """Whether oneDNN is available, and the products are large enough to measure a difference."""
     return has_onednn() and 2 * rows * sum(map(prod, layers)) >= LEAST_WORK
 
 
 def faster_kinds(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = ()) -> tuple[ProductKind, ...]:
-    """Which kinds of products oneDNN computes faster on this machine.
+    """The kinds of products that oneDNN computes faster on this machine.
 
     For each shape [F D], both libraries are timed alternately by the processor time of one thread, which other programs do not
-    change, and the fastest time of each counts. The choice is one for the whole model: sums over its layers are compared.
+    affect, and the fastest time of each counts. The sums over all layers are compared, so each kind has one choice per model.
 
     Args:
         layers: shapes of the weights of linear layers.
@@ -153,30 +152,30 @@ def faster_kinds(layers: Sequence[Shape], rows: int, updated: Sequence[Shape] = 
 
 
 def _product(kind: ProductKind, shape: Shape, rows: int) -> tuple[Callable[[Sequence[ProductKind]], Tensor], float]:
-    """A product to time, and how many, or what share, of the full-size products it is."""
+    """A product to time, and its size as a multiple or a share of the full-size products."""
     if kind == "update":
         short, long = sorted(shape)
         x = torch.ones(min(UPDATED, max(1, LARGEST // (short * long))), short, long)
         return lambda by_onednn: batched(batched(x, x, by_onednn), x.mT, by_onednn), float(len(x))
-    wide, dim = min(shape[0], max(1, LARGEST // shape[1])), shape[1]
-    x, gradient, weight = torch.ones(rows, dim), torch.ones(rows, wide), torch.ones(wide, dim)
+    outputs, dim = min(shape[0], max(1, LARGEST // shape[1])), shape[1]
+    x, gradient, weight = torch.ones(rows, dim), torch.ones(rows, outputs), torch.ones(outputs, dim)
     calls: dict[ProductKind, Callable[[Sequence[ProductKind]], Tensor]] = {
         "forward": lambda by_onednn: product(x, weight, None, by_onednn),
         "inputs": lambda by_onednn: of_inputs(gradient, weight, by_onednn),
         "weights": lambda by_onednn: of_weights(gradient, x, by_onednn),
     }
-    return calls[kind], wide / shape[0]
+    return calls[kind], outputs / shape[0]
 
 
 def _times(call: Callable[[Sequence[ProductKind]], Tensor]) -> tuple[float, float]:
-    """Seconds that torch's and oneDNN's product take."""
+    """Seconds of the product with torch and with oneDNN."""
     for by_onednn in ((), PRODUCT_KINDS):
         call(by_onednn)  # warm up: the first call allocates what later ones reuse
     times: tuple[list[float], list[float]] = ([], [])
     begin = time.thread_time()
     while not times[0] or (len(times[0]) < TIMED and time.thread_time() - begin < SECONDS):
-        for by_onednn, mine in zip(((), PRODUCT_KINDS), times, strict=True):
+        for by_onednn, seconds in zip(((), PRODUCT_KINDS), times, strict=True):
             start = time.thread_time()
             call(by_onednn)
-            mine.append(time.thread_time() - start)
+            seconds.append(time.thread_time() - start)
     return min(times[0]), min(times[1])

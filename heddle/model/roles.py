@@ -1,4 +1,4 @@
-"""What each parameter is: one ordered table over names, read by the optimizer, the accounts and the initial weights."""
+"""Roles of parameters: one ordered table of name patterns for the optimizer, the accounts and the initial weights."""
 
 import re
 from typing import Literal, NamedTuple
@@ -6,20 +6,20 @@ from typing import Literal, NamedTuple
 from heddle.errors import HeddleError
 
 Role = Literal["table", "matrix", "stack", "vector"]
-DECAYED: tuple[Role, ...] = ("table", "matrix")  # what weight decay applies to; a stack is updated as matrices
-Initial = Literal["zero", "one", "normal", "position", "branch", "own"]
+DECAYED: tuple[Role, ...] = ("table", "matrix")  # roles with weight decay; a stack is updated as matrices
+Initial = Literal["zero", "one", "normal", "position", "branch", "constructor"]
 
 
 class ParameterRole(NamedTuple):
-    """What the parameters are whose names match a pattern.
+    """The role of the parameters whose names match a pattern.
 
     Attributes:
         pattern: regular expression for the name.
-        component: what the accounts call them.
-        role: how the optimizer updates them: `matrix` and `stack` (matrices [E m n], each updated as if alone) by Muon if that
+        component: their name in the accounts.
+        role: how the optimizer updates them: `matrix` and `stack` (matrices [E m n], each updated separately) by Muon if that
             is chosen; `table` and `vector` by AdamW, vectors without decay. A parameter with one dimension is a vector.
         initial: the initial values: `zero`; `one`; `normal`; `position`, normal with `position_std`; `branch`, for the last
-            matrix of a branch, whose output is added to the residual stream; `own`, set by the module's constructor.
+            matrix of a branch, whose output is added to the residual stream; `constructor`, set by the module's constructor.
     """
 
     pattern: str
@@ -39,10 +39,10 @@ ROWS = (
     ParameterRole(rf"{STACK}entry\.project\.weight$", "entry projection", "table", "normal"),
     ParameterRole(rf"{STACK}entry\.project\.bias$", "entry projection", "vector", "zero"),
     ParameterRole(rf"{STACK}relative\.\d+\.weight$", "relative positions", "table", "normal"),
-    # Not "matrix": Muon is not for factors of a product. They decay as matrices do.
-    ParameterRole(rf"{BLOCK}.*\.lora_[ab]$", "adapters", "table", "own"),
-    ParameterRole(rf"{BLOCK}mixer\.inner\..*weight$", "custom mixer", "matrix", "own"),
-    ParameterRole(rf"{BLOCK}mixer\.inner\.", "custom mixer", "table", "own"),
+    # Not "matrix": Muon does not suit the factors of a product. They have weight decay like matrices.
+    ParameterRole(rf"{BLOCK}.*\.lora_[ab]$", "adapters", "table", "constructor"),
+    ParameterRole(rf"{BLOCK}mixer\.inner\..*weight$", "custom mixer", "matrix", "constructor"),
+    ParameterRole(rf"{BLOCK}mixer\.inner\.", "custom mixer", "table", "constructor"),
     ParameterRole(rf"{BLOCK}mixer\.q\.weight$", "q", "matrix", "normal"),
     ParameterRole(rf"{BLOCK}mixer\.k\.weight$", "k", "matrix", "normal"),
     ParameterRole(rf"{BLOCK}mixer\.v\.weight$", "v", "matrix", "normal"),
@@ -72,9 +72,9 @@ ROWS = (
     ParameterRole(rf"{BLOCK}mixer\.bias$", "convolution biases", "vector", "zero"),
     ParameterRole(rf"{BLOCK}mixer\.(input|carry|output)\.bias$", "recurrent biases", "vector", "zero"),
     ParameterRole(rf"{BLOCK}ffn\.(up|gate|down)\.bias$", "feed-forward biases", "vector", "zero"),
-    ParameterRole(rf"{BLOCK}(mixer|cross)\.scores\.inner\.", "custom mixer", "table", "own"),
-    ParameterRole(rf"{BLOCK}ffn\.inner\..*weight$", "custom feed-forward", "matrix", "own"),
-    ParameterRole(rf"{BLOCK}ffn\.inner\.", "custom feed-forward", "table", "own"),
+    ParameterRole(rf"{BLOCK}(mixer|cross)\.scores\.inner\.", "custom mixer", "table", "constructor"),
+    ParameterRole(rf"{BLOCK}ffn\.inner\..*weight$", "custom feed-forward", "matrix", "constructor"),
+    ParameterRole(rf"{BLOCK}ffn\.inner\.", "custom feed-forward", "table", "constructor"),
     ParameterRole(rf"{BLOCK}(mixer|cross)\.[qk]_norm\.weight$", "query and key norms", "vector", "one"),
     ParameterRole(rf"{BLOCK}(mixer|cross)\.[qk]_norm\.bias$", "query and key norms", "vector", "zero"),
     ParameterRole(rf"{BLOCK}\w+_residual\.\w+\.weight$", "norm gains", "vector", "one"),
@@ -95,7 +95,7 @@ ROWS = (
     ParameterRole(r"^head\.norm\.weight$", "head transform", "vector", "one"),
     ParameterRole(r"^head\.(dense|norm)\.bias$", "head transform", "vector", "zero"),
 )
-OTHER = ParameterRole("", "other", "vector", "normal")  # a vector that no row names
+OTHER = ParameterRole("", "other", "vector", "normal")  # a vector that matches no row
 COMPONENTS = tuple(dict.fromkeys(row.component for row in (*ROWS, OTHER)))
 
 
@@ -107,32 +107,34 @@ def row_of(name: str, dimensions: int) -> ParameterRole:
         dimensions: its number of dimensions.
 
     Raises:
-        HeddleError: it has two or more dimensions and no row names it, so how to update it is unknown.
+        HeddleError: it has two or more dimensions and matches no row, so its update is undefined.
     """
-    found = next((row for row in ROWS if re.search(row.pattern, name)), OTHER)
-    if found is OTHER and dimensions > 1:
-        raise HeddleError(f"{name} has {dimensions} dimensions, but no row in heddle/model/roles.py names it: add one")
-    return found
+    row = next((row for row in ROWS if re.search(row.pattern, name)), OTHER)
+    if row is OTHER and dimensions > 1:
+        raise HeddleError(
+            f"{name} has {dimensions} dimensions, but no row in heddle/model/roles.py matches it: add one"
+        )
+    return row
 
 
 def role(name: str, dimensions: int) -> str:
     """A parameter's role for an optimizer: `table`, `matrix` (also for a stack of them) or `vector`.
 
     Raises:
-        HeddleError: no row names a parameter of two or more dimensions.
+        HeddleError: a parameter of two or more dimensions matches no row.
     """
-    found = row_of(name, dimensions).role
+    role_of_row = row_of(name, dimensions).role
     if dimensions < 2:
         return "vector"
-    if found == "stack":
+    if role_of_row == "stack":
         return "matrix"
-    # A user's own weight of three dimensions, such as a convolution's, need not be a stack of matrices.
-    return "table" if found == "matrix" and dimensions > 2 else found
+    # A user's weight with three dimensions, such as a convolution's, need not be a stack of matrices.
+    return "table" if role_of_row == "matrix" and dimensions > 2 else role_of_row
 
 
 def layer_of(name: str) -> str:
-    """The layer that a parameter or module belongs to, in short: `decoder.3` for a block, `embedding`, `head`, `decoder.entry`."""
-    first, *rest = name.split(".")
-    if first not in ("encoder", "decoder") or not rest:
+    """The layer of a parameter or module, abbreviated: `decoder.3` for a block, `embedding`, `head`, `decoder.entry`."""
+    first, *inner = name.split(".")
+    if first not in ("encoder", "decoder") or not inner:
         return first
-    return f"{first}.{rest[1] if rest[0] == 'blocks' else rest[0]}"
+    return f"{first}.{inner[1] if inner[0] == 'blocks' else inner[0]}"

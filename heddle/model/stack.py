@@ -25,13 +25,13 @@ from heddle.nn.state import FORGETS, BlockState
 
 def distinct(items: Iterable[Any]) -> tuple[list[Any], list[int]]:
     """The distinct items, and for each item its index among them."""
-    every = list(items)
-    found = list(dict.fromkeys(every))
-    return found, [found.index(item) for item in every]
+    all_items = list(items)
+    unique = list(dict.fromkeys(all_items))
+    return unique, [unique.index(item) for item in all_items]
 
 
 class Stack(nn.Module):
-    """Blocks that look back (a decoder) or both ways (an encoder) (L0-25, L1-23, L1-76).
+    """Causal (decoder) or bidirectional (encoder) blocks (L0-25, L1-23, L1-76).
 
     A stack can be used alone: vectors [B T D] in, vectors [B T D] out. Each layer has an attention pattern (`patterns`), and
     layers with equal patterns share one scope per pass. The stack has the modules of relative positions: layers with equal
@@ -56,14 +56,18 @@ class Stack(nn.Module):
         self.width = config.entry.tokens_dim(dim)
         self.longest = context if config.entry.positions == "learned" else None
         self.entry = Entry(config.entry, dim, context, setting.drop(config.entry.dropout))
-        self.blocks = nn.ModuleList(WIRINGS[each.wiring](each, setting.at(i)) for i, each in enumerate(config.blocks))
+        self.blocks = nn.ModuleList(
+            WIRINGS[block.wiring](block, setting.at(i)) for i, block in enumerate(config.blocks)
+        )
         # Layers name their pattern by its index, since torch.compile cannot compare patterns.
         self.patterns, self.pattern_of = distinct(block.mixer.pattern for block in self.layers())
         crossing = [None if block.cross is None else block.cross.pattern for block in self.layers()]
         self.source_patterns, self.source_of = distinct(crossing)
-        relatives = [each for each in dict.fromkeys(pattern.relative for pattern in self.patterns) if each]
-        self.relative_of = [relatives.index(each.relative) if each.relative else None for each in self.patterns]
-        self.relative = nn.ModuleList(make_relative(each) for each in relatives)
+        relatives = [relative for relative in dict.fromkeys(pattern.relative for pattern in self.patterns) if relative]
+        self.relative_of = [
+            relatives.index(pattern.relative) if pattern.relative else None for pattern in self.patterns
+        ]
+        self.relative = nn.ModuleList(make_relative(relative) for relative in relatives)
         self.final_norm = make_norm(config.block.norm, dim) if config.ends_in_norm() else nn.Identity()
 
     def forward(
@@ -79,22 +83,22 @@ class Stack(nn.Module):
         Args:
             x: the tokens' vectors.
             layout: the tokens' layout; with a cache, the one that `cache.advance` returned.
-            cache: what the layers remember of earlier tokens.
+            cache: the layers' states of earlier tokens.
             encoded: the encoder's output, for cross-attention.
             types: token types, if the stack has a table of them.
 
         Raises:
             HeddleError: `x` has another width or dtype, the layout another shape, or prefixes that the stack does not support;
-                `types` are passed and there is no table of them; or there are more tokens than learned positions.
+                `types` are passed without a table of types; or there are more tokens than learned positions.
         """
         self._check(x, layout)
         keys = None if cache is None else cache.keys
-        own, other = self.scopes(layout, keys), self.source_scopes(layout, encoded)
+        mixer_scopes, cross_scopes = self.scopes(layout, keys), self.source_scopes(layout, encoded)
         states = [FORGETS] * len(self.blocks) if cache is None else cache.states
         x, routings = self.entry(x, layout, types), ()
-        for block, scope, state, source in zip(self.blocks, own, states, other, strict=True):
-            x, more = block(x, scope, state, source)
-            routings += more
+        for block, scope, state, source in zip(self.blocks, mixer_scopes, states, cross_scopes, strict=True):
+            x, block_routings = block(x, scope, state, source)
+            routings += block_routings
         return Output(self.final_norm(x), routings)
 
     def scopes(self, queries: Layout, keys: Keys | None = None) -> list[Scope]:
@@ -122,9 +126,9 @@ class Stack(nn.Module):
         if not isinstance(layout, Layout):
             raise wrong("Stack", "layout", layout, "a Layout, such as Layout.padded(lengths, width)")
         layout.check_prefix(self.prefix)
-        places, tokens = list(layout.position.shape), list(x.shape[:2])
-        if places != tokens:  # it would be broadcast over the tokens (L1-15)
-            raise HeddleError(f"the layout is for [B T] = {places}, but the tokens are {tokens}")
+        shape, tokens = list(layout.position.shape), list(x.shape[:2])
+        if shape != tokens:  # a layout of one row would be broadcast (L1-15)
+            raise HeddleError(f"the layout is for [B T] = {shape}, but the tokens are {tokens}")
         # Reading `longest` specialises a compiled graph to it, so read it only if the width alone does not decide:
         # a packed row may be longer than each of its texts.
         if self.longest is not None and layout.width > self.longest:
@@ -134,15 +138,15 @@ class Stack(nn.Module):
 
     @contextmanager
     def watched(self) -> Iterator[list[Tensor]]:
-        """While entered, collect the outputs of the entry and of each block in a list: L + 1 tensors [B T D] per pass."""
-        kept: list[Tensor] = []
+        """Collect the outputs of the entry and of each block inside the `with` block: L + 1 tensors [B T D] per pass."""
+        outputs: list[Tensor] = []
 
-        def keep(module: nn.Module, given: Any, output: Any) -> None:
-            kept.append(output[0] if isinstance(output, tuple) else output)
+        def record(module: nn.Module, inputs: Any, output: Any) -> None:
+            outputs.append(output[0] if isinstance(output, tuple) else output)
 
-        hooks = [module.register_forward_hook(keep) for module in (self.entry, *self.blocks)]
+        hooks = [module.register_forward_hook(record) for module in (self.entry, *self.blocks)]
         try:
-            yield kept
+            yield outputs
         finally:
             for hook in hooks:
                 hook.remove()

@@ -1,7 +1,7 @@
-"""Which decoding steps are worth compiling on this machine: compiled ones and the model's own are timed in turns.
+"""Compiles decoding steps only where that is faster on this machine: compiled and eager steps are timed in turns.
 
-Compiled steps make fewer calls, but their products are not always the fastest: oneDNN's, of packed weights, can outweigh all that
-they save. So each kind of step, of one row and of several, is compiled only where that is faster.
+Compiled steps make fewer calls, but their products are not always the fastest: those of oneDNN with prepacked weights can outweigh
+the gain. So each kind of step, with one row and with several, is compiled only where that is faster.
 """
 
 import time
@@ -23,18 +23,18 @@ from heddle.model.transformer import Transformer
 
 OWN = "not compiled"
 KERNELS = {"compiled": OWN_KERNELS, "compiled, products by libraries": LIBRARIES}
-GAIN = 1.1  # of a compiled step, from which no other way is tried
-SEVERAL = 8  # rows that stand for several
-ROUNDS, SECONDS, STEPS = 5, 0.2, 64  # timings of each way, how long each may take, and how many steps suffice
+GAIN = 1.1  # speedup of a compiled step from which no other mode is tried
+SEVERAL = 8  # rows that represent several
+ROUNDS, SECONDS, STEPS = 5, 0.2, 64  # timings of each mode, seconds per timing, and maximum steps per timing
 
 
 @dataclass(frozen=True)
 class StepRates:
-    """How fast the steps of one row or of several are.
+    """The speed of decoding steps with one row or with several.
 
     Attributes:
-        several: whether they are of several rows.
-        rates: tokens per second by how steps are computed.
+        several: whether the steps have several rows.
+        rates: tokens per second by mode.
     """
 
     several: bool
@@ -42,19 +42,19 @@ class StepRates:
 
     @property
     def best(self) -> str:
-        """The fastest way."""
+        """The fastest mode."""
         return max(self.rates, key=self.rates.__getitem__)
 
 
-def compile_faster_steps(model: Transformer, rows: Sequence[int], room: int | None = None) -> list[StepRates]:
-    """Compile a model's decoding steps of so many rows where that makes them faster on this machine; returns their rates.
+def compile_faster_steps(model: Transformer, rows: Sequence[int], memory: int | None = None) -> list[StepRates]:
+    """Compile a model's decoding steps for these numbers of rows where that is faster on this machine; returns their rates.
 
-    They are measured once for a machine and a model's shapes.
+    Rates are measured once for a machine and a model's shapes.
 
     Args:
-        model: in the precision it predicts in.
-        rows: one row, several, or both.
-        room: bytes that a packed copy of the weights may use, as the model's own steps would; None: no limit.
+        model: in its precision for inference.
+        rows: numbers of rows: one, several, or both.
+        memory: bytes that prepacked weights may use for steps that are not compiled; None: no limit.
 
     Raises:
         HeddleError: see `CompiledSteps`.
@@ -62,9 +62,9 @@ def compile_faster_steps(model: Transformer, rows: Sequence[int], room: int | No
     steps, reports = CompiledSteps(model), []
     model.steps = steps
     with evaluating(model):
-        for count in sorted({1 if each == 1 else SEVERAL for each in rows}):
+        for count in sorted({1 if number == 1 else SEVERAL for number in rows}):
             about = {"tensors": _tensors(model), "rows": count}
-            rates = measured_once("decoding-steps", about, partial(_measure, steps, count, room), model.device.type)
+            rates = measured_once("decoding-steps", about, partial(_measure, steps, count, memory), model.device.type)
             report = StepRates(count > 1, rates)
             kernels = KERNELS.get(report.best, ())
             if steps.kernels[report.several] != kernels:
@@ -75,37 +75,37 @@ def compile_faster_steps(model: Transformer, rows: Sequence[int], room: int | No
     if not any(compiled):
         model.steps = None
     elif not all(compiled):
-        pack(model, room)  # for the model's own steps
+        pack(model, memory)  # for the steps that are not compiled
     return reports
 
 
-def _measure(steps: CompiledSteps, rows: int, room: int | None) -> dict[str, float]:
-    """Tokens per second of so many rows: not compiled, and compiled in each way until one is clearly faster."""
+def _measure(steps: CompiledSteps, rows: int, memory: int | None) -> dict[str, float]:
+    """Tokens per second: not compiled, and compiled in each mode until one is clearly faster."""
     model, several = steps.model, rows > 1
-    ways = dict(KERNELS) if steps.kernels[several] == OWN_KERNELS else {"compiled": LIBRARIES}
+    modes = dict(KERNELS) if steps.kernels[several] == OWN_KERNELS else {"compiled": LIBRARIES}
     rates: dict[str, float] = {}
-    pack(model, room)
-    for way, kernels in ways.items():
+    pack(model, memory)
+    for mode, kernels in modes.items():
         if steps.kernels[several] != kernels:
             steps.use(several, kernels)
         try:
             warm_up(model, (rows,))
         except HeddleError:
-            if rates:  # another way can be compiled
+            if rates:  # another mode has been compiled
                 break
             unpack(model)
             model.steps = None
             raise
-        seconds: dict[str, list[float]] = {OWN: [], way: []}
-        most = max(1, _longest(model) - 1)
-        count = max(1, min(STEPS, round(SECONDS / _seconds(model, rows, min(2, most))), most))
+        seconds: dict[str, list[float]] = {OWN: [], mode: []}
+        longest = max(1, _longest(model) - 1)
+        count = max(1, min(STEPS, round(SECONDS / _seconds(model, rows, min(2, longest))), longest))
         for _ in range(ROUNDS):
-            seconds[way].append(_seconds(model, rows, count))
+            seconds[mode].append(_seconds(model, rows, count))
             model.steps = None
             seconds[OWN].append(_seconds(model, rows, count))
             model.steps = steps
-        rates |= {name: rows / median(each) for name, each in seconds.items()}
-        if rates[way] > GAIN * rates[OWN]:
+        rates |= {name: rows / median(times) for name, times in seconds.items()}
+        if rates[mode] > GAIN * rates[OWN]:
             break
     unpack(model)
     return rates
@@ -113,7 +113,7 @@ def _measure(steps: CompiledSteps, rows: int, room: int | None) -> dict[str, flo
 
 @torch.inference_mode()
 def _seconds(model: Transformer, rows: int, count: int) -> float:
-    """Seconds of one step, as the mean of `count` in succession."""
+    """Seconds per step, as the mean of `count` steps."""
     share_cores()
     cache, ids = model.new_cache(rows), torch.zeros(rows, 1, dtype=torch.long, device=model.device)
     source = None if model.encoder is None else ids.expand(rows, 2)
@@ -130,13 +130,13 @@ def _seconds(model: Transformer, rows: int, count: int) -> float:
 
 
 def _longest(model: Transformer) -> int:
-    """How many tokens a row may have, for the timings."""
+    """The maximum number of tokens in a row, for the timings."""
     longest = model.new_cache(1).longest
     return STEPS + 2 if longest is None else longest
 
 
 def _tensors(model: Transformer) -> list[list[object]]:
-    """The shapes and dtypes of a model's weights, with how many there are of each."""
+    """The shapes and dtypes of a model's weights, with their counts."""
     tensors = (*model.parameters(), *model.buffers())
     counts = Counter((tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors)
     return [[list(shape), dtype, count] for (shape, dtype), count in sorted(counts.items())]

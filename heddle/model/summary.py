@@ -1,4 +1,4 @@
-"""A model in a few lines."""
+"""The `repr` of a model, in a few lines."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from heddle.errors import pluralize
 
 
 def summary(model: nn.Module, config: TransformerConfig) -> str:
-    """Its stacks, its sizes, its parts, and where the rest can be seen."""
+    """The stacks, sizes and parts of a model, and where to see the rest."""
     return screen(_lines(model, config), "print(model.decoder), model.config, heddle.account.count(model.config)")
 
 
 def _lines(model: nn.Module, config: TransformerConfig) -> Iterator[str]:
-    stacks = " and ".join(f"{name} of {pluralize(each.depth, 'layer')}" for name, each in config.stacks().items())
+    stacks = " and ".join(f"{name} of {pluralize(stack.depth, 'layer')}" for name, stack in config.stacks().items())
     parameters = list(model.parameters())
-    place = Counter(f"{str(each.dtype).removeprefix('torch.')} on {each.device}" for each in parameters)
+    place = Counter(f"{str(parameter.dtype).removeprefix('torch.')} on {parameter.device}" for parameter in parameters)
     yield f"Transformer: {stacks}, D = {config.dim}, V = {config.vocab_size}, context = {config.context}"
-    yield f"  {sum(each.numel() for each in parameters):,} parameters, {', '.join(place)}"
+    yield f"  {sum(parameter.numel() for parameter in parameters):,} parameters, {', '.join(place)}"
     for name, part in model.named_children():
         blocks = getattr(part, "blocks", None)
         if blocks is None:
@@ -33,6 +33,7 @@ def _lines(model: nn.Module, config: TransformerConfig) -> Iterator[str]:
 
 
 def _kinds(block: nn.Module) -> Iterator[str]:
-    """The classes of what a block does."""
-    inner = chain.from_iterable(each.children() if hasattr(each, "norm") else () for each in block.children())
-    return (type(each).__name__ for each in chain(block.children(), inner) if next(each.parameters(), None) is not None)
+    """The classes of a block's modules that have parameters."""
+    inner = chain.from_iterable(part.children() if hasattr(part, "norm") else () for part in block.children())
+    parts = (part for part in chain(block.children(), inner) if next(part.parameters(), None) is not None)
+    return (type(part).__name__ for part in parts)

@@ -29,7 +29,7 @@ class Transformer(nn.Module):
     and decoding only at the last position.
 
     Attributes:
-        steps: its compiled decoding steps, see `heddle.model.compiling`; None: each operation runs by itself.
+        steps: its compiled decoding steps, see `heddle.model.compiling`; None: not compiled.
     """
 
     steps: Callable[[Int[Tensor, "B 1"], Cache], Float[Tensor, "B V"]] | None = None
@@ -67,8 +67,8 @@ class Transformer(nn.Module):
     ) -> Output:
         """Hidden vectors [B T D] of `tokens`, and the routers' reports: training, scoring, prefill and each decoding step.
 
-        A decoder's vector at each position predicts what follows that prefix (L0-01); an encoder's vectors see the whole
-        sequence. With a cache, `tokens` are the next tokens of each of its rows, and the cache remembers them.
+        A decoder's vector at each position predicts the token after that prefix (L0-01); an encoder's vectors see the whole
+        sequence. With a cache, `tokens` are the next tokens of each of its rows, and are added to it.
 
         Args:
             tokens: ids.
@@ -78,7 +78,7 @@ class Transformer(nn.Module):
             source_layout: layout of the source; None: whole sequences.
             types: token types, if the model has a table of them; None: all of type 0.
             source_types: token types of the source.
-            cache: what the decoder remembers, see `new_cache`.
+            cache: the decoder's states, see `new_cache`.
 
         Raises:
             HeddleError: an argument does not apply to this model, or a source is missing; shapes do not match; there are more
@@ -96,14 +96,14 @@ class Transformer(nn.Module):
             cache.encoded = encoded
         return Output(out.hidden, routings + out.routings)
 
-    def states(self, tokens: Int[Tensor, "B T"], *more: Any, **named: Any) -> list[Hidden]:
+    def states(self, tokens: Int[Tensor, "B T"], *arguments: Any, **keywords: Any) -> list[Hidden]:
         """The outputs of the entry and of each block of the last stack, L + 1 tensors, before the final norm (L0-25).
 
         Arguments are those of `forward`.
         """
-        with self.last_stack().watched() as kept:
-            self(tokens, *more, **named)
-        return kept
+        with self.last_stack().watched() as outputs:
+            self(tokens, *arguments, **keywords)
+        return outputs
 
     @checked(rows=at_least(0), multiple=at_least(1))
     def new_cache(self, rows: int, multiple: int = ROUND) -> Cache:
@@ -117,9 +117,9 @@ class Transformer(nn.Module):
         return Cache(self.decoder.new_states(), rows, self.decoder.longest, self.decoder.prefix, multiple)
 
     def logits(self, hidden: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows V"]:
-        """Scores of the next token (L0-73, L2-62): V columns, without the rows that only fill the table up (D-13).
+        """Scores of the next token (L0-73, L2-62): V columns, without the padding rows of the table (D-13).
 
-        Every score is a finite number, so any loss of them is, too. The head itself gives those rows -inf.
+        Every score is finite, so any loss of them is, too. The head itself gives padding rows -inf.
         """
         head = self.language_head()
         check_hidden("model.logits", hidden, self.config.dim)
@@ -130,7 +130,7 @@ class Transformer(nn.Module):
 
         Args:
             hidden: the hidden vectors of whole sequences, Float[B T D].
-            layout: their layout, which says what is padding; None: every row is one whole sequence.
+            layout: their layout, which marks padding; None: every row is one sequence.
 
         Raises:
             HeddleError: this model's head is not a classifier, or `hidden` has another shape.
@@ -141,7 +141,7 @@ class Transformer(nn.Module):
         return self.head(hidden, layout, self.embedding.weight)
 
     def check_predicts_next(self) -> None:
-        """Refuse a model that is not a causal language model.
+        """Check that this is a causal language model.
 
         Raises:
             HeddleError: it has an encoder, or a head that does not score tokens.
@@ -152,10 +152,10 @@ class Transformer(nn.Module):
 
     @checked()
     def check_vocabulary(self, ids: int) -> None:
-        """Refuse a tokenizer whose number of ids differs from this model's vocabulary (L1-62).
+        """Check that a tokenizer's number of ids equals the size of this model's vocabulary (L1-62).
 
         Raises:
-            HeddleError: it has more or fewer ids.
+            HeddleError: they differ.
         """
         if ids != self.vocab_size:
             raise HeddleError(
@@ -166,7 +166,7 @@ class Transformer(nn.Module):
         """The head that scores tokens.
 
         Raises:
-            HeddleError: this model has another head, or none.
+            HeddleError: the model has no language head.
         """
         if not isinstance(self.head, LanguageHead):
             raise HeddleError(f"this model's head is of kind {self.config.head.kind!r}, which does not score tokens")
@@ -215,7 +215,7 @@ class Transformer(nn.Module):
     def _encode(
         self, rows: int, source: Tensor | None, layout: Layout | None, types: Tensor | None, cache: Cache | None
     ) -> tuple[EncoderOutput, tuple[Routing, ...]]:
-        """The encoder's output: for the source, or as the cache's first call left it (L1-76)."""
+        """The encoder's output: for the source, or from the cache after its first call (L1-76)."""
         assert self.encoder is not None
         if cache is not None and cache.encoded is not None:
             if not (source is None and layout is None and types is None):

@@ -1,18 +1,18 @@
-"""The layers of a model, and what tells each of them where its tokens are and which tokens they attend to.
+"""The layers of a model, and the layouts, masks and states that they need.
 
 In reading order:
 
 - `layout`: the position and segment of each token of a batch (`Layout`).
 - `mask`: attention rules, and masks as rules bound to two layouts (`Rule`, `Mask`).
 - `numeric`, `activations`, `dropout`, `norm`: elementwise functions, dropout, LayerNorm and RMSNorm.
-- `setting`: what all layers of a stack share (`Setting`).
-- `state`, `cache`: what a layer remembers while decoding (`State`), and the states of all layers (`Cache`).
+- `setting`: settings that all layers of a stack share (`Setting`).
+- `state`, `cache`: the state of a layer while decoding (`State`), and the states of all layers (`Cache`).
 - `position`: sinusoidal, rotary, ALiBi and bucketed positions.
 - `kernels`: implementations of attention, from the definition to torch's fused kernels.
 - `scope`: a layer's attention pattern (`Pattern`), and that pattern prepared for one pass (`Scope`).
 - `attention`, `latent`, `convolution`, `recurrent`: the mixers, in which tokens exchange information.
 - `feedforward`, `experts`, `moe`: the feed-forwards, which treat each token alone.
-- `custom`: a user's own module as a mixer or a feed-forward.
+- `custom`: a user's module as a mixer or a feed-forward.
 - `output`: hidden vectors and the reports of routers (`Output`, `Routing`).
 - `block`: residuals around a mixer and a feed-forward, and the tables of choices (`Block`, `MIXERS`, `FEED_FORWARDS`).
 - `embedding`: tables with one vector per id.

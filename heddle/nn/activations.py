@@ -48,7 +48,7 @@ class Gating(NamedTuple):
 
     Attributes:
         activation: the name of act.
-        limit: act sees at most this, and the other factor stays within ± this; None: no bound.
+        limit: the upper bound of the input of act, and ± the bound of the other factor; None: no bound.
         plus_one: whether the other factor is up + 1.
     """
 
@@ -58,18 +58,18 @@ class Gating(NamedTuple):
 
     @classmethod
     def of(cls, config: MLPConfig | GatedConfig) -> "Gating":
-        """That of a feed-forward; one without a gate has just the activation."""
+        """The gating of a feed-forward; without a gate, only the activation."""
         if isinstance(config, MLPConfig):
             return cls(config.activation)
         return cls(config.activation, config.limit, config.plus_one)
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
-        """A new tensor."""
+        """act(gate) · up, as a new tensor."""
         opened, factor = self.factors(gate, up)
         return ACTIVATIONS[self.activation](opened) * factor
 
     def factors(self, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-        """What act sees, and what multiplies its output."""
+        """The input of act, and the factor on its output."""
         if self.limit is not None:
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return gate, up + 1 if self.plus_one else up

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from heddle.config.layers import AttentionConfig
-from heddle.nn.custom import OwnScores
+from heddle.nn.custom import CustomScores
 from heddle.nn.kernels import KERNELS
 from heddle.nn.mask import Causal, Everything, Rule, Window
 from heddle.nn.norm import make_norm
@@ -23,7 +23,7 @@ class Attention(nn.Module):
 
     With fewer key heads than query heads, each key head serves H/K neighbouring query heads (Ainslie et al. 2023). Head i has
     columns i·d … (i+1)·d of each projection. In cross-attention, keys and values are computed from the encoder's output,
-    which the scope holds (L1-78, D-46).
+    which the scope has (L1-78, D-46).
 
     Args:
         config: heads, widths, norms, window, kernel.
@@ -48,26 +48,26 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = norms
         kernel = KERNELS[config.kernel if config.scores is None else "reference"]
         self.kernel = kernel(score_scale(config, dim), setting.drop(config.dropout), config.cap)
-        self.scores = None if config.scores is None else OwnScores(config.scores, setting, heads)
+        self.scores = None if config.scores is None else CustomScores(config.scores, setting, heads)
         self.sinks = nn.Parameter(self.o.weight.new_zeros(heads)) if config.sinks else None
 
     def forward(self, x: Hidden, scope: Scope, state: State = STATELESS) -> Hidden:
         q = rotate(self.heads_of(self.q(x), self.q_norm), scope.rotation)
-        kept = state.read()
-        if kept is None:
+        keys_values = state.read()
+        if keys_values is None:
             source = x if scope.source is None else scope.source
             k = rotate(self.heads_of(self.k(source), self.k_norm), scope.rotation)
             v = split_heads(self.v(source), self.value_dim)
-            kept = state.update((k, v), scope.queries, scope.keys)
-        k, v = kept
+            keys_values = state.update((k, v), scope.queries, scope.keys)
+        k, v = keys_values
         assert scope.mask is not None
         mask = scope.mask
         if self.scores is not None or self.sinks is not None:
-            mask = replace(mask, own=self.scores, sinks=self.sinks)
+            mask = replace(mask, custom_scores=self.scores, sinks=self.sinks)
         return self.o(merge_heads(self.kernel(q, k, v, mask)))
 
     def heads_of(self, x: Float[Tensor, "B T hd"], norm: nn.Module) -> Float[Tensor, "B h T d"]:
-        """Queries or keys by heads, with the norm over each head, or over all at once."""
+        """Queries or keys split into heads, with the norm over each head or over all."""
         return split_heads(norm(x), self.head_dim) if self.norms_all else norm(split_heads(x, self.head_dim))
 
     def new_state(self) -> State:

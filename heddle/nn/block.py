@@ -47,7 +47,7 @@ FEED_FORWARDS: dict[type, Callable[[Any, Setting], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a residual has norms, and where its skip starts: at `x`, after the first norm (`normed`), or nowhere (None)."""
+    """The norms of a residual, and the start of its skip: `x`, the output of the first norm (`normed`), or None for no skip."""
 
     before: bool = False
     after: bool = False
@@ -61,7 +61,7 @@ PLACEMENT = {
     "sandwich": Placement(before=True, after=True),
     "output": Placement(after=True),
     "literal": Placement(before=True, skip="normed"),  # deck 000, equations (4) and (5) (L0-27, D-01)
-    "bare": Placement(before=True, skip=None),  # no residual, to show what it is for (L0-53)
+    "bare": Placement(before=True, skip=None),  # no residual, to show its effect (L0-53)
     "none": Placement(),  # a residual without a norm
 }
 
@@ -76,11 +76,11 @@ class Residual(nn.Module):
         self, placement: str, norm: Callable[[], nn.Module], dropout: float | Dropout = 0.0, scale: float = 1.0
     ) -> None:
         super().__init__()
-        where = PLACEMENT[placement]
-        self.skip, self.scale = where.skip, scale
-        self.before = norm() if where.before else nn.Identity()
-        self.after = norm() if where.after else nn.Identity()
-        self.outside = norm() if where.outside else nn.Identity()
+        norms = PLACEMENT[placement]
+        self.skip, self.scale = norms.skip, scale
+        self.before = norm() if norms.before else nn.Identity()
+        self.after = norm() if norms.after else nn.Identity()
+        self.outside = norm() if norms.outside else nn.Identity()
         self.dropout = dropout if isinstance(dropout, Dropout) else Dropout(dropout)
 
     def enter(self, x: Hidden) -> Hidden:

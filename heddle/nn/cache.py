@@ -1,4 +1,4 @@
-"""The cache of a decoder: the states of its blocks, and where in each row the next tokens are."""
+"""The cache of a decoder: the states of its blocks, and the position of the next tokens in each row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from heddle.nn.state import ROUND, BlockState, Fixed, Growing, Rolling, State, r
 
 @dataclass(frozen=True)
 class Keys:
-    """Layouts of the keys of a call: `keys[w]` for states that remember a window of w, `keys[None]` for those that keep all.
+    """Layouts of the keys of a call: `keys[w]` for states with a window of w, `keys[None]` for states of all tokens.
 
     Attributes:
         layouts: one per window in the cache, and one under None.
@@ -30,22 +30,21 @@ class Keys:
 
 
 class Cache:
-    """What a decoder remembers of each row: one state per block and, on the host, the number of tokens in each row.
+    """The states of a decoder's blocks (such as the KV cache) for each row and, on the host, the number of tokens in each row.
 
     The lengths are on the host so that no step waits for the device.
 
     Args:
         states: one per block, in layer order.
         rows: B.
-        longest: how many tokens a row may hold; None: any number.
-        prefix: whether the first tokens that a row receives, those of a single call, are its prefix, which sees itself in both
-            directions; all later tokens are causal.
+        longest: maximum tokens of a row; None: no limit.
+        prefix: whether the tokens of a row's first call are its prefix, which is bidirectional; all later tokens are causal.
         multiple: capacities and visible widths are rounded up to multiples of this; small ones read and copy less memory, large
             ones need fewer compiled graphs.
 
     Attributes:
         encoded: an encoder's output, from the first call on.
-        share: how many neighbouring rows read each row of `encoded`.
+        share: number of neighbouring rows that read each row of `encoded`.
         queries: layout of the tokens of the last `advance`.
         keys: layouts of the keys that those tokens may attend to.
     """
@@ -77,8 +76,8 @@ class Cache:
     ) -> Layout:
         """Make room for the next tokens and return their layout: max(counts) in each row, of which `counts[b]` are real.
 
-        Pass the layout to the next call of the model. Rows with fewer tokens than others end in padding. For `compiled` steps,
-        layouts are of fewer kinds: several rows are always `ragged`, and all slots are visible.
+        Pass the layout to the next call of the model. Rows with fewer tokens than others end in padding. `compiled` steps get
+        fewer kinds of layouts: several rows are always `ragged`, and all slots are visible.
 
         Raises:
             HeddleError: there is not one count per row, a count is not a whole number of at least 0, or a row becomes longer
@@ -91,9 +90,9 @@ class Cache:
         end = max(self.lengths, default=0) + width
         # The first call sees only its own tokens, so it can take the fast path for whole sequences.
         visible = end if fresh else rounded(end, self.multiple)
-        # At coarse multiples it would be rare. Compiled steps see all slots, so theirs need a mask.
+        # At coarse multiples this form would be rare. Compiled steps see all slots, so they need a mask.
         newest = uniform and width == 1 == self.multiple and not compiled
-        if not newest:  # else its states grow by exactly one slot, so that their tensors stay whole
+        if not newest:  # else the states grow by exactly one slot, without free slots to mask
             self._reserve(visible, ahead=not compiled)
         visible = max(visible, self.capacity) if compiled else visible
         position = start[:, None] + torch.arange(width, device=device)
@@ -102,9 +101,9 @@ class Cache:
         later: Form = "newest" if newest else "uniform" if uniform else "ragged"
         form: Form = ("whole" if even else "padded") if fresh else later
         queries = Layout(position, segment, form)
-        begun = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
-        if self.prefix and max(begun, default=0) > 1:  # one token has nothing else to see
-            queries = queries.prefixed(torch.tensor(begun, device=device)[:, None])
+        prefix_lengths = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
+        if self.prefix and max(prefix_lengths, default=0) > 1:  # a prefix of one token is causal
+            queries = queries.prefixed(torch.tensor(prefix_lengths, device=device)[:, None])
         keys: dict[int | None, Layout] = {None: Layout.whole(len(self.lengths), visible, device)}
         for window in {state.window for state in self._flat() if isinstance(state, Rolling)}:
             keys[window] = queries if fresh else _ring(start, window, queries)
@@ -130,16 +129,16 @@ class Cache:
         return list(chain.from_iterable(self.states))
 
     def _reserve(self, length: int, ahead: bool = True) -> None:
-        """Make room for `length` tokens in each row; `ahead`, for twice as many as before at least."""
+        """Make room for `length` tokens in each row; with `ahead`, for at least twice the previous capacity."""
         if rounded(length, self.multiple) > self.capacity:
             self.capacity = max(rounded(length, self.multiple), 2 * self.capacity if ahead else 0)
             for state in self._flat():
                 state.reserve(self.capacity)
 
     def select(self, rows: Sequence[int]) -> "Cache":
-        """A new cache with copies of these rows: leave out finished rows, name a row twice to fork it.
+        """A new cache with copies of these rows: leave out finished rows, repeat a row to fork it.
 
-        Forks of a row that are neighbours share what it read of a source.
+        Neighbouring forks of a row share its encoder output.
         """
         sources, share = [row // self.share for row in rows], 1
         if self.encoded is not None:
@@ -147,17 +146,17 @@ class Cache:
         return self._selected(rows, sources, share)
 
     def _selected(self, rows: Sequence[int], sources: Sequence[int], share: int) -> "Cache":
-        """These rows, of which each `share` neighbours read one of these sources."""
+        """These rows; each `share` neighbours read one of these sources."""
         states = [
-            BlockState(*(state.select(sources if isinstance(state, Fixed) else rows) for state in each))
-            for each in self.states
+            BlockState(*(state.select(sources if isinstance(state, Fixed) else rows) for state in block))
+            for block in self.states
         ]
         chosen = Cache(states, len(rows), self.longest, self.prefix, self.multiple)
         chosen.encoded = None if self.encoded is None else self.encoded.select(sources)
         chosen.share = share
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
-        # Room for a long row that has left is copied each time that rows come and go, and compiled steps read all of it.
+        # Shrink: free slots are copied in each `select` and `join`, and compiled steps read them.
         needed = max(rounded(max(chosen.lengths, default=0), self.multiple), self.multiple)
         if 4 * needed <= chosen.capacity:
             chosen.capacity = 2 * needed
@@ -167,38 +166,44 @@ class Cache:
 
     @property
     def truncates(self) -> bool:
-        """Whether tokens can be taken back: every state keeps each token in a slot of its own."""
+        """Whether tokens can be removed again: every state stores each token in a separate slot."""
         return all(isinstance(state, Growing | Fixed) for state in self._flat() if type(state) is not State)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Forget all but the first `lengths[b]` tokens of each row.
 
         Raises:
-            HeddleError: there is not one length per row, a row has fewer tokens, or a state cannot take tokens back.
+            HeddleError: there is not one length per row, a row has fewer tokens, or a state cannot remove tokens.
         """
         if len(lengths) != len(self.lengths) or any(new > old for new, old in zip(lengths, self.lengths, strict=True)):
             raise HeddleError(f"rows of {self.lengths} tokens cannot be cut to {list(lengths)}")
         if not self.truncates:
-            raise HeddleError("a recurrent state or a window's cannot take tokens back; start from an empty cache")
+            raise HeddleError("a recurrent state or a window cannot remove tokens; start from an empty cache")
         self.lengths = list(lengths)
 
     def join(self, other: "Cache") -> "Cache":
         """A new cache with the rows of both, in order. Neither may be used afterwards.
 
         Raises:
-            HeddleError: rows that have read an encoder's output meet rows that have not.
+            HeddleError: some rows have read an encoder's output, and others have not.
         """
         if not self.lengths:
             return other
         if not other.lengths:
             return self
-        first, second = self._apart(), other._apart()
-        for mine, theirs in zip(first._flat(), second._flat(), strict=True):
-            for fresh, used, rows in ((mine, theirs, len(self.lengths)), (theirs, mine, len(other.lengths))):
+        first, second = self._unshared(), other._unshared()
+        for first_state, second_state in zip(first._flat(), second._flat(), strict=True):
+            for fresh, used, rows in (
+                (first_state, second_state, len(self.lengths)),
+                (second_state, first_state, len(other.lengths)),
+            ):
                 if used.buffers and not fresh.buffers:
                     fresh.begin(used, rows)
         pairs = zip(first.states, second.states, strict=True)
-        states = [BlockState(*(mine.join(theirs) for mine, theirs in zip(*pair, strict=True))) for pair in pairs]
+        states = [
+            BlockState(*(first_state.join(second_state) for first_state, second_state in zip(*pair, strict=True)))
+            for pair in pairs
+        ]
         both = Cache(states, len(self.lengths) + len(other.lengths), self.longest, self.prefix, self.multiple)
         if first.encoded is not None and second.encoded is not None:
             both.encoded = first.encoded.join(second.encoded)
@@ -206,21 +211,21 @@ class Cache:
         both.capacity = max(first.capacity, second.capacity)
         return both
 
-    def _apart(self) -> "Cache":
-        """The same rows, each with its own source."""
+    def _unshared(self) -> "Cache":
+        """A cache in which no rows share a source."""
         if self.share == 1:
             return self
         rows = range(len(self.lengths))
         return self._selected(rows, [row // self.share for row in rows], 1)
 
     def bytes(self) -> int:
-        """Memory held, in bytes."""
+        """Memory in bytes."""
         encoded = 0 if self.encoded is None else self.encoded.hidden.numel() * self.encoded.hidden.element_size()
         return encoded + sum(state.bytes() for state in self._flat())
 
 
 def _shared(sources: Sequence[int]) -> tuple[list[int], int]:
-    """The sources of neighbouring rows named once, and how many rows read each; all of them and 1 if these numbers differ."""
+    """The distinct sources of neighbouring rows, and the number of rows of each; all sources and 1 if these numbers differ."""
     runs = [(source, len(list(run))) for source, run in groupby(sources)]
     share = runs[0][1] if runs else 1
     if any(length != share for _, length in runs):
@@ -229,10 +234,10 @@ def _shared(sources: Sequence[int]) -> tuple[list[int], int]:
 
 
 def _ring(start: Tensor, window: int, queries: Layout) -> Layout:
-    """Layout of the slots of a `Rolling` whose rows hold `start` tokens, followed by the queries."""
+    """Layout of the slots of a `Rolling` after `start` tokens per row, followed by the queries."""
     newest = start[:, None] - 1
     # The largest position before the start that maps to slot j; negative if the slot is still empty.
-    held = newest - (newest - torch.arange(window, device=start.device)) % window
-    segment = torch.where(held >= 0, 0, PADDING)
-    position = torch.cat((held.clamp(min=0), queries.position), dim=1)
+    position_in_slot = newest - (newest - torch.arange(window, device=start.device)) % window
+    segment = torch.where(position_in_slot >= 0, 0, PADDING)
+    position = torch.cat((position_in_slot.clamp(min=0), queries.position), dim=1)
     return Layout(position, torch.cat((segment, queries.segment), dim=1), "packed")

@@ -1,4 +1,4 @@
-"""Convolution over the tokens: a mixer that looks back a fixed number of steps."""
+"""Convolution over the tokens: a mixer with a fixed reach."""
 
 from math import sqrt
 
@@ -43,7 +43,7 @@ class Convolution(nn.Module):
             raise HeddleError(f"a centred convolution needs an odd number of taps, got {taps}; set taps = {taps + 1}")
         self.distances = distances(taps, config.dilation, self.centred)
         self.pattern = Pattern(Causal() if setting.causal else Everything(), self.reach or None)
-        bound = 1 / sqrt(taps * dim)  # as torch's own convolutions, for a module that is used alone
+        bound = 1 / sqrt(taps * dim)  # as in torch's convolutions, for a module used alone
         self.weight = nn.Parameter(nn.init.uniform_(torch.empty(taps, dim, dim), -bound, bound))
         self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
 
@@ -56,7 +56,7 @@ class Convolution(nn.Module):
         """An empty state for the tokens within reach.
 
         Raises:
-            HeddleError: it looks ahead, so it cannot decode token by token.
+            HeddleError: the convolution is centred.
         """
         if self.centred and self.reach:
             raise HeddleError("a centred convolution looks ahead, so it cannot be cached; use it in an encoder")
@@ -64,11 +64,11 @@ class Convolution(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]:
         (seen,) = state.update((x[:, None],), scope.queries, scope.keys)
-        whole = seen.shape[2] == x.shape[1]
-        taken = self._shifted(x, scope.queries) if whole else self._looked_up(seen[:, 0], scope.queries)
+        complete = seen.shape[2] == x.shape[1]
+        taps = self._shifted(x, scope.queries) if complete else self._looked_up(seen[:, 0], scope.queries)
         # One matrix product for all taps: their sum is accumulated as precisely as in any other product.
         weight = self.weight.transpose(0, 1).flatten(1).to(x.dtype)
-        return F.linear(taken, weight, None if self.bias is None else self.bias.to(x.dtype))
+        return F.linear(taps, weight, None if self.bias is None else self.bias.to(x.dtype))
 
     def _shifted(self, x: Float[Tensor, "B T D"], at: Layout) -> Float[Tensor, "B T taps_times_D"]:
         """Each token's taps, concatenated, if `x` holds whole rows."""
@@ -78,17 +78,20 @@ class Convolution(nn.Module):
         # Looking back, a token can meet another segment only in packed rows.
         if at.form == "packed" or (at.form == "padded" and self.centred):
             segment = F.pad(at.segment, (back, ahead), value=OUTSIDE)
-            theirs = [segment[:, back - distance : back - distance + width] for distance in self.distances]
+            segments = [segment[:, back - distance : back - distance + width] for distance in self.distances]
             pieces = [
-                piece.masked_fill((own != at.segment)[:, :, None], 0) for piece, own in zip(pieces, theirs, strict=True)
+                piece.masked_fill((other != at.segment)[:, :, None], 0)
+                for piece, other in zip(pieces, segments, strict=True)
             ]
         return torch.cat(pieces, dim=-1)
 
     def _looked_up(self, seen: Float[Tensor, "B S D"], at: Layout) -> Float[Tensor, "B T taps_times_D"]:
-        """Each token's taps, concatenated, found by position among the remembered and the new tokens."""
+        """Each token's taps, concatenated, looked up by position among cached and new tokens."""
         start, device = at.position[:, :1, None], seen.device
-        wanted: Int[Tensor, "B T taps"] = at.position[:, :, None] - torch.tensor(list(self.distances), device=device)
-        slot = torch.where(wanted < start, wanted % self.reach, self.reach + wanted - start)
+        tap_positions: Int[Tensor, "B T taps"] = at.position[:, :, None] - torch.tensor(
+            list(self.distances), device=device
+        )
+        slot = torch.where(tap_positions < start, tap_positions % self.reach, self.reach + tap_positions - start)
         row = torch.arange(at.rows, device=device)[:, None, None]
         # Positions before the row's first token map to slots that were never written and hold 0.
         return seen[row, slot].flatten(2)

@@ -1,4 +1,4 @@
-"""A user's own module as a mixer or a feed-forward (L0-07). It initialises its own weights and keeps its precision."""
+"""A user's module as a mixer, a feed-forward or a function of scores (L0-07). It initialises itself and keeps its precision."""
 
 import importlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from heddle.nn.state import STATELESS, Growing, State
 
 
 class Custom(nn.Module):
-    """Wraps a user's own module. heddle neither initialises nor casts anything inside it.
+    """Wraps a user's module. heddle neither initialises nor casts anything inside it.
 
     `inner` receives vectors in the dtype of its weights and buffers, or in fp32 or wider if it has none; its output is
     cast back to the input's dtype.
@@ -30,53 +30,53 @@ class Custom(nn.Module):
         HeddleError: the target cannot be imported, is not a subclass of `nn.Module`, or its constructor fails.
     """
 
-    first = "dim"  # what its constructor is given first
+    first = "dim"  # name of the first argument of its constructor
 
     def __init__(self, config: CustomConfig | ScoresConfig, setting: Setting) -> None:
         super().__init__()
         self.config, self.width = config, setting.dim
         self.pattern = Pattern(Causal() if setting.causal else Everything())
-        self.inner = self.made()
+        self.inner = self.instantiate()
 
-    def made(self) -> nn.Module:
+    def instantiate(self) -> nn.Module:
         """A new instance of the user's class, initialised by its constructor."""
-        kind = found(self.config, self.first)
+        cls = load_class(self.config, self.first)
         try:
-            made = kind(self.width, **self.config.options)
+            inner = cls(self.width, **self.config.options)
         except Exception as error:
             if torch.get_default_device().type != "meta":
                 raise HeddleError(_refusal(self.config, error, self.first)) from error
         else:
-            return made
+            return inner
         # A constructor may read values (`torch.linspace(0, 1, 3).tolist()`), which a meta tensor does not have.
         with torch.device("cpu"), torch.random.fork_rng(devices=()):
-            return moved(self.made(), "meta")
+            return moved(self.instantiate(), "meta")
 
-    def call(self, x: Float[Tensor, "*shape"], *more: Any) -> Float[Tensor, "*shape"]:
+    def call(self, x: Float[Tensor, "*shape"], *arguments: Any) -> Float[Tensor, "*shape"]:
         """Call the user's module on `x`.
 
         Raises:
             HeddleError: the output is not a tensor of the same shape.
         """
-        out = self.inner(x.to(self._dtype(x)), *more)
+        out = self.inner(x.to(self._dtype(x)), *arguments)
         if not isinstance(out, Tensor) or out.shape != x.shape:
-            gave = str(list(out.shape)) if isinstance(out, Tensor) else type(out).__name__
+            returned = str(list(out.shape)) if isinstance(out, Tensor) else type(out).__name__
             raise HeddleError(
-                f"target = {self.config.target!r} must return the shape of its input: got x {list(x.shape)}, returned {gave}"
+                f"target = {self.config.target!r} must return the shape of its input: got x {list(x.shape)}, returned {returned}"
             )
         return out.to(x.dtype)
 
     def _dtype(self, x: Tensor) -> torch.dtype:
-        held = (*self.inner.parameters(), *self.inner.buffers())
-        own = (tensor.dtype for tensor in held if tensor.is_floating_point())
-        return next(own, wide_dtype(x.dtype))
+        tensors = (*self.inner.parameters(), *self.inner.buffers())
+        dtypes = (tensor.dtype for tensor in tensors if tensor.is_floating_point())
+        return next(dtypes, wide_dtype(x.dtype))
 
 
 class CustomMixer(Custom):
-    """A user's own mixer, called as `inner(x, layout)`, which must itself be causal in a decoder.
+    """A user's mixer, called as `inner(x, layout)`, which must itself be causal in a decoder.
 
-    A cache keeps its inputs, and every decoding step calls it on all of them: right for any mixer, at the cost of recomputing
-    the past.
+    A cache stores its inputs, and every decoding step calls it on all of them: correct for any mixer, at the cost of
+    recomputing the past.
     """
 
     def forward(self, x: Float[Tensor, "B T D"], scope: Scope, state: State = STATELESS) -> Float[Tensor, "B T D"]:
@@ -93,14 +93,14 @@ class CustomMixer(Custom):
 
 
 class CustomFeedForward(Custom):
-    """A user's own feed-forward, called as `inner(x)`."""
+    """A user's feed-forward, called as `inner(x)`."""
 
     def forward(self, x: Float[Tensor, "B T D"], queries: Layout | None = None) -> Output:
         return Output(self.call(x))
 
 
-class OwnScores(Custom):
-    """A user's own change of attention scores, built as `Class(heads, **options)` and called as `inner(scores, queries, keys)`.
+class CustomScores(Custom):
+    """A user's function of attention scores, built as `Class(heads, **options)` and called as `inner(scores, queries, keys)`.
 
     `scores` are Float[B H T S] in fp32 or wider, scaled, capped and biased, before the mask and the softmax. `queries` are
     Int[B 1 T 1] and `keys` Int[B 1 1 S], the positions of the tokens in their documents: whatever is computed from these is the
@@ -118,11 +118,11 @@ class OwnScores(Custom):
         return self.call(scores, queries[:, None, :, None], keys[:, None, None, :])
 
 
-def found(config: CustomConfig | ScoresConfig, first: str = "dim") -> type[nn.Module]:
+def load_class(config: CustomConfig | ScoresConfig, first: str = "dim") -> type[nn.Module]:
     """Import the user's class. Only a subclass of `nn.Module` is accepted, so that a config cannot call arbitrary code.
 
     Raises:
-        HeddleError: it cannot be imported, or is not such a class.
+        HeddleError: it cannot be imported, or is not a subclass of `nn.Module`.
     """
     module, name = config.target.split(":")
     try:
@@ -137,9 +137,9 @@ def found(config: CustomConfig | ScoresConfig, first: str = "dim") -> type[nn.Mo
 
 
 def _refusal(config: CustomConfig | ScoresConfig, error: Exception, first: str) -> str:
-    said = " ".join(str(error).split())
-    called = f"{config.target.split(':')[1]}({first}, **options)"
-    return f"target = {config.target!r}: {type(error).__name__}: {said}; it must be importable and callable as {called}"
+    reason = " ".join(str(error).split())
+    call = f"{config.target.split(':')[1]}({first}, **options)"
+    return f"target = {config.target!r}: {type(error).__name__}: {reason}; it must be importable and callable as {call}"
 
 
 def moved(module: nn.Module, device: torch.device | str) -> nn.Module:
@@ -151,7 +151,7 @@ def moved(module: nn.Module, device: torch.device | str) -> nn.Module:
 
 
 def without_custom(module: nn.Module) -> Iterator[nn.Module]:
-    """Like `module.modules()`, without the modules inside a user's own."""
+    """Like `module.modules()`, without the modules inside a user's module."""
     yield module
     if not isinstance(module, Custom):
         for child in module.children():

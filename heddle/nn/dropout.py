@@ -6,21 +6,21 @@ from torch import Tensor, nn
 
 
 def drop(x: Float[Tensor, "..."], keep: Float[Tensor, "..."], rate: float) -> Float[Tensor, "..."]:
-    """Inverted dropout with the mask `keep`: kept values are divided by 1 - rate, so prediction needs no factor (L0-63)."""
+    """Inverted dropout with the mask `keep`: kept values are divided by 1 - rate, so inference needs no factor (L0-63)."""
     return x * keep / (1.0 - rate)
 
 
-def kept(like: Float[Tensor, "..."], rate: float) -> Bool[Tensor, "..."]:
-    """Which elements to keep: each with probability 1 - rate.
+def keep_mask(like: Float[Tensor, "..."], rate: float) -> Bool[Tensor, "..."]:
+    """A mask of the elements to keep, each with probability 1 - rate.
 
-    On a CPU, torch draws one number after another, however many threads there are, and `bernoulli_` takes 64 random bits for an
-    element. Here 16 bits decide, so the probability is a multiple of 2^-16, and the mask takes a fifth of the time.
+    On a CPU, torch generates random numbers sequentially, and `bernoulli_` uses 64 random bits per element. Here 16 bits decide, so
+    the probability is a multiple of 2^-16, and the mask takes a fifth of the time.
     """
     if like.device.type != "cpu":
         return torch.empty_like(like, dtype=torch.bool).bernoulli_(1.0 - rate)
-    drawn = torch.randint(-(2**63), 2**63 - 1, (-(-like.numel() // 4),)).view(torch.int16)
-    least = min(max(round(rate * 2**16), 1), 2**16 - 1) - 2**15
-    return (drawn[: like.numel()] >= least).view(like.shape)
+    bits = torch.randint(-(2**63), 2**63 - 1, (-(-like.numel() // 4),)).view(torch.int16)
+    threshold = min(max(round(rate * 2**16), 1), 2**16 - 1) - 2**15
+    return (bits[: like.numel()] >= threshold).view(like.shape)
 
 
 class Dropout(nn.Module):
@@ -28,7 +28,7 @@ class Dropout(nn.Module):
 
     Args:
         rate: probability of dropping a value; the retain probability, p in deck 000, is 1 - rate (L0-60).
-        classic: training does not scale and prediction multiplies by 1 - rate (L0-61), instead of the reverse.
+        classic: training does not scale and inference multiplies by 1 - rate (L0-61), instead of the reverse.
         shared: one mask for all rows of a batch (axis 0; L0-58, D-54) instead of one per row.
 
     Raises:
@@ -45,7 +45,7 @@ class Dropout(nn.Module):
 
     @property
     def active(self) -> bool:
-        """Whether values change: in training, and with the classic convention in prediction too."""
+        """Whether values change: in training, and with the classic convention in inference too."""
         return self.rate > 0.0 and (self.training or self.classic)
 
     @property
@@ -58,7 +58,7 @@ class Dropout(nn.Module):
             return x
         if not self.training:
             return x * (1.0 - self.rate)
-        keep = kept(x[:1] if self.shared else x, self.rate).to(x.dtype)
+        keep = keep_mask(x[:1] if self.shared else x, self.rate).to(x.dtype)
         return x * keep if self.classic else drop(x, keep, self.rate)
 
     def extra_repr(self) -> str:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from heddle.checks import wrong
 from heddle.errors import HeddleError
 
-WHOLE = (torch.int64, torch.int32)  # dtypes that can index a table
+ID_DTYPES = (torch.int64, torch.int32)  # dtypes that can index a table
 
 
 class Embedding(nn.Module):
@@ -27,8 +27,10 @@ class Embedding(nn.Module):
         return F.embedding(ids, self.weight)
 
 
-def check_ids(name: str, ids: object, most: int, shape: tuple[int, ...] | None = None, where: str = "model") -> None:
-    """Refuse anything but a tensor of ids of this shape, by default [B T], from 0 to `most` - 1.
+def check_ids(
+    name: str, ids: object, vocab_size: int, shape: tuple[int, ...] | None = None, function: str = "model"
+) -> None:
+    """Check that a value is a tensor of ids of this shape, by default [B T], from 0 to `vocab_size` - 1.
 
     Values are checked on a CPU only, since reading them from a GPU would wait for it. In a compiled graph or on the meta
     device only type and shape are checked.
@@ -38,12 +40,12 @@ def check_ids(name: str, ids: object, most: int, shape: tuple[int, ...] | None =
     """
     like = "[B T]" if shape is None else list(shape)
     fits = isinstance(ids, Tensor) and (ids.dim() == 2 if shape is None else tuple(ids.shape) == shape)
-    if not isinstance(ids, Tensor) or not fits or ids.dtype not in WHOLE:
-        raise wrong(where, name, ids, f"a tensor of whole numbers of shape {like}")
+    if not isinstance(ids, Tensor) or not fits or ids.dtype not in ID_DTYPES:
+        raise wrong(function, name, ids, f"a tensor of whole numbers of shape {like}")
     if torch.compiler.is_compiling() or type(ids) is not Tensor or ids.device.type != "cpu" or not ids.numel():
         return
     low, high = (int(end) for end in ids.aminmax())
-    if low < 0 or high >= most:
+    if low < 0 or high >= vocab_size:
         raise HeddleError(
-            f"{where}: {name} contain the id {low if low < 0 else high}; ids must be from 0 to {most - 1}"
+            f"{function}: {name} contain the id {low if low < 0 else high}; ids must be from 0 to {vocab_size - 1}"
         )

@@ -32,15 +32,15 @@ class Experts(nn.Module):
         super().__init__()
         hidden, bias = expert.width(dim), expert.bias
 
-        def made(fan_in: int, *shape: int) -> nn.Parameter:
+        def parameter(fan_in: int, *shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(experts, *shape).uniform_(-1 / sqrt(fan_in), 1 / sqrt(fan_in)))
 
-        self.up = made(dim, hidden, dim)
-        self.down = made(hidden, dim, hidden)
-        self.gate = made(dim, hidden, dim) if isinstance(expert, GatedConfig) else None
-        self.up_bias = made(dim, hidden) if bias else None
-        self.down_bias = made(hidden, dim) if bias else None
-        self.gate_bias = made(dim, hidden) if bias and isinstance(expert, GatedConfig) else None
+        self.up = parameter(dim, hidden, dim)
+        self.down = parameter(hidden, dim, hidden)
+        self.gate = parameter(dim, hidden, dim) if isinstance(expert, GatedConfig) else None
+        self.up_bias = parameter(dim, hidden) if bias else None
+        self.down_bias = parameter(hidden, dim) if bias else None
+        self.gate_bias = parameter(dim, hidden) if bias and isinstance(expert, GatedConfig) else None
         self.gating, self.dispatch = Gating.of(expert), dispatch
 
     def forward(
@@ -53,9 +53,9 @@ class Experts(nn.Module):
         """Σ_k gates[t, k] · expert_{choice[t, k]}(x_t); a choice of E means no expert. `load` counts each expert's choices."""
         if self.dispatch == "loop":
             return self._loop(x, gates, choice)
-        weights = [each for each in (self.up, self.down, self.gate) if each is not None]
-        biases = [each for each in (self.up_bias, self.down_bias, self.gate_bias) if each is not None]
-        if torch.is_grad_enabled() and any(each.requires_grad for each in (x, gates, *weights, *biases)):
+        weights = [tensor for tensor in (self.up, self.down, self.gate) if tensor is not None]
+        biases = [tensor for tensor in (self.up_bias, self.down_bias, self.gate_bias) if tensor is not None]
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, gates, *weights, *biases)):
             out: Tensor = _Grouped.apply(x, gates, choice, load, self.gating, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
             return out
         return _grouped(x, gates, choice, load, weights, biases, *self.gating, False)[0]
@@ -108,7 +108,7 @@ UP, DOWN, GATE = 0, 1, 2  # indices into the lists of stacked weights and biases
 
 
 def _spans(load: Tensor) -> list[tuple[int, int, int]]:
-    """Experts with at least one token, as (expert, start, stop) in the sorted pairs. The only wait for the device."""
+    """Experts with at least one token, as (expert, start, stop) in the sorted pairs. The only synchronisation with the device."""
     stops = [0, *load.cumsum(0).tolist()]
     return [(expert, start, stop) for expert, (start, stop) in enumerate(pairwise(stops)) if stop > start]
 
@@ -182,7 +182,7 @@ def _experts_gradient(
 ) -> list[Tensor]:
     """Gradients of x, the gates, the weights and the biases.
 
-    The hidden layer after the activation is recomputed, expert by expert, which costs less than keeping it.
+    The hidden layer after the activation is recomputed, expert by expert, which costs less than saving it.
     """
     gated, spans = len(weights) > GATE, _spans(load)
     token, scale = order // gates.shape[1], gates.flatten()[order][:, None]
@@ -194,22 +194,22 @@ def _experts_gradient(
         for gradient in (*gradients, *bias_gradients):
             gradient[expert] = 0
     for expert, start, stop in spans:
-        rows, here = x.index_select(0, token[start:stop]), above.index_select(0, token[start:stop])
-        scale_gradient[start:stop] = (here.to(gates.dtype) * outputs[start:stop]).sum(-1)
-        here = (here * scale[start:stop]).to(x.dtype)
-        slope, inner = here @ weights[DOWN][expert], before[0, start:stop]
+        rows, row_gradient = x.index_select(0, token[start:stop]), above.index_select(0, token[start:stop])
+        scale_gradient[start:stop] = (row_gradient.to(gates.dtype) * outputs[start:stop]).sum(-1)
+        row_gradient = (row_gradient * scale[start:stop]).to(x.dtype)
+        slope, inner = row_gradient @ weights[DOWN][expert], before[0, start:stop]
         if gated:
             opened = before[1, start:stop]
             seen, factor = Gating(activation, limit, plus_one).factors(opened, inner)
             acted = ACTIVATIONS[activation](seen)
             product = acted * factor
-            steps = [acted.mul_(slope), here, SLOPES[activation](slope.mul_(factor), seen)]
-            if limit is not None:  # beyond a bound nothing moves
+            steps = [acted.mul_(slope), row_gradient, SLOPES[activation](slope.mul_(factor), seen)]
+            if limit is not None:  # beyond a bound the gradient is 0
                 steps[UP].mul_(inner.abs() <= limit)
                 steps[GATE] = steps[GATE] * (opened <= limit)
         else:
             product = ACTIVATIONS[activation](inner)
-            steps = [SLOPES[activation](slope, inner), here]
+            steps = [SLOPES[activation](slope, inner), row_gradient]
         torch.mm(steps[UP], weights[UP][expert], out=x_parts[start:stop])
         if gated:
             x_parts[start:stop].addmm_(steps[GATE], weights[GATE][expert])
@@ -221,7 +221,7 @@ def _experts_gradient(
     return [_collect(x_parts, place), scale_gradient[place], *gradients, *bias_gradients]
 
 
-# Registered as torch operators, so that a compiled graph keeps them whole: tokens per expert are known only at run time.
+# Registered as torch operators, so that a compiled graph does not look inside: tokens per expert are known only at run time.
 _grouped = torch.library.custom_op(
     "heddle::experts",
     _experts,
@@ -239,18 +239,18 @@ _grouped_gradient = torch.library.custom_op(
 
 
 @_grouped.register_fake
-def _(x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, weights: list[Tensor], *rest: Any) -> list[Tensor]:
-    pairs, keep = choice.numel(), rest[-1]
+def _(x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, weights: list[Tensor], *arguments: Any) -> list[Tensor]:
+    pairs, keep = choice.numel(), arguments[-1]
     before = x.new_empty((len(weights) - 1, pairs, weights[UP].shape[1]) if keep else 0)
     outputs = x.new_empty(pairs, x.shape[1])
     return [torch.empty_like(x), choice.new_empty(pairs), torch.empty_like(choice), outputs, before]
 
 
 @_grouped_gradient.register_fake
-def _(above: Tensor, x: Tensor, gates: Tensor, *rest: Any) -> list[Tensor]:
-    weights, biased, *_ = rest[-5:]
+def _(above: Tensor, x: Tensor, gates: Tensor, *arguments: Any) -> list[Tensor]:
+    weights, biased, *_ = arguments[-5:]
     biases = [weight.new_empty(weight.shape[:2]) for weight in weights] if biased else []
-    return [torch.empty_like(each) for each in (x, gates, *weights, *biases)]
+    return [torch.empty_like(tensor) for tensor in (x, gates, *weights, *biases)]
 
 
 class _Grouped(torch.autograd.Function):
@@ -261,18 +261,25 @@ class _Grouped(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, gating: Gating, count: int, *every: Tensor
+        ctx: Any,
+        x: Tensor,
+        gates: Tensor,
+        choice: Tensor,
+        load: Tensor,
+        gating: Gating,
+        count: int,
+        *parameters: Tensor,
     ) -> Tensor:
-        weights, biases = list(every[:count]), list(every[count:])
-        out, *kept = _grouped(x, gates, choice, load, weights, biases, *gating, True)
-        ctx.save_for_backward(x, gates, load, *kept, *weights)
+        weights, biases = list(parameters[:count]), list(parameters[count:])
+        out, *intermediates = _grouped(x, gates, choice, load, weights, biases, *gating, True)
+        ctx.save_for_backward(x, gates, load, *intermediates, *weights)
         ctx.biased, ctx.gating = bool(biases), gating
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        kept = ctx.saved_tensors  # read once: activation checkpointing gives them away only once
-        saved, weights = kept[:7], list(kept[7:])
-        x, gates, *every = _grouped_gradient(above, *saved, weights, ctx.biased, *ctx.gating)
-        return x, gates, None, None, None, None, *every
+        tensors = ctx.saved_tensors  # read once: gradient checkpointing allows a single access
+        saved, weights = tensors[:7], list(tensors[7:])
+        x, gates, *parameters = _grouped_gradient(above, *saved, weights, ctx.biased, *ctx.gating)
+        return x, gates, None, None, None, None, *parameters

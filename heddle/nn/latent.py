@@ -1,4 +1,4 @@
-"""Latent attention: keys and values are computed from one narrow vector per token, which is all that a cache remembers."""
+"""Latent attention: keys and values are computed from one narrow vector per token, the only one that is cached."""
 
 from math import sqrt
 
@@ -20,8 +20,8 @@ from heddle.nn.state import STATELESS, Growing, State
 class Latent(nn.Module):
     """Multi-head latent attention (DeepSeek-AI 2024, 2405.04434, 2.1): c = norm(x W_c), k_i = [c W_K,i; r], v_i = c W_V,i.
 
-    r = rotated(x W_R) is one key for all heads, and each query has as many rotated channels behind its others. The cache
-    remembers c and r, `rank` + `rotary_dim` numbers per token, from which keys and values are computed anew in each call.
+    r = rotated(x W_R) is one key for all heads, and each query has as many rotated channels after its others. The cache
+    stores c and r, `rank` + `rotary_dim` numbers per token, from which keys and values are computed anew in each call.
 
     Args:
         config: heads, widths, kernel.
@@ -53,13 +53,13 @@ class Latent(nn.Module):
         queries = split_heads(
             self.q(x if self.q_down is None else self.q_norm(self.q_down(x))), self.head_dim + self.rotary_dim
         )
-        alone, turned = queries.split((self.head_dim, self.rotary_dim), dim=-1)
+        plain, rotary = queries.split((self.head_dim, self.rotary_dim), dim=-1)
         new = (self.down_norm(self.down(x)).unsqueeze(1), rotate(self.r(x).unsqueeze(1), scope.rotation))
         latent, shared = state.update(new, scope.queries, scope.keys)  # [B 1 S rank], [B 1 S rotary_dim]
         k = split_heads(self.k(latent.squeeze(1)), self.head_dim)
         v = split_heads(self.v(latent.squeeze(1)), self.value_dim)
         k = torch.cat((k, shared.expand(-1, k.shape[1], -1, -1)), dim=-1)
-        q: Tensor = torch.cat((alone, rotate(turned, scope.rotation)), dim=-1)
+        q: Tensor = torch.cat((plain, rotate(rotary, scope.rotation)), dim=-1)
         assert scope.mask is not None
         out: Hidden = self.o(merge_heads(self.kernel(q, k, v, scope.mask)))
         return out

@@ -1,4 +1,4 @@
-"""Where each token is: its position, and the sequence it belongs to."""
+"""Layouts: the position of each token of a batch, and the sequence that it belongs to."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ PADDING = -1
 class Layout:
     """Positions and segments of a batch of tokens, and their form, which is known on the host.
 
-    Tokens see only tokens of their own segment; segment -1 is padding, which sees nothing and is seen by nothing. The
+    Tokens see only tokens of their own segment; segment -1 is padding, which neither sees tokens nor is seen. The
     form lets code choose fast paths without reading tensors:
 
     - `whole`: every row is one whole sequence, positions 0..T-1;
@@ -90,24 +90,24 @@ class Layout:
         length = torch.tensor([length for documents in lengths for length in documents], dtype=torch.long)
         number = torch.tensor([number for documents in lengths for number in range(len(documents))], dtype=torch.long)
         filled = torch.tensor([sum(documents) for documents in lengths], dtype=torch.long)
-        taken = torch.arange(width) < filled[:, None]
-        position[taken] = torch.arange(int(length.sum())) - (length.cumsum(0) - length).repeat_interleave(length)
-        segment[taken] = number.repeat_interleave(length)
-        most = max((len(documents) for documents in lengths), default=1)
+        real = torch.arange(width) < filled[:, None]
+        position[real] = torch.arange(int(length.sum())) - (length.cumsum(0) - length).repeat_interleave(length)
+        segment[real] = number.repeat_interleave(length)
+        documents_per_row = max((len(documents) for documents in lengths), default=1)
         longest = max((length for documents in lengths for length in documents), default=0)
-        return cls(position.to(device), segment.to(device), "packed", max(most, 1), longest)
+        return cls(position.to(device), segment.to(device), "packed", max(documents_per_row, 1), longest)
 
     def prefixed(self, lengths: Int[Tensor, "B N"]) -> "Layout":
-        """The same tokens, where the first `lengths[b, n]` tokens of segment n of row b see each other in both directions.
+        """A layout in which the first `lengths[b, n]` tokens of segment n of row b see each other in both directions.
 
-        For a decoder with `prefix = true` (Raffel et al. 2020, 3.2.1; Dong et al. 2019, 3.2). A length of 0 or 1 changes nothing.
+        For a decoder with `prefix = true` (Raffel et al. 2020, 3.2.1; Dong et al. 2019, 3.2). A length of 0 or 1 has no effect.
         """
         ends = lengths.to(self.position.device).gather(1, self.segment.clamp(min=0)) - 1
         return replace(self, horizon=torch.maximum(self.position, ends))
 
     def together(self, rows: int) -> "Layout":
-        """The same tokens in `rows` rows, where neighbouring rows are joined to one; for queries of the same keys."""
-        return self if rows == self.rows else self.each(lambda tensor: tensor.reshape(rows, -1))
+        """Join neighbouring rows, so that there are `rows` rows; for queries of the same keys."""
+        return self if rows == self.rows else self.map_tensors(lambda tensor: tensor.reshape(rows, -1))
 
     @property
     def sees_to(self) -> Int[Tensor, "B T"]:
@@ -131,13 +131,13 @@ class Layout:
 
     def to(self, device: torch.device | str) -> "Layout":
         """The same layout on another device."""
-        return self.each(lambda tensor: tensor.to(device))
+        return self.map_tensors(lambda tensor: tensor.to(device))
 
     def split(self, rows: int) -> list["Layout"]:
         """Consecutive pieces of `rows` rows each."""
         return [self._of(pieces) for pieces in zip(*(tensor.split(rows) for tensor in self.tensors()), strict=True)]
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Layout":
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> "Layout":
         """The same layout with `change` applied to each of its tensors, [B T] each."""
         return self._of([change(tensor) for tensor in self.tensors()])
 
@@ -146,11 +146,7 @@ class Layout:
         return [self.position, self.segment, *(() if self.horizon is None else (self.horizon,))]
 
     def check_prefix(self, supported: bool) -> None:
-        """Refuse prefixes in a stack that does not support them.
-
-        Raises:
-            HeddleError: there are some, and the stack does not.
-        """
+        """Raise a HeddleError if there are prefixes and the stack does not support them."""
         if self.horizon is not None and not supported:
             raise HeddleError(
                 "this layout has prefixes, but the model is causal: set decoder.prefix = true, or leave them out"
@@ -162,14 +158,16 @@ class Layout:
 
 
 def _check_fits(lengths: Sequence[Sequence[int]], width: int) -> None:
-    for row, each in enumerate(lengths):
-        if min(each, default=0) < 0 or sum(each) > width:
-            raise HeddleError(f"row {row} has {' + '.join(map(str, each))} tokens, but the layout's width is {width}")
+    for row, documents in enumerate(lengths):
+        if min(documents, default=0) < 0 or sum(documents) > width:
+            raise HeddleError(
+                f"row {row} has {' + '.join(map(str, documents))} tokens, but the layout's width is {width}"
+            )
 
 
 # torch.compile and pipeline parallelism flatten and split layouts as trees.
 _pytree.register_pytree_node(
     Layout,
     lambda layout: (layout.tensors(), (layout.form, layout.documents, layout.longest)),
-    lambda tensors, known: Layout(*[*tensors][:2], *known, *[*tensors][2:]),
+    lambda tensors, constants: Layout(*[*tensors][:2], *constants, *[*tensors][2:]),
 )

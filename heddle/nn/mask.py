@@ -44,7 +44,7 @@ class Everything(Rule):
 class Causal(Rule):
     """A position sees itself and those before it: the lower triangle with its diagonal (L0-90, L1-31).
 
-    A token of a prefix asks from the prefix's last position (`Layout.sees_to`), and so sees the whole prefix.
+    A token of a prefix has the prefix's last position as its own (`Layout.sees_to`), and so sees the whole prefix.
     """
 
     def __call__(self, query: Places, key: Places) -> Bool[Tensor, "..."]:
@@ -91,7 +91,7 @@ class Mask:
 
     @property
     def rows(self) -> int:
-        """How many distinct masks the batch has: 1 if all rows share one, else B."""
+        """Number of distinct masks in the batch: 1 if all rows share one, else B."""
         alike = self.queries.form in EVEN and self.keys.form == "whole" and self.queries.horizon is None
         return 1 if alike else self.queries.rows
 

@@ -16,12 +16,12 @@ from heddle.nn.output import Output, Routing
 from heddle.nn.setting import Setting
 
 
-def of_best_groups(merit: Float[Tensor, "*rows E"], groups: GroupsConfig) -> Float[Tensor, "*rows E"]:
-    """The merits of experts in a token's best groups, -inf for all others (DeepSeek-AI 2024, 2405.04434, 2.2.2)."""
-    grouped = merit.unflatten(-1, (groups.count, -1))
-    worth = grouped.topk(1 if groups.by == "best" else 2, dim=-1).values.sum(-1)
-    best = worth.sort(dim=-1, descending=True, stable=True).indices[..., : groups.active]
-    chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, best, True)
+def of_best_groups(scores: Float[Tensor, "*rows E"], groups: GroupsConfig) -> Float[Tensor, "*rows E"]:
+    """The scores of experts in a token's best groups, -inf for all others (DeepSeek-AI 2024, 2405.04434, 2.2.2)."""
+    grouped = scores.unflatten(-1, (groups.count, -1))
+    group_scores = grouped.topk(1 if groups.by == "best" else 2, dim=-1).values.sum(-1)
+    best = group_scores.sort(dim=-1, descending=True, stable=True).indices[..., : groups.active]
+    chosen = torch.zeros_like(group_scores, dtype=torch.bool).scatter(-1, best, True)
     return grouped.masked_fill(~chosen[..., None], -torch.inf).flatten(-2)
 
 
@@ -56,9 +56,9 @@ class Router(nn.Module):
         )
         with torch.no_grad():  # without a bias, rank by scores: saturated gates would add ties
             by_gates = self.bias is not None or (self.groups is not None and self.groups.by == "two")
-            merit = self._gates(logits) + (0 if self.bias is None else self.bias) if by_gates else logits
-            merit = merit if self.groups is None else of_best_groups(merit, self.groups)
-            choice = merit.sort(dim=-1, descending=True, stable=True).indices[..., : self.active]
+            ranking = self._gates(logits) + (0 if self.bias is None else self.bias) if by_gates else logits
+            ranking = ranking if self.groups is None else of_best_groups(ranking, self.groups)
+            choice = ranking.sort(dim=-1, descending=True, stable=True).indices[..., : self.active]
         if self.renormalise:  # in log space: the gates' sum may be 0 in fp32
             gates = self._logarithms(logits).gather(-1, choice).softmax(-1)
         else:
@@ -122,8 +122,8 @@ class MoE(nn.Module):
             tokens = member.sum(-1).clamp(min=1)
             counts = member @ chosen.to(logits.dtype)  # f_e is counts / (n K), p_e is sums / n
             sums = member @ self.router.shares(logits)
-            even = (counts * sums).sum(-1) / tokens
-            terms = terms + even.sum() * (self.balance * logits.shape[-1] / self.router.active)
+            balance = (counts * sums).sum(-1) / tokens
+            terms = terms + balance.sum() * (self.balance * logits.shape[-1] / self.router.active)
         if self.z:
             squares = logits.logsumexp(-1).square()
             terms = terms + squares.masked_fill(~layout.real, 0.0).sum() * self.z

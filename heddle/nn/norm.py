@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from heddle.config.layers import LayerNormConfig, NoNormConfig, RMSNormConfig
 from heddle.nn.numeric import wide_dtype
 
-IN_CACHE = 1 << 17  # numbers to norm at a time: half a MiB in fp32, so that all passes over them stay in a core's cache
-PARTS = 64  # at most
+# Numbers to normalise at a time: half a MiB in fp32, so that all passes over them stay in a core's cache.
+IN_CACHE = 1 << 17
+PARTS = 64  # maximum number of parts
 
 
 class LayerNorm(nn.Module):
@@ -78,7 +79,7 @@ def rms_normed(x: Float[Tensor, "*rows D"], eps: float) -> tuple[Float[Tensor, "
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The same with its gradient written by hand: it keeps no copy of x in fp32, and takes less time.
+    """RMSNorm with a gradient written by hand: it saves no copy of x in fp32, and takes less time.
 
     With n = x · scale and a gradient g of the output, dx = scale · (g · gain - n · mean(g · gain · n)).
     """
@@ -86,14 +87,14 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         ctx.rows, gain = _rows(x), weight.to(x.dtype)
-        if ctx.rows >= len(x):  # cutting and joining would take a tenth of a short norm's time
+        if ctx.rows >= len(x):  # splitting would take a tenth of a short norm's time
             normed, scale = rms_normed(x, eps)
             ctx.save_for_backward(x, weight, scale)
             return normed.to(x.dtype).mul_(gain)
         out, scales = torch.empty_like(x), []
-        for rows, to in zip(x.split(ctx.rows), out.split(ctx.rows), strict=True):
+        for rows, target in zip(x.split(ctx.rows), out.split(ctx.rows), strict=True):
             normed, scale = rms_normed(rows, eps)
-            torch.mul(normed.to(x.dtype), gain, out=to)
+            torch.mul(normed.to(x.dtype), gain, out=target)
             scales.append(scale)
         ctx.save_for_backward(x, weight, *scales)
         return out
@@ -107,9 +108,9 @@ class _RMSNorm(torch.autograd.Function):
             return x_gradient.to(x.dtype), weight_gradient, None
         x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
         parts = zip(*(tensor.split(ctx.rows) for tensor in (x, gradient, x_gradient)), scales, strict=True)
-        for rows, above, to, scale in parts:
+        for rows, above, target, scale in parts:
             of_rows, of_weight = _gradients(rows, above, weight, scale)
-            to.copy_(of_rows)
+            target.copy_(of_rows)
             weight_gradient += of_weight
         return x_gradient, weight_gradient, None
 
@@ -126,7 +127,7 @@ def _gradients(x: Tensor, above: Tensor, weight: Tensor, scale: Tensor) -> tuple
 def _rows(x: Tensor) -> int:
     """Along the first axis, the length of parts of about `IN_CACHE` numbers, or of `PARTS` larger ones.
 
-    A compiler makes parts of its own. It may compile the forward pass alone, so the backward pass must not ask again.
+    A compiler splits by itself. It may compile only the forward pass, so the backward pass must use the stored number.
     """
     if x.dim() == 1 or not x.numel() or torch.compiler.is_compiling():
         return len(x)

@@ -11,12 +11,12 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def with_sinks(scores: Float[Tensor, "*b T S"], sinks: Float[Tensor, " H"] | None) -> Float[Tensor, "*b T s"]:
-    """Scores with a head's own score as a last one in each of its rows, which takes its share of a softmax; without sinks, the same
+    """Scores with each head's sink as a last column, which takes its share of the softmax; unchanged without sinks
     (gpt-oss; Xiao et al. 2024, 3.3)."""
     if sinks is None:
         return scores
-    beside = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
-    return torch.cat((scores, beside), -1)
+    column = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, column), -1)
 
 
 def capped(scores: Float[Tensor, "..."], cap: float | None) -> Float[Tensor, "..."]:

@@ -17,10 +17,10 @@ from heddle.nn.layout import PADDING, Form, Layout
 @displayed()
 @dataclass(frozen=True)
 class Routing:
-    """What a mixture of experts reports with its output. It is returned, never stored on a module.
+    """The report of a mixture of experts, returned with its output and never stored on a module.
 
     Attributes:
-        load: Int[E], how many (token, expert) pairs went to each expert, padding excluded; sums to n · K (L2-69).
+        load: Int[E], number of (token, expert) pairs of each expert, padding excluded; sums to n · K (L2-69).
         terms: a scalar, the weighted balance and z losses summed over documents, so that any split of a batch adds up.
     """
 
@@ -53,7 +53,7 @@ class EncoderOutput:
 
     Attributes:
         hidden: Float[B S D].
-        layout: layout of the source's tokens; padding is seen by nothing.
+        layout: layout of the source's tokens; padding is masked.
     """
 
     hidden: Float[Tensor, "B S D"]
@@ -64,23 +64,23 @@ class EncoderOutput:
         if list(rows) == list(range(self.layout.rows)):
             return self
         index = torch.tensor(list(rows), dtype=torch.long, device=self.hidden.device)
-        position, segment = (each.index_select(0, index) for each in (self.layout.position, self.layout.segment))
+        position, segment = (tensor.index_select(0, index) for tensor in (self.layout.position, self.layout.segment))
         return EncoderOutput(
             self.hidden.index_select(0, index), replace(self.layout, position=position, segment=segment)
         )
 
     def join(self, other: "EncoderOutput") -> "EncoderOutput":
-        """The rows of both, in order; the narrower are filled with padding."""
-        one, two = self.layout, other.layout
-        width = max(one.width, two.width)
+        """The rows of both, in order; the narrower are padded."""
+        first, second = self.layout, other.layout
+        width = max(first.width, second.width)
 
-        def wide(each: EncoderOutput) -> tuple[Tensor, Tensor, Tensor]:
-            more = (0, width - each.layout.width)
-            segment = F.pad(each.layout.segment, more, value=PADDING)
-            return F.pad(each.hidden, (0, 0, *more)), F.pad(each.layout.position, more), segment
+        def widened(output: EncoderOutput) -> tuple[Tensor, Tensor, Tensor]:
+            padding = (0, width - output.layout.width)
+            segment = F.pad(output.layout.segment, padding, value=PADDING)
+            return F.pad(output.hidden, (0, 0, *padding)), F.pad(output.layout.position, padding), segment
 
-        hidden, position, segment = (torch.cat(pair) for pair in zip(wide(self), wide(other), strict=True))
-        forms = {one.form, two.form}
-        whole = forms == {"whole"} and one.width == two.width
-        form: Form = "whole" if whole else "padded" if forms <= {"whole", "padded"} else "packed"
-        return EncoderOutput(hidden, Layout(position, segment, form, max(one.documents, two.documents)))
+        hidden, position, segment = (torch.cat(pair) for pair in zip(widened(self), widened(other), strict=True))
+        forms = {first.form, second.form}
+        all_whole = forms == {"whole"} and first.width == second.width
+        form: Form = "whole" if all_whole else "padded" if forms <= {"whole", "padded"} else "packed"
+        return EncoderOutput(hidden, Layout(position, segment, form, max(first.documents, second.documents)))

@@ -1,6 +1,6 @@
-"""Positions: absolute ones join the embeddings, rotary ones rotate queries and keys, relative ones add to the scores.
+"""Positions: absolute ones are added to embeddings, rotary ones rotate queries and keys, relative ones are added to scores.
 
-There are no buffers: whatever is not learned is computed from the positions, in fp32.
+There are no buffers: everything that is not learned is computed from the positions, in fp32.
 """
 
 from abc import ABC, abstractmethod
@@ -150,8 +150,8 @@ class Llama3(Scaling):
 
     def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
         rotations = self.original * frequency / (2 * pi)
-        kept = ((rotations - self.low) / (self.high - self.low)).clamp(0, 1)
-        return frequency / self.factor * (1 - kept) + frequency * kept
+        share_kept = ((rotations - self.low) / (self.high - self.low)).clamp(0, 1)
+        return frequency / self.factor * (1 - share_kept) + frequency * share_kept
 
 
 @dataclass(frozen=True)
@@ -245,20 +245,20 @@ def rotate(x: Float[Tensor, "B h T d"], rotation: Rotation | None) -> Float[Tens
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
-    """What `rotate` returns, each pair (u, v) as (u cos - v sin, v cos + u sin)."""
+    """Rotate each pair (u, v) to (u cos - v sin, v cos + u sin)."""
     half = cos.shape[-1]
-    paired, rest = x[..., : 2 * half], x[..., 2 * half :]
+    paired, unrotated = x[..., : 2 * half], x[..., 2 * half :]
     if neighbours:
         first, second = paired[..., ::2], paired[..., 1::2]
         turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
     else:  # few passes over whole rows: the other channel of each pair is half a row away
         wide = paired.to(torch.promote_types(x.dtype, cos.dtype), memory_format=torch.contiguous_format)
         turned = wide * torch.cat((cos, cos), -1) + wide.roll(half, -1) * torch.cat((-sin, sin), -1)
-    return torch.cat((turned.to(x.dtype), rest), dim=-1) if rest.shape[-1] else turned.to(x.dtype)
+    return torch.cat((turned.to(x.dtype), unrotated), dim=-1) if unrotated.shape[-1] else turned.to(x.dtype)
 
 
 class _Rotate(torch.autograd.Function):
-    """The rotation; the gradient of x is the gradient of the output, rotated back, for which only the angles are kept."""
+    """The rotation; the gradient of x is the gradient of the output, rotated back, for which only the angles are saved."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
@@ -313,7 +313,7 @@ class Alibi(nn.Module):
 class Buckets(nn.Module):
     """A learned bias for each head and bucket of distances, added to the scores (T5; Raffel et al. 2020, 2.1).
 
-    Half of the buckets hold one distance each; the others grow logarithmically up to `furthest`, and all larger distances
+    Half of the buckets have one distance each; the others grow logarithmically up to `furthest`, and all larger distances
     share the last one. With `both_ways`, half of all buckets are for keys after the query; otherwise such keys count as
     distance 0.
 

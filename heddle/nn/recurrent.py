@@ -1,4 +1,4 @@
-"""Recurrent networks over the tokens: a mixer that carries a state of fixed size instead of looking back."""
+"""Recurrent networks over the tokens: mixers with a state of fixed size."""
 
 from collections.abc import Callable
 
@@ -17,23 +17,23 @@ from heddle.nn.state import STATELESS, Carry, State
 Carried = tuple[Tensor, ...]  # each [B W]
 
 
-def gru(given: Float[Tensor, "B gates"], h: Float[Tensor, "B W"], recalled: Float[Tensor, "B gates"]) -> Carried:
+def gru(inputs: Float[Tensor, "B gates"], h: Float[Tensor, "B W"], recalled: Float[Tensor, "B gates"]) -> Carried:
     """h' = (1 - z) n + z h with n = tanh(x_n + r · h_n), r and z sigmoids (Cho et al. 2014; as `torch.nn.GRU`)."""
     width = h.shape[-1]
-    both, own = given.split((2 * width, width), dim=-1)
-    both_recalled, own_recalled = recalled.split((2 * width, width), dim=-1)
-    reset, keep = torch.sigmoid(both + both_recalled).chunk(2, dim=-1)
-    return (torch.lerp(torch.tanh(torch.addcmul(own, reset, own_recalled)), h, keep),)
+    gates, candidate = inputs.split((2 * width, width), dim=-1)
+    gates_recalled, candidate_recalled = recalled.split((2 * width, width), dim=-1)
+    reset, keep = torch.sigmoid(gates + gates_recalled).chunk(2, dim=-1)
+    return (torch.lerp(torch.tanh(torch.addcmul(candidate, reset, candidate_recalled)), h, keep),)
 
 
 def lstm(
-    given: Float[Tensor, "B gates"],
+    inputs: Float[Tensor, "B gates"],
     h: Float[Tensor, "B W"],
     c: Float[Tensor, "B W"],
     recalled: Float[Tensor, "B gates"],
 ) -> Carried:
     """c' = f c + i g, h' = o tanh(c') with i, f, o sigmoids and g a tanh (Hochreiter and Schmidhuber 1997; as `torch.nn.LSTM`)."""
-    first, forget, candidate, out = (given + recalled).chunk(4, dim=-1)
+    first, forget, candidate, out = (inputs + recalled).chunk(4, dim=-1)
     c = torch.addcmul(torch.sigmoid(forget) * c, torch.sigmoid(first), torch.tanh(candidate))
     return torch.sigmoid(out) * torch.tanh(c), c
 
@@ -73,31 +73,31 @@ class Recurrent(nn.Module):
     def unroll(self, x: Tensor, at: Layout, carried: Carried | None) -> tuple[Tensor, Carried]:
         """The outputs of all tokens, and the state after each row's last token."""
         wide = wide_dtype(x.dtype)
-        held = carried or tuple(x.new_zeros(x.shape[0], self.hidden, dtype=wide) for _ in range(self.carries))
-        # Indexing would allocate a gradient of the full size for every token; unbind allocates one in all.
-        given = self.input(x).to(wide).unbind(1)
+        carry = carried or tuple(x.new_zeros(x.shape[0], self.hidden, dtype=wide) for _ in range(self.carries))
+        # Indexing would allocate a gradient of the full size for every token; unbind allocates a single one.
+        inputs = self.input(x).to(wide).unbind(1)
         real = at.real if at.form in ("padded", "packed", "ragged") else None
         steps_real = None if real is None else real[:, :, None].unbind(1)
         steps_first = first_of_segment(at)[:, :, None].unbind(1) if at.form == "packed" else None
         outputs = []
-        for t, token in enumerate(given):
+        for t, token in enumerate(inputs):
             if steps_first is not None:
-                held = tuple(tensor.masked_fill(steps_first[t], 0) for tensor in held)
-            new = self.cell(token, *held, recalled=self.carry(held[0].to(x.dtype)).to(wide))
+                carry = tuple(tensor.masked_fill(steps_first[t], 0) for tensor in carry)
+            new = self.cell(token, *carry, recalled=self.carry(carry[0].to(x.dtype)).to(wide))
             if steps_real is not None:
-                new = tuple(torch.where(steps_real[t], *pair) for pair in zip(new, held, strict=True))
-            held = new
-            outputs.append(held[0])
-        whole = torch.stack(outputs, dim=1) if outputs else x.new_zeros(*x.shape[:2], self.hidden)
-        y = self.output(whole.to(x.dtype))
-        return y if real is None else y.masked_fill(~real[:, :, None], 0), held
+                new = tuple(torch.where(steps_real[t], *pair) for pair in zip(new, carry, strict=True))
+            carry = new
+            outputs.append(carry[0])
+        hidden = torch.stack(outputs, dim=1) if outputs else x.new_zeros(*x.shape[:2], self.hidden)
+        y = self.output(hidden.to(x.dtype))
+        return y if real is None else y.masked_fill(~real[:, :, None], 0), carry
 
 
 def first_of_segment(at: Layout) -> Bool[Tensor, "B T"]:
-    """Which tokens are in another segment than the last real token before them in their row."""
+    """Which tokens have another segment than the last real token before them in their row."""
     real = at.real
     index = torch.arange(at.width, device=at.segment.device)
     last = torch.where(real, index, -1).cummax(dim=1).values
     before = torch.cat((torch.full_like(last[:, :1], -1), last[:, :-1]), dim=1)
-    theirs = at.segment.gather(1, before.clamp(min=0))
-    return real & (before >= 0) & (at.segment != theirs)
+    previous = at.segment.gather(1, before.clamp(min=0))
+    return real & (before >= 0) & (at.segment != previous)

@@ -1,4 +1,4 @@
-"""What tokens attend to: `Pattern`, fixed for a layer when it is built, and `Scope`, prepared from it once per pass."""
+"""Attention patterns: `Pattern`, fixed for a layer when it is built, and `Scope`, prepared from it once per pass."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from heddle.nn.position import Alibi, Buckets, Relative, Rotary, Rotation
 
 @dataclass(frozen=True)
 class Scope:
-    """What a layer needs to know about the tokens of one pass, prepared once and shared by all layers of one pattern.
+    """Layouts, mask and positions of one pass, prepared once and shared by all layers of one pattern.
 
     Attributes:
         queries: layout of the new tokens.
@@ -37,10 +37,10 @@ class Pattern:
 
     Attributes:
         rule: which positions may attend to which.
-        reach: how many tokens the layer's state keeps; None: all, or the state keeps something other than tokens.
+        reach: number of tokens in the layer's state; None: all, or the state does not store tokens.
         kernel: the kernel that the config names; None for a mixer without attention.
-        needs: what the kernel must support in training.
-        predicting: what the kernel must support in prediction.
+        needs: the features that the kernel must support in training.
+        predicting: the same in inference.
         relative: relative positions, if any.
     """
 

@@ -1,4 +1,4 @@
-"""What all layers of a stack share."""
+"""Settings that all layers of a stack share."""
 
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +25,7 @@ class Setting:
     layer: int = 0
 
     def at(self, layer: int) -> "Setting":
-        """The same for another layer."""
+        """A copy for another layer."""
         return replace(self, layer=layer)
 
     def drop(self, rate: float) -> Dropout:

@@ -1,4 +1,4 @@
-"""What a mixer remembers between calls. The cache belongs to the caller, who can copy, fork or drop it."""
+"""States of mixers between calls, such as the KV cache. The cache belongs to the caller, who can copy, fork or drop it."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -19,8 +19,8 @@ def rounded(length: int, multiple: int = ROUND) -> int:
 
 
 class State:
-    """What a mixer remembers: tensors whose first axis is the rows; for attention the keys, [B K slots d],
-    and the values, [B K slots e].
+    """The state of a mixer: tensors whose first axis is the rows; for attention the keys, [B K slots d], and the values,
+    [B K slots e].
 
     A mixer first calls `read` for tensors that it can use unchanged; if there are none, it computes new ones and passes them
     to `update`.
@@ -39,7 +39,7 @@ class State:
         return new
 
     def reserve(self, capacity: int) -> None:
-        """Have room for `capacity` positions, keeping the tokens, of which there are no more."""
+        """Resize to `capacity` positions; there are no more tokens than that."""
 
     def select(self, rows: Sequence[int]) -> "State":
         """Copies of these rows."""
@@ -49,7 +49,7 @@ class State:
         return chosen
 
     def begin(self, like: "State", rows: int) -> None:
-        """Become the state of `rows` rows that have no tokens yet, with the shapes of another state of the same mixer."""
+        """Start with `rows` rows without tokens, with the shapes of another state of the same mixer."""
         self.buffers = tuple(buffer.new_zeros(rows, *buffer.shape[1:]) for buffer in like.buffers)
 
     def join(self, other: "State") -> "State":
@@ -59,16 +59,16 @@ class State:
         return both
 
     def bytes(self) -> int:
-        """Memory held, in bytes."""
+        """Memory in bytes."""
         return sum(buffer.numel() * buffer.element_size() for buffer in self.buffers)
 
 
 STATELESS = State()
-"""Remembers nothing: for training, evaluation and scoring."""
+"""Stores nothing: for training, evaluation and scoring."""
 
 
 class Growing(State):
-    """Remembers every token: slot j of a row holds its position j."""
+    """Stores every token: slot j of a row is its position j."""
 
     def reserve(self, capacity: int) -> None:
         # Zeros, not uninitialised memory: slots beyond a row's end get weight 0, but 0 · NaN is not 0.
@@ -81,7 +81,7 @@ class Growing(State):
             return self.buffers
         for buffer, tensor in zip(self.buffers, new, strict=True):
             if queries.form == "ragged":
-                # Padding is written too, after its row's end; later tokens overwrite it before anything can see it.
+                # Padding is written too, after its row's end; later tokens overwrite it before they become visible.
                 row = torch.arange(queries.rows, device=tensor.device)[:, None]
                 buffer[row, :, queries.position] = tensor.transpose(1, 2)
             else:
@@ -94,13 +94,12 @@ class Growing(State):
 
 
 class Rolling(State):
-    """Remembers the last `window` positions of each row: slot p % window holds position p.
+    """Stores the last `window` positions of each row: slot p % window has position p.
 
-    One extra slot, which is never read, takes what must not be kept: padding, and tokens that leave the window within the
-    same call.
+    One extra slot, which is never read, receives padding, and tokens that leave the window within the same call.
 
     Args:
-        window: how many positions to keep.
+        window: number of positions to store.
     """
 
     def __init__(self, window: int) -> None:
@@ -111,11 +110,11 @@ class Rolling(State):
         """Return the new tensors alone [B K T d] on the first call, later the earlier slots and the new [B K window+T d]."""
         if not self.buffers:
             self.buffers = _empty(new, self.window + 1)
-        # The keys say whether this is the first call, so that tensors and layout cannot disagree.
-        whole = new
+        # The keys tell whether this is the first call, so that tensors and layout cannot disagree.
+        all_tokens = new
         if keys.width > queries.width:
             old = (buffer[:, :, : self.window] for buffer in self.buffers)
-            whole = tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True))
+            all_tokens = tuple(torch.cat(pair, dim=2) for pair in zip(old, new, strict=True))
         if queries.form in EVEN:
             slot = queries.position[0, -self.window :] % self.window
             for buffer, tensor in zip(self.buffers, new, strict=True):
@@ -129,13 +128,13 @@ class Rolling(State):
             row = torch.arange(queries.rows, device=slot.device)[:, None]
             for buffer, tensor in zip(self.buffers, new, strict=True):
                 buffer[row, :, slot] = tensor.transpose(1, 2)
-        return whole
+        return all_tokens
 
 
 class Fixed(State):
-    """Remembers what the first call computed, for all later ones: the keys and values of cross-attention.
+    """Stores the result of the first call for all later ones: the keys and values of cross-attention.
 
-    Its rows are sources, of which each may be read by several rows of the cache (`Cache.share`).
+    Its rows are sources, each of which several rows of the cache may read (`Cache.share`).
     """
 
     def read(self) -> tuple[Tensor, ...] | None:
@@ -146,9 +145,9 @@ class Fixed(State):
         return self.buffers
 
     def select(self, rows: Sequence[int]) -> State:
-        """Copies of these rows; of all rows in order, no copy, since nothing is ever written to them."""
-        whole = not self.buffers or list(rows) == list(range(self.buffers[0].shape[0]))
-        return copy(self) if whole else super().select(rows)
+        """Copies of these rows; all rows in order are not copied, since they are never written to."""
+        all_rows = not self.buffers or list(rows) == list(range(self.buffers[0].shape[0]))
+        return copy(self) if all_rows else super().select(rows)
 
     def begin(self, like: State, rows: int) -> None:
         """Not possible: the keys and values of a source are computed in a row's first call.
@@ -167,7 +166,7 @@ class Fixed(State):
 
 
 class Carry(State):
-    """Remembers the state that a recurrent mixer carries from token to token, tensors [B ...]."""
+    """Stores the state of a recurrent mixer, tensors [B ...]."""
 
     def read(self) -> tuple[Tensor, ...] | None:
         return self.buffers or None
@@ -182,10 +181,10 @@ def _empty(like: tuple[Tensor, ...], slots: int) -> tuple[Tensor, ...]:
 
 
 def _grown(buffer: Tensor, capacity: int) -> Tensor:
-    more = capacity - buffer.shape[2]
-    if more <= 0:
+    missing = capacity - buffer.shape[2]
+    if missing <= 0:
         return buffer[:, :, :capacity].contiguous()
-    return torch.cat((buffer, buffer.new_zeros(*buffer.shape[:2], more, buffer.shape[3])), dim=2)
+    return torch.cat((buffer, buffer.new_zeros(*buffer.shape[:2], missing, buffer.shape[3])), dim=2)
 
 
 def _even(*states: State) -> None:
@@ -196,27 +195,27 @@ def _even(*states: State) -> None:
 
 
 class BlockState(NamedTuple):
-    """What one block remembers: the state of its mixer and, if it has one, of its cross-attention."""
+    """The states of a block: of its mixer and, if it has one, of its cross-attention."""
 
     mixer: State = STATELESS
     cross: State = STATELESS
 
 
 FORGETS = BlockState()
-"""The state of a block that remembers nothing."""
+"""The state of a block that stores nothing."""
 
 
 def empty_state(module: nn.Module) -> State:
-    """What a mixer remembers or, of a module that somebody put around one, what the mixer inside remembers.
+    """An empty state of a mixer, or of the mixer inside a wrapper module.
 
     Raises:
-        HeddleError: neither says what it remembers.
+        HeddleError: neither has `new_state`.
     """
-    for each in module.modules():
-        if (new_state := getattr(each, "new_state", None)) is not None:
+    for inner in module.modules():
+        if (new_state := getattr(inner, "new_state", None)) is not None:
             state: State = new_state()
             return state
     raise HeddleError(
-        f"{article(type(module).__name__)} is in a mixer's place, and has no new_state to say what a cache keeps for it: "
-        "wrap the mixer that was there, or generate without a cache"
+        f"{article(type(module).__name__)} replaces a mixer but has no new_state, so a cache cannot store its state: "
+        "wrap the original mixer, or generate without a cache"
     )

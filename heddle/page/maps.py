@@ -95,7 +95,7 @@ def one_query(subject: PageModel, asked: OneQuery) -> Document:
         "columns": columns,
         "scale": layer.scale,
         "cap": layer.cap,
-        "biased": layer.lowered.bias is not None or layer.lowered.own is not None,
+        "biased": layer.lowered.bias is not None or layer.lowered.custom_scores is not None,
         "q": packed(layer.q[0, asked.head, row]),
         "k": packed(_short(layer.k[0, asked.head // group])),
         "values": packed(_short(steps.values)),

@@ -114,7 +114,7 @@ def predicted(
     try:
         results = call([texts[number] for number in there])
     except TextError as error:
-        raise TextError(error.what, there[error.number], error.fault) from None
+        raise TextError(error.name, there[error.number], error.fault) from None
     found: list[Result | None] = [None] * len(texts)
     for number, result in zip(there, results, strict=True):
         found[number] = result

@@ -51,7 +51,7 @@ def _padded(layout: Layout, by: int, side: str) -> Layout:
     width = layout.width + by
     longest = layout.width if layout.longest is None else layout.longest
     both = (0, by) if side == "right" else (by, 0)
-    wider = layout.each(lambda tensor: F.pad(tensor, both))
+    wider = layout.map_tensors(lambda tensor: F.pad(tensor, both))
     wider = replace(wider, segment=F.pad(layout.segment, both, value=PADDING), form="packed", longest=longest)
     if side == "right":
         after = torch.arange(layout.width, width).expand(layout.rows, by)
@@ -65,7 +65,7 @@ def changed(batch: Batch, names: Sequence[str], change: Any) -> Batch:
     parts = batch.parts()
     for name in set(names) & parts.keys():
         part = parts[name]
-        parts[name] = part.each(change) if isinstance(part, Layout) else change(part)
+        parts[name] = part.map_tensors(change) if isinstance(part, Layout) else change(part)
     return Batch(**parts)
 
 

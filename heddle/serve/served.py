@@ -211,7 +211,7 @@ class ServedModel:
                 try:
                     found += await asyncio.wrap_future(self.worker.call(some))
                 except TextError as error:
-                    raise TextError(error.what, start + error.number, error.fault) from None
+                    raise TextError(error.name, start + error.number, error.fault) from None
         return found
 
 

@@ -17,7 +17,6 @@ from heddle.config.tasks import ContrastiveConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.records import Records
 from heddle.errors import HeddleError
-from heddle.model.pooling import apart
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.nn.numeric import wide_dtype

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import tokenizers
 
-from heddle.checks import checked, shown
+from heddle.checks import checked, short_repr
 from heddle.display import brief
 from heddle.errors import HeddleError, did_you_mean
 from heddle.text.file import Around, Content, frame_entry, special_entries, steps_of, vocabulary, write_content
@@ -171,7 +171,7 @@ class Base(ABC):
         with suppress(TypeError, ValueError, RuntimeError):  # not an integer; checking first would slow down every id
             if 0 <= id < self.vocab_size:
                 return self._bytes[id]
-        raise HeddleError(f"id {shown(id)} is out of range (vocab size {self.vocab_size})")
+        raise HeddleError(f"id {short_repr(id)} is out of range (vocab size {self.vocab_size})")
 
     @property
     def joints(self) -> tuple[frozenset[int], frozenset[int]]:

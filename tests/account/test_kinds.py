@@ -238,7 +238,7 @@ def really_kept(model: Transformer, batch: int, length: int) -> int:
 @pytest.mark.parametrize("config", [*EVERY[::2], *map(drawn, range(10))], ids=name_of)
 def test_what_is_kept_is_what_a_real_pass_keeps(config: TransformerConfig) -> None:
     own = any(getattr(block.mixer, "scores", None) for stack in config.stacks().values() for block in stack.blocks)
-    kernel = "reference" if own else "plain"  # no other has a place for scores of one's own
+    kernel = "reference" if own else "plain"  # no other supports custom scores
     model = build(without_values(with_kernel(config, kernel), ()))
     assert saved_activations(config, 2, 11, "fp32", kernel).bytes == really_kept(
         cast(model, "fp32", tables=False), 2, 11

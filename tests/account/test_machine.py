@@ -105,10 +105,10 @@ def test_free_memory_is_read(tmp_path: Path) -> None:
 
 
 def test_a_containers_limit_is_read(tmp_path: Path) -> None:
-    assert machine._left_in_container(tmp_path) is None
+    assert machine._free_in_container(tmp_path) is None
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("700\n")
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\n")
-    assert machine._left_in_container(tmp_path) == 450
+    assert machine._free_in_container(tmp_path) == 450
     (tmp_path / "memory.max").write_text("max\n")
-    assert machine._left_in_container(tmp_path) is None
+    assert machine._free_in_container(tmp_path) is None

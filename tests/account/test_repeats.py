@@ -8,7 +8,7 @@ import pytest
 
 from heddle.account import count
 from heddle.account.forward import count_pass
-from heddle.account.memory import _cache_size, _kept, _states
+from heddle.account.memory import _cache_size, _saved_bytes, _states
 from heddle.account.repeats import measured, repetition, shortened, stepped
 from heddle.config import RecurrentConfig, TrainConfig, TransformerConfig, sized
 from tests.models import config_of
@@ -49,7 +49,7 @@ MODELS = {
 MEASURES: dict[str, Callable[[TransformerConfig], Any]] = {
     "states": lambda config: _states(config, TrainConfig(), "bf16"),
     "cache": lambda config: _cache_size(config, 2, 5, "fp32") if config.decoder else {},
-    "kept": lambda config: {"bytes": _kept(config, 2, 5, "fp32")},
+    "kept": lambda config: {"bytes": _saved_bytes(config, 2, 5, "fp32")},
     "counted": lambda config: {"flops": count_pass(config, 2, 5, training=True)},
 }
 
@@ -78,7 +78,7 @@ def test_a_few_tokens_say_what_all_would(name: str, precision: str) -> None:
     config = RECURRENT[name]
     for length in (3, 130):  # a block of the kernel has 128 queries
         for measure in (
-            lambda some, tokens: {"bytes": _kept(some, 2, tokens, precision)},
+            lambda some, tokens: {"bytes": _saved_bytes(some, 2, tokens, precision)},
             lambda some, tokens: {"flops": count_pass(some, 2, tokens, training=True)},
         ):
             assert stepped(config, length, measure) == measure(config, length)

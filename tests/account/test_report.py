@@ -22,7 +22,7 @@ TINY = preset("laptop-tiny")
 def shown(name: str = "laptop-tiny") -> str:
     page = StringIO()
     console = Console(width=150, file=page)
-    for part in render(count(preset(name), name=name), whole=True):
+    for part in render(count(preset(name), name=name), full=True):
         console.print(part)
     return page.getvalue()
 

@@ -16,7 +16,7 @@ def test_measurements_are_shown_and_removed(heddle: Heddle, new_machine: Path) -
     shown = heddle("machine").out
     assert all(words in shown for words in ("speed-of-light", "medium glass", "2e+08", "dry 343.2, humid 344"))
     report = heddle("machine", "--json").json
-    assert report["folder"] == str(Measurements.here().folder)
+    assert report["folder"] == str(Measurements.for_device().folder)
     assert report["total_memory"] >= report["available_memory"] > 0
     assert [(row["question"], row["about"], row["answer"]) for row in report["measurements"]] == [
         ("speed-of-light", {"medium": "glass"}, 2.0e8),

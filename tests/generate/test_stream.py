@@ -11,7 +11,7 @@ from heddle.errors import HeddleError
 from heddle.generate import Engine, Event, generate, stream
 from heddle.generate.naive import naive
 from heddle.model import Transformer, build, packing
-from heddle.model.packing import Packed, packable
+from heddle.model.packing import Prepacked, packable
 from heddle.nn import Layout
 
 Make = Callable[..., Transformer]
@@ -342,7 +342,7 @@ def test_rows_can_be_ended_from_outside(make: Make) -> None:
 
 
 def packs(model: Transformer) -> list[Packed]:
-    return [module for module in model.modules() if isinstance(module, Packed) and module.pack is not None]
+    return [module for module in model.modules() if isinstance(module, Prepacked) and module.pack is not None]
 
 
 @pytest.fixture
@@ -421,5 +421,5 @@ def test_a_wrapped_mixer_generates(make: Make) -> None:
     assert found == naive(model, PROMPTS[0], GREEDY)
     assert found != plain
     model.decoder.blocks[0].mixer = Forgetful()
-    with pytest.raises(HeddleError, match="a Forgetful is in a mixer's place, and has no new_state"):
+    with pytest.raises(HeddleError, match="a Forgetful replaces a mixer but has no new_state"):
         next(iter(generate(model, PROMPTS[:1], GREEDY)))

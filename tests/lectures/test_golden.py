@@ -481,7 +481,7 @@ def test_dropout(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rate == 1 - case.inputs["p_keep"]
     module = Dropout(rate, classic=style == "classic")
     with monkeypatch.context() as drawn:
-        drawn.setattr("heddle.nn.dropout.kept", lambda like, rate: mask.bool())
+        drawn.setattr("heddle.nn.dropout.keep_mask", lambda like, rate: mask.bool())
         same(module.train()(x), case.outputs[f"{style}_train"])
     same(module.eval()(x), case.outputs[f"{style}_predict"])
     same(drop(x, mask, rate), case.outputs["inverted_train"])

@@ -57,9 +57,9 @@ def test_what_others_use(
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     before = CPULoad(10.0, dict.fromkeys(range(count), 100.0), 50.0)
     after = CPULoad(12.0, dict.fromkeys(range(count), 100.0 + idle / count), 50.0 + own)
-    assert after.others(before) == pytest.approx(others)
+    assert after.used_by_others(before) == pytest.approx(others)
     assert after.busy(before) is busy
-    assert before.others(before) == 0.0
+    assert before.used_by_others(before) == 0.0
     assert not CPULoad(12.0, {}, 50.0).busy(CPULoad(10.0, {}, 50.0))  # a system that does not say
 
 

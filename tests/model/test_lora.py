@@ -14,7 +14,7 @@ from heddle.model.groups import freeze
 from heddle.model.lora import AdaptedLinear, adapt, adapted, find_layers, merge
 from heddle.model.packing import use_products
 from heddle.model.roles import role
-from heddle.nn.dropout import kept
+from heddle.nn.dropout import keep_mask
 from heddle.nn.layout import Layout
 
 DECODER = sized(2, vocab_size=31, context=12, dim=16)
@@ -92,7 +92,7 @@ def test_it_is_the_papers_equation() -> None:
     torch.manual_seed(1)
     dropped = layer(x)
     torch.manual_seed(1)
-    keep = kept(x, 0.5)
+    keep = keep_mask(x, 0.5)
     expected = given @ w.T + bias + 3.0 * ((given * keep.numpy() * 2.0) @ a.T) @ b.T
     torch.testing.assert_close(dropped.double(), torch.from_numpy(expected), rtol=0, atol=1e-6)
 
@@ -157,14 +157,14 @@ def test_seeds_draw_other_factors() -> None:
 @pytest.mark.parametrize(
     ("config", "layers", "error"),
     [
-        (DECODER, ["*.q", "*.query"], r"layers = '\*\.query' matches no linear layer .* Near names: decoder\.blocks"),
+        (DECODER, ["*.q", "*.query"], r"layers = '\*\.query' matches no linear layer .* Similar names: decoder\.blocks"),
         (DECODER, ["head.*"], r"matches no linear layer of this model's stacks"),
         (MIXED, ["*.ffn.*"], r"'\*\.ffn\.\*' matches decoder\.blocks\.0\.ffn\.experts, a stack of experts"),
         (MIXED, ["*.experts.up"], r"a stack of experts, which cannot have adapters"),
         (
             RECURRENT.override({"decoder.block.ffn": {"kind": "none"}, "decoder.block.mixer": {"kind": "linear", "taps": 2}}),
             ["*.q"],
-            "It has none",
+            "There are none",
         ),
     ],
 )  # fmt: skip

@@ -114,12 +114,12 @@ def test_a_directory_that_cannot_be_written_keeps_nothing(new_machine: Path) -> 
 
 def test_of_two_processes_that_measure_at_once_both_use_the_first_answer(load: Load) -> None:
     def meanwhile() -> str:
-        Measurements.here().keep(name, {"answer": "theirs", "busy": False})
+        Measurements.for_device().store(name, {"answer": "theirs", "busy": False})
         return "mine"
 
     assert measured_once("a", {}, lambda: "before") == "before"
-    ((name, _),) = [(file.name, file) for file in Measurements.here().folder.glob("*.json")]
-    Measurements.here().forget()
+    ((name, _),) = [(file.name, file) for file in Measurements.for_device().folder.glob("*.json")]
+    Measurements.for_device().forget()
     assert measured_once("a", {}, meanwhile) == "theirs"
     assert measured_once("a", {}, meanwhile) == "theirs"
 
@@ -136,7 +136,7 @@ def test_nothing_is_left_half_written(new_machine: Path, monkeypatch: pytest.Mon
 def test_they_can_be_listed_and_forgotten() -> None:
     measured_once("b", {"x": 1}, lambda: [1, 2])
     measured_once("a", {}, lambda: 0.5)
-    here = Measurements.here()
+    here = Measurements.for_device()
     rows = here.all()
     assert [(row["question"], row["answer"], row["busy"]) for row in rows] == [("a", 0.5, False), ("b", [1, 2], False)]
     assert rows[1]["about"] == {"x": 1, "threads": torch.get_num_threads()}

@@ -1,4 +1,4 @@
-"""Packed weights: they compute the same, are never stale, and are seen by nobody else."""
+"""Prepacked weights: they compute the same, are never stale, and are seen by nobody else."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heddle.config import RecurrentConfig
 from heddle.model import Transformer, build, packing
-from heddle.model.packing import Pack, Packed, PackedHead, PackedLinear, pack, packable, unpack
+from heddle.model.packing import Pack, Prepacked, PrepackedHead, PrepackedLinear, pack, packable, unpack
 from heddle.weights import load, save
 from tests.models import VOCABULARY, config_of
 
@@ -57,7 +57,7 @@ def scores(model: Transformer, rows: int = 2, length: int = 5) -> Tensor:
 
 
 def packs(model: nn.Module) -> list[Pack]:
-    return [module.pack for module in model.modules() if isinstance(module, Packed) and module.pack is not None]
+    return [module.pack for module in model.modules() if isinstance(module, Prepacked) and module.pack is not None]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -238,7 +238,7 @@ def test_what_is_not_faster_is_not_packed() -> None:
     pack(model, timing=watched)
     shapes = asked
     assert shapes == len({pack.weight.shape for pack in packs(model)}) > 1
-    assert all(pack.laid is None for pack in packs(model))
+    assert all(pack.prepacked is None for pack in packs(model))
     assert torch.equal(scores(model), expected)
     pack(model, timing=watched)
     assert asked == shapes  # it is not timed again
@@ -254,7 +254,7 @@ def test_each_number_of_rows_has_its_own_answer(rows: int, served: bool) -> None
 def test_the_faster_side_wins(packed_is_slower: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real timing, with a clock on which one side takes twice as long."""
     weights = [torch.randn(8, 4)] * 2
-    laid = [packing.laid_out(weight) for weight in weights]
+    laid = [packing.prepacked_weight(weight) for weight in weights]
     now = 0.0
 
     def slowed(call: Any, seconds: float) -> Any:
@@ -276,8 +276,8 @@ def test_the_faster_side_wins(packed_is_slower: bool, monkeypatch: pytest.Monkey
 def test_no_room_no_packs() -> None:
     model = made()
     needed = sum(parameter.nbytes for name, parameter in model.named_parameters() if parameter.dim() == 2)
-    assert not packs(pack(model, room=needed // 2, timing=always))
-    assert packs(pack(model, room=2 * needed, timing=always))
+    assert not packs(pack(model, memory=needed // 2, timing=always))
+    assert packs(pack(model, memory=2 * needed, timing=always))
     unpack(model)
     assert not packs(model)
 
@@ -285,14 +285,14 @@ def test_no_room_no_packs() -> None:
 def test_small_models_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LEAST_MODEL", 1 << 20)
     model = pack(made(), timing=always)
-    assert not any(isinstance(module, Packed) for module in model.modules())
+    assert not any(isinstance(module, Prepacked) for module in model.modules())
 
 
 def test_meta_and_other_dtypes_are_left_alone() -> None:
     config = made().config
     for model in (build(config, device="meta"), build(config, dtype=torch.float64)):
         pack(model, timing=always)
-        assert not any(isinstance(module, Packed) for module in model.modules())
+        assert not any(isinstance(module, Prepacked) for module in model.modules())
     with torch.inference_mode():
         model = build(config)  # such weights do not count how often they are written to
     assert not packs(pack(model, timing=always))
@@ -314,6 +314,6 @@ def test_a_subclass_computes_what_it_says() -> None:
     expected = scores(model)
     pack(model, timing=always)
     assert type(model.decoder.blocks[0].ffn.up) is Doubled
-    assert type(model.decoder.blocks[1].ffn.up) is PackedLinear
-    assert type(model.head) is PackedHead
+    assert type(model.decoder.blocks[1].ffn.up) is PrepackedLinear
+    assert type(model.head) is PrepackedHead
     torch.testing.assert_close(scores(model), expected, atol=2e-5, rtol=1e-5)

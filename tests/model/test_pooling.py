@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heddle.errors import HeddleError
-from heddle.model.pooling import apart, pool
+from heddle.model.pooling import pool, unpack_rows
 from heddle.nn import Layout
 
 KINDS = ["first", "last", "mean", "max", "mean_sqrt", "weighted_mean"]
@@ -52,8 +52,8 @@ def test_texts_of_a_row_come_apart(how: str, side: str) -> None:
     hidden = torch.randn(2, 8, 4, dtype=torch.float64, requires_grad=True)
     layout = Layout.packed(lengths, 8)
     if side == "left":  # padding in front
-        layout = layout.each(lambda tensor: tensor.roll(2, 1))
-    found = pool(*apart(hidden, layout), how).unflatten(0, (2, 3))
+        layout = layout.map_tensors(lambda tensor: tensor.roll(2, 1))
+    found = pool(*unpack_rows(hidden, layout), how).unflatten(0, (2, 3))
     for row, row_lengths in enumerate(lengths):
         for number in range(3):
             own = hidden[row, layout.segment[row] == number]
@@ -67,6 +67,6 @@ def test_texts_of_a_row_come_apart(how: str, side: str) -> None:
 
 def test_single_texts_are_already_apart() -> None:
     hidden, layout = torch.randn(2, 5, 4), Layout.padded([5, 2], 5)
-    alone, its = apart(hidden, layout)
+    alone, its = unpack_rows(hidden, layout)
     assert torch.equal(its.segment, layout.segment)
     assert torch.equal(alone[layout.real], hidden[layout.real])

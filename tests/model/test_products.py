@@ -14,7 +14,7 @@ from heddle.config import TrainConfig
 from heddle.config.train import ProductKind
 from heddle.data import next_token_batch
 from heddle.model import Transformer, build, products
-from heddle.model.packing import PackedHead, PackedLinear, faster_products, pack, use_products
+from heddle.model.packing import PrepackedHead, PrepackedLinear, faster_products, pack, use_products
 from heddle.model.products import (
     PRODUCT_KINDS,
     batched,
@@ -175,9 +175,9 @@ def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> 
 
     model = made()
     use_products(model, PRODUCT_KINDS)
-    assert isinstance(model.language_head(), PackedHead)
+    assert isinstance(model.language_head(), PrepackedHead)
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    assert all(isinstance(layer, PackedLinear) for layer in layers)
+    assert all(isinstance(layer, PrepackedLinear) for layer in layers)
     monkeypatch.setattr(products, "onednn", watched_product)
     optimizer = Optimizer(model.train(), TrainConfig(), 1e-2, "fp32")
     train_step(CrossEntropy(model), optimizer, next_token_batch(np.zeros((2, 9), dtype=np.int64)), 1, 1.0, 1.0)

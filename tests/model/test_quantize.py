@@ -238,7 +238,7 @@ def test_a_packed_model_is_rounded_as_if_it_were_not(integers: bool, monkeypatch
     model = packing.pack(made(), timing=lambda plain, laid: (True, True, True))
     packing.use_products(model, ())
     quantize(model, "int8")
-    assert not any(isinstance(module, packing.Packed) for module in model.modules())
+    assert not any(isinstance(module, packing.Prepacked) for module in model.modules())
     assert torch.equal(scores(model), expected)
 
 
@@ -248,7 +248,7 @@ def test_refusals() -> None:
     with pytest.raises(HeddleError, match="needs a model on a CPU, not on meta: set device = cpu"):
         quantize(build(made().config, device="meta"), "int8")
     only = config_of(family="decoder", dim=64, first=ConvolutionConfig(), ffn="none", depth=1)
-    with pytest.raises(HeddleError, match="has no linear layers to round"):
+    with pytest.raises(HeddleError, match="has no linear layers to quantize"):
         quantize(build(only), "int8")
 
 

@@ -245,7 +245,7 @@ def test_what_cannot_be_adapted_is_refused(start: Start, tmp_path: Path, config:
     no_base = refusal(lambda: prepare(config(lora={"rank": 2}), tmp_path / "x"))
     assert "lora trains adapters beside the weights of another run: name it, from=RUN" in no_base
     unmatched = refusal(lambda: start(lora={"layers": ["*.query"]}))
-    assert "lora: layers = '*.query' matches no linear layer of this model's stacks. Near names: " in unmatched
+    assert "lora: layers = '*.query' matches no linear layer of this model's stacks. Similar names: " in unmatched
     assert "lora: head = true, but this model's head has no weights of its own" in refusal(
         lambda: start(lora={"head": True})
     )

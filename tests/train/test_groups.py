@@ -116,9 +116,9 @@ def test_rates_and_decay_of_both_rules() -> None:
 @pytest.mark.parametrize(
     ("rows", "line"),
     [
-        ([{"parameters": "decoder.block.0.*", "rate": 2.0}], "matches none of .* Near names: decoder.blocks.0"),
+        ([{"parameters": "decoder.block.0.*", "rate": 2.0}], "matches no parameter .* Similar names: decoder.blocks.0"),
         ([{"parameters": "*", "frozen": True}], "every parameter is frozen"),
-        ([{"parameters": "*norm*", "weight_decay": 0.1}], "matches only vectors, which do not decay"),
+        ([{"parameters": "*norm*", "weight_decay": 0.1}], "matches only vectors, which have no weight decay"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.checks import RepeatedKeyError, once
+from heddle.checks import RepeatedKeyError, unique_keys
 from heddle.data.sources.arrow import ARROW, arrow_rows
 from heddle.data.sources.files import JSON, check_line, kind_of, raw_lines, read_text
 from heddle.data.sources.notes import MalformedError, Reader
@@ -160,7 +160,7 @@ def _json_rows(file: Path, reader: Reader) -> Iterator[TableRow]:
             if not line.strip():
                 raise MalformedError("blank line", origin, "a blank line, not a line of JSON", _RECORDS)
             try:
-                values = json.loads(line, object_pairs_hook=once)
+                values = json.loads(line, object_pairs_hook=unique_keys)
             except RepeatedKeyError as error:
                 raise MalformedError("repeated column", origin, str(error)) from error
             except (ValueError, RecursionError) as error:
@@ -173,7 +173,7 @@ def _json_rows(file: Path, reader: Reader) -> Iterator[TableRow]:
 def _json_array(file: Path, reader: Reader) -> Iterator[TableRow]:
     """The objects of a JSON array. A file that is not an array may be JSON lines whose first line is a list, which is refused."""
     try:
-        items = json.loads(read_text(file, reader.encoding), object_pairs_hook=once)
+        items = json.loads(read_text(file, reader.encoding), object_pairs_hook=unique_keys)
     except RepeatedKeyError as error:
         raise MalformedError("repeated column", file, str(error)) from error
     except RecursionError as error:

@@ -17,7 +17,7 @@ from heddle.errors import HeddleError
 from heddle.nn.dropout import Dropout
 from heddle.nn.mask import Mask
 
-Own = Callable[[Tensor, Tensor, Tensor], Tensor]
+ScoreFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 Bias = Float[Tensor, "a H T S"]  # a is 1 if all rows share their positions, else B
 
 
@@ -34,8 +34,8 @@ class Lowered:
         dead: Bool[b 1 T 1], queries that see no key and whose output is exactly 0 (D-10); None if there are none, or if the
             kernel finds them.
         bias: Float[a H T S], added to the scores before the mask (ALiBi, T5's buckets), or None.
-        own: a layer's own change of its scores, from them and the positions of queries and keys; None: there is none.
-        sinks: Float[H], a layer's own score for each head, which joins every softmax; None: there is none.
+        custom_scores: a layer's function of its scores and the positions of queries and keys, or None.
+        sinks: Float[H], a learned score for each head, which joins every softmax, or None.
         blocks: the mask for FlexAttention; None for other kernels, outside torch.compile, and if every query sees every key.
     """
 
@@ -46,7 +46,7 @@ class Lowered:
     allowed: Bool[Tensor, "b 1 T S"] | None = None
     dead: Bool[Tensor, "b 1 T 1"] | None = None
     bias: Bias | None = None
-    own: Own | None = None
+    custom_scores: ScoreFunction | None = None
     sinks: Float[Tensor, " H"] | None = None
     blocks: BlockMask | None = None
 
@@ -134,6 +134,6 @@ class Kernel(nn.Module, ABC):
         drops: Drops = "none"
         if self.dropout.active:
             drops = "inverted" if self.dropout.standard else "any"
-        needs = Needs(self.cap is not None, drops, lowered.own is not None, lowered.sinks is not None)
+        needs = Needs(self.cap is not None, drops, lowered.custom_scores is not None, lowered.sinks is not None)
         if (why := refusal(name, needs)) is not None:
             raise HeddleError(why)

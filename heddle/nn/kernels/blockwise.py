@@ -99,8 +99,8 @@ class _Tiles(torch.autograd.Function):
     @staticmethod
     def sunk(sinks: Tensor, q: Tensor, rows: int) -> Tensor:
         """The sink of each query [K, G · rows, 1]."""
-        apart = sinks.to(wide_dtype(q.dtype)).unflatten(0, (-1, q.shape[2], 1, 1))
-        return apart.expand(-1, -1, rows, -1).flatten(1, 2)
+        by_head = sinks.to(wide_dtype(q.dtype)).unflatten(0, (-1, q.shape[2], 1, 1))
+        return by_head.expand(-1, -1, rows, -1).flatten(1, 2)
 
     @staticmethod
     def scores(
@@ -112,12 +112,12 @@ class _Tiles(torch.autograd.Function):
         if scoring.cap is not None:
             bent = (scores / scoring.cap).tanh()
             scores, growth = scoring.cap * bent, 1 - bent.square()
-        apart = scores.unflatten(2, (-1, stop - start))
+        by_head = scores.unflatten(2, (-1, stop - start))
         if bias is not None:
-            apart = apart + bias[:, :, start:stop, left:right].unflatten(1, (scoring.kv_heads, -1))
+            by_head = by_head + bias[:, :, start:stop, left:right].unflatten(1, (scoring.kv_heads, -1))
         if mask is not None:
-            apart = apart.masked_fill(~mask.tile(start, stop, left, right)[:, :, None], -torch.inf)
-        return apart.flatten(2, 3), growth
+            by_head = by_head.masked_fill(~mask.tile(start, stop, left, right)[:, :, None], -torch.inf)
+        return by_head.flatten(2, 3), growth
 
     @staticmethod
     @once_differentiable
@@ -190,7 +190,7 @@ class Blockwise(Kernel):
         self.check_needs("blockwise", lowered)
         kv_heads, mask = k.shape[1], lowered.mask
         scoring = Scoring(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, self.block)
-        apart = q.unflatten(1, (kv_heads, q.shape[1] // kv_heads))
-        given = (apart, k, v, lowered.bias, lowered.sinks, scoring, None if mask.is_open() else mask)
-        out: Tensor = _Tiles.apply(*given)  # type: ignore[no-untyped-call]
+        grouped = q.unflatten(1, (kv_heads, q.shape[1] // kv_heads))
+        arguments = (grouped, k, v, lowered.bias, lowered.sinks, scoring, None if mask.is_open() else mask)
+        out: Tensor = _Tiles.apply(*arguments)  # type: ignore[no-untyped-call]
         return out.flatten(1, 2)

@@ -32,11 +32,11 @@ class _Blocks(torch.autograd.Function):
         sinks: Tensor | None,
         scoring: Scoring,
         allowed: Tensor | None,
-        keeps: tuple[Tensor, ...] | None,
+        keep_masks: tuple[Tensor, ...] | None,
     ) -> Tensor:
-        out, kept = _Blocks.attend(q, k, v, bias, sinks, scoring, allowed, keeps, any(ctx.needs_input_grad))
-        ctx.save_for_backward(q, k, v, *kept, *(keeps or ()))
-        ctx.scoring, ctx.drops, ctx.sinks = scoring, keeps is not None, None if sinks is None else sinks.dtype
+        out, weights = _Blocks.attend(q, k, v, bias, sinks, scoring, allowed, keep_masks, any(ctx.needs_input_grad))
+        ctx.save_for_backward(q, k, v, *weights, *(keep_masks or ()))
+        ctx.scoring, ctx.drops, ctx.sinks = scoring, keep_masks is not None, None if sinks is None else sinks.dtype
         # Only a bias that learns needs a gradient.
         ctx.bias = None if bias is None or not ctx.needs_input_grad[3] else (bias.shape, bias.dtype)
         return out
@@ -50,27 +50,27 @@ class _Blocks(torch.autograd.Function):
         sinks: Tensor | None,
         scoring: Scoring,
         allowed: Tensor | None,
-        keeps: tuple[Tensor, ...] | None,
+        keep_masks: tuple[Tensor, ...] | None,
         learns: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
-        """The output and, if `learns`, the weights of each block: in prediction they would be the square that blocks avoid.
+        """The output and, if `learns`, the weights of each block: in inference they would be the square that blocks avoid.
 
         With sinks, the last weight is the sink's, which has no value.
         """
-        outs, kept = [], []
+        outs, saved = [], []
         for index, (start, stop, first, last) in enumerate(scoring.spans(q.shape[2], k.shape[1])):
             added = None if bias is None else bias[:, :, start:stop, first:last]
             scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], added, scoring, allowed, start, first)
             if sinks is not None:
-                apart = sinks.to(scores.dtype).view(-1, q.shape[1], 1, 1).expand(-1, -1, stop - start, 1).flatten(1, 2)
-                scores = torch.cat((scores, apart.repeat(len(q) // len(apart), 1, 1)), -1)
+                sink = sinks.to(scores.dtype).view(-1, q.shape[1], 1, 1).expand(-1, -1, stop - start, 1).flatten(1, 2)
+                scores = torch.cat((scores, sink.repeat(len(q) // len(sink), 1, 1)), -1)
             weights = scores.softmax(-1).to(v.dtype)  # torch's softmax computes in fp32 internally
             dropped = weights if sinks is None else weights[..., :-1]
-            dropped = dropped if keeps is None else dropped * keeps[index]
+            dropped = dropped if keep_masks is None else dropped * keep_masks[index]
             outs.append(torch.bmm(dropped, v[:, first:last]).unflatten(1, (q.shape[1], stop - start)))
             if learns:
-                kept.append(weights)
-        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2), kept
+                saved.append(weights)
+        return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2), saved
 
     @staticmethod
     def scores(
@@ -92,27 +92,27 @@ class _Blocks(torch.autograd.Function):
         if scoring.cap is not None or bias is not None:
             scores = capped(scores.to(wide_dtype(q.dtype)), scoring.cap)
         if bias is not None:
-            apart = _Blocks.apart(scores, scoring, group) + bias.unflatten(1, (scoring.kv_heads, group))
-            scores = apart.flatten(0, 1).flatten(1, 2)
+            by_head = _Blocks.by_head(scores, scoring, group) + bias.unflatten(1, (scoring.kv_heads, group))
+            scores = by_head.flatten(0, 1).flatten(1, 2)
         if blocked is not None:
             return scores.masked_fill(blocked, -torch.inf)
         if allowed is None:
             return scores
         seen = allowed[:, :, None, start : start + rows]  # [b, 1, 1, rows, S]
-        return _Blocks.apart(scores, scoring, group).masked_fill(~seen, -torch.inf).flatten(0, 1).flatten(1, 2)
+        return _Blocks.by_head(scores, scoring, group).masked_fill(~seen, -torch.inf).flatten(0, 1).flatten(1, 2)
 
     @staticmethod
-    def apart(scores: Tensor, scoring: Scoring, group: int) -> Tensor:
+    def by_head(scores: Tensor, scoring: Scoring, group: int) -> Tensor:
         """Scores [N, G · rows, keys] as [B, K, G, rows, keys]."""
         return scores.unflatten(1, (group, -1)).unflatten(0, (-1, scoring.kv_heads))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, *rest = ctx.saved_tensors
+        q, k, v, *saved = ctx.saved_tensors
         scoring, group = ctx.scoring, q.shape[1]
         spans = scoring.spans(q.shape[2], k.shape[1])
-        kept, keeps = rest[: len(spans)], rest[len(spans) :]
+        saved_weights, keep_masks = saved[: len(spans)], saved[len(spans) :]
         q_gradient = torch.empty_like(q, memory_format=torch.contiguous_format)
         k_gradient, v_gradient, bias_gradient = None, None, None
         if ctx.bias is not None:
@@ -120,21 +120,21 @@ class _Blocks(torch.autograd.Function):
             bias_gradient = torch.zeros(shape, dtype=dtype, device=q.device)
         sinks_gradient = None if ctx.sinks is None else q.new_zeros(scoring.kv_heads * group, dtype=wide_dtype(q.dtype))
         for index, (start, stop, first, last) in reversed(list(enumerate(spans))):
-            weights, block = kept[index], q[:, :, start:stop].flatten(1, 2)
+            weights, block = saved_weights[index], q[:, :, start:stop].flatten(1, 2)
             above = gradient[:, :, start:stop].flatten(1, 2)
             dropped = weights if sinks_gradient is None else weights[..., :-1]
-            dropped = dropped * keeps[index] if ctx.drops else dropped
+            dropped = dropped * keep_masks[index] if ctx.drops else dropped
             v_share = torch.bmm(dropped.transpose(1, 2), above)
             above = torch.bmm(above, transposed(v[:, first:last]))
-            above = above * keeps[index] if ctx.drops else above
+            above = above * keep_masks[index] if ctx.drops else above
             if sinks_gradient is None:
                 above = torch._softmax_backward_data(above, weights, -1, weights.dtype)
             else:
                 every = torch._softmax_backward_data(F.pad(above, (0, 1)), weights, -1, weights.dtype)
-                above, share = every[..., :-1], _Blocks.apart(every[..., -1:], scoring, group)
+                above, share = every[..., :-1], _Blocks.by_head(every[..., -1:], scoring, group)
                 sinks_gradient += share.sum((0, 3, 4), dtype=sinks_gradient.dtype).flatten()
             if bias_gradient is not None:
-                share = _Blocks.apart(above, scoring, group).flatten(1, 2).to(bias_gradient.dtype)
+                share = _Blocks.by_head(above, scoring, group).flatten(1, 2).to(bias_gradient.dtype)
                 share = share.sum(0, keepdim=True) if bias_gradient.shape[0] == 1 else share
                 bias_gradient[:, :, start:stop, first:last] = share
             if scoring.cap is not None:  # the scores again: they were not kept
@@ -180,19 +180,19 @@ class Plain(Kernel):
         kv_heads, group = k.shape[1], heads // k.shape[1]
         # [B·K, H/K, T, d]: heads that share keys are grouped.
         q = q.unflatten(1, (kv_heads, group)).flatten(0, 1)
-        allowed, keeps = lowered.allowed, None
+        allowed, keep_masks = lowered.allowed, None
         if allowed is not None and lowered.dead is not None:
             allowed = allowed | lowered.dead  # a dead row sees everything here; its output is set to 0 below
         scoring = Scoring(self.scale, self.cap, lowered.causal, lowered.window, kv_heads, BLOCK)
         if self.dropout.active:
             spans = scoring.spans(queries, k.shape[2])
             shapes = [(rows, heads, stop - start, last - first) for start, stop, first, last in spans]
-            drawn = [self.dropout(q.new_ones(shape)).expand(shape) for shape in shapes]
-            keeps = tuple(keep.unflatten(1, (kv_heads, group)).flatten(0, 1).flatten(1, 2) for keep in drawn)
-        given = (q, k.flatten(0, 1), v.flatten(0, 1), lowered.bias, lowered.sinks, scoring, allowed, keeps)
+            masks = [self.dropout(q.new_ones(shape)).expand(shape) for shape in shapes]
+            keep_masks = tuple(keep.unflatten(1, (kv_heads, group)).flatten(0, 1).flatten(1, 2) for keep in masks)
+        arguments = (q, k.flatten(0, 1), v.flatten(0, 1), lowered.bias, lowered.sinks, scoring, allowed, keep_masks)
         if torch.is_grad_enabled():
-            out: Tensor = _Blocks.apply(*given)  # type: ignore[no-untyped-call]
+            out: Tensor = _Blocks.apply(*arguments)  # type: ignore[no-untyped-call]
         else:  # the same, without the cost of an autograd function
-            out, _ = _Blocks.attend(*given)
+            out, _ = _Blocks.attend(*arguments)
         out = out.unflatten(0, (rows, kv_heads)).flatten(1, 2)
         return out if lowered.dead is None else out.masked_fill(lowered.dead, 0.0)

@@ -72,8 +72,8 @@ class Reference(Kernel):
         scores = capped(q.to(wide) @ keys.transpose(-2, -1) * self.scale, self.cap)
         scores = scores if lowered.bias is None else scores + lowered.bias
         allowed, dead = lowered.allowed, lowered.dead
-        if lowered.own is not None:
-            scores = lowered.own(scores, lowered.mask.queries.position, lowered.mask.keys.position)
+        if lowered.custom_scores is not None:
+            scores = lowered.custom_scores(scores, lowered.mask.queries.position, lowered.mask.keys.position)
             allowed = allowed & (scores != -torch.inf)  # which blocks a key, too
             dead = ~allowed.any(-1, keepdim=True)
         scores = self.scores(scores.masked_fill(~allowed, -torch.inf))
