@@ -51,7 +51,7 @@ def count(
         extra = {} if training is None else {"trained": training._asdict()}
         print_json(report.to_dict() | {"export": {"architecture": architecture, "reasons": reasons}} | extra)
         return
-    console().print(*render(report, whole=all), sep="\n")
+    console().print(*render(report, full=all), sep="\n")
     if training is not None:
         adapters = f", {training.adapters:,} of them in adapters on {pluralize(training.layers, 'layer')}" * bool(
             training.adapters

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from heddle.checks import short_repr
 from heddle.config.decoding import DecodingDefaults
 from heddle.errors import HeddleError
 
@@ -108,7 +109,7 @@ def decoding_to_fields(defaults: DecodingDefaults | None) -> dict[str, Any]:
 
 def listed(fields: Mapping[str, Any]) -> str:
     """Fields with their values, as text."""
-    return ", ".join(f"{name} = {shown(value)}" for name, value in sorted(fields.items()))
+    return ", ".join(f"{name} = {short_repr(value)}" for name, value in sorted(fields.items()))
 
 
 def _less(value: Any) -> Any:

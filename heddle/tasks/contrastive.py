@@ -17,6 +17,7 @@ from heddle.config.tasks import ContrastiveConfig
 from heddle.data.batch import IGNORED, Batch
 from heddle.data.records import Records
 from heddle.errors import HeddleError
+from heddle.model.pooling import unpack_rows
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.nn.numeric import wide_dtype
@@ -71,7 +72,7 @@ class Contrast(CrossEntropy):
         """Float[B N K E], the vectors of the K texts of each pair; an absent pair's are 0."""
         hidden, routings = self.model(batch.tokens, batch.layout, types=batch.types)
         assert self.model.head is not None
-        vectors = self.model.head.features(*apart(hidden, batch.layout))
+        vectors = self.model.head.features(*unpack_rows(hidden, batch.layout))
         by_row = vectors.unflatten(0, (len(batch.tokens), -1))
         absent = batch.targets.shape[1] * self.texts - by_row.shape[1]
         return F.pad(by_row, (0, 0, 0, absent)).unflatten(1, (-1, self.texts)), routings
