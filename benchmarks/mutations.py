@@ -144,9 +144,9 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
     """What the objective gives a decoder, with all its gradients, and what the token loop draws from it."""
     import torch
 
-    from heddle.config import SamplingConfig
+    from heddle.config import EngineConfig, SamplingConfig
     from heddle.data.batch import next_token_batch
-    from heddle.generate import generate
+    from heddle.generate import Engine, generate
     from heddle.nn import Layout
     from heddle.tasks import CrossEntropy
 
@@ -167,6 +167,12 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
         texts = generate(model, [[5, 9, 7]], sampling, 60 if name == "shortest" else None)
         tokens = [float(event.token) for event in texts if event.token is not None]
         found[name] = {"output": torch.tensor([*tokens, *[-1.0] * (6 - len(tokens))])}
+    engine, echoed = Engine(model, config=EngineConfig(keep=1)), list[float]()
+    for echo in (False, True):  # the second finds the states of the first
+        engine.submit([5, 9, 7, 3], SamplingConfig(temperature=0.0, max_tokens=1), echo=echo)
+        while engine:
+            echoed += [each.logprob for event in engine.step() for each in event.prompt]
+    found["echoed"] = {"output": torch.tensor([*echoed, *[1.0] * (3 - len(echoed))])}
     return found
 
 
