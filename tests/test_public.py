@@ -247,7 +247,7 @@ TABLE: dict[str, Call] = {
     "account.memory": Call({"config": CONFIG}, COMPUTED),
     "account.parameter_count": Call({"config": CONFIG}, {"config": NO_CONFIG}),
     "account.parameters": Call({"config": CONFIG}, {"config": NO_CONFIG}),
-    "account.render": Call({"report": COUNT}, {"report": [None, {}, CONFIG], "whole": NO_SWITCH}),
+    "account.render": Call({"report": COUNT}, {"report": [None, {}, CONFIG], "full": NO_SWITCH}),
     "account.resolve": Call({"name": "gpt1"}, {"name": [*NO_NAME, Bad("gpt1x", "gpt1x")]}),
     "account.slowdown": Call({"dtype": torch.float32}, {"dtype": ["bf16", None, torch.int8], "device": NO_DEVICE}),
     "account.states": Call(
