@@ -20,7 +20,7 @@ from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.generate.logprobs import SampledToken
 from heddle.generate.speculative import DraftModel, DraftSource, PromptLookup
-from heddle.generate.text import Piece, banned_runs, complete, spelled
+from heddle.generate.text import Piece, banned_runs, complete, token_text
 from heddle.text.tokenizer import Tokenizer
 
 PATIENCE = 2.0  # seconds
@@ -138,13 +138,17 @@ def generate(
     sampling = sampling.model_copy(update={"banned": banned_runs(tokenizer, ban or [])})
     prompts = [each or _default_prompt(path, ready.config, tokenizer) for each in _read_prompts(prompt)]
     model = compile_model(ready.model, min(len(prompts), 2)) if compile else ready.model
-    pieces = complete(model, tokenizer, prompts, sampling, proposer=_proposer(draft, lookup, ready, device, weights))
+    pieces = complete(
+        model, tokenizer, prompts, sampling, draft_source=_draft_source(draft, lookup, ready, device, weights)
+    )
     texts = _collect(prompts, _shown(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
     _report(texts, tokenizer, sampling, {"run": str(path), "precision": ready.precision} if json else None)
     _note_ends(texts, sampling, model.config.context)
 
 
-def _proposer(draft: str | None, lookup: bool, ready: Ready, device: str, weights: WeightKind) -> DraftSource | None:
+def _draft_source(
+    draft: str | None, lookup: bool, ready: Ready, device: str, weights: WeightKind
+) -> DraftSource | None:
     """Who guesses tokens, if anyone.
 
     Raises:
@@ -178,7 +182,7 @@ class _Text:
         told = {"prompt": self.prompt, "text": self.text, "tokens": tokens, "finish": finish}
 
         def entry(id: int, logprob: float) -> dict[str, Any]:
-            return {"id": id, "token": spelled(tokenizer, id), "logprob": logprob}
+            return {"id": id, "token": token_text(tokenizer, id), "logprob": logprob}
 
         if logprobs is None:
             return told
@@ -192,7 +196,7 @@ def _collect(prompts: list[str], pieces: Iterable[Piece]) -> list[_Text]:
     for piece in pieces:
         texts[piece.row].text += piece.text
         texts[piece.row].end = piece
-        texts[piece.row].drawn += piece.drawn
+        texts[piece.row].drawn += piece.samples
     return texts
 
 
@@ -209,7 +213,7 @@ def _report(texts: list[_Text], tokenizer: Tokenizer, sampling: SamplingConfig, 
         print(("\n" + "-" * 40 + "\n").join(each.prompt + each.text for each in texts))
 
     def words(id: int) -> str:
-        return repr(spelled(tokenizer, id))
+        return repr(token_text(tokenizer, id))
 
     for text in texts if sampling.logprobs is not None else ():
         rows = [
