@@ -31,7 +31,7 @@ from heddle.predict.classify import classify as classes_of
 from heddle.predict.embed import embed as vectors_of
 from heddle.predict.fill import Filling, check_fills
 from heddle.predict.fill import fill as filled
-from heddle.predict.rows import Done
+from heddle.predict.rows import Progress
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import write_file
 
@@ -244,7 +244,7 @@ def embed(
     rows: list[Vector | None] = []
     cut = 0
 
-    def call(some: list[Any], done: Done) -> list[tuple[Vector, bool]]:
+    def call(some: list[Any], done: Progress) -> list[tuple[Vector, bool]]:
         made = vectors_of(
             ready.model, tokenizer, some, pooling, normalise, done, prompt=prompt, prompt_name=prompt_name
         )
