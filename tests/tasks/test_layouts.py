@@ -191,7 +191,10 @@ def test_every_layout_learns_how_texts_begin() -> None:
         row = text_engine(model, TOKENIZER, ["Zab"], SamplingConfig()).waiting[0].sequence.ids
         start = [] if layout == "concatenate" else [TOKENIZER.end_of_text]
         assert row == [*start, *TOKENIZER.encode("Zab")]
-        assert DecodingRules(model, SamplingConfig(), TOKENIZER.end_of_text).new_sequence(0, TOKENIZER.encode("Zab")).ids == row
+        assert (
+            DecodingRules(model, SamplingConfig(), TOKENIZER.end_of_text).new_sequence(0, TOKENIZER.encode("Zab")).ids
+            == row
+        )
 
 
 def test_masked_tokens_of_packed_documents() -> None:
