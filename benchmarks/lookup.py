@@ -27,7 +27,10 @@ def decoded(model: Transformer, prompt: list[int], tokens: int, guessing: bool) 
     """Seconds, the ids, and the number of steps."""
     began, ids, steps = time.perf_counter(), list[int](), 0
     engine = Engine.of(
-        model, [prompt], SamplingConfig(max_tokens=tokens, temperature=0), proposer=PromptLookup() if guessing else None
+        model,
+        [prompt],
+        SamplingConfig(max_tokens=tokens, temperature=0),
+        draft_source=PromptLookup() if guessing else None,
     )
     while engine:
         ids += [event.token for event in engine.step()]

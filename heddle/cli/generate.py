@@ -20,7 +20,7 @@ from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.generate.logprobs import SampledToken
 from heddle.generate.speculative import DraftModel, DraftSource, PromptLookup
-from heddle.generate.text import Piece, banned_runs, complete, spelled
+from heddle.generate.text import Piece, banned_runs, complete
 from heddle.text.tokenizer import Tokenizer
 
 PATIENCE = 2.0  # seconds
@@ -175,7 +175,7 @@ class _Completion:
         data = {"prompt": self.prompt, "text": self.text, "tokens": tokens, "finish": finish}
 
         def token_json(id: int, logprob: float) -> dict[str, Any]:
-            return {"id": id, "token": spelled(tokenizer, id), "logprob": logprob}
+            return {"id": id, "token": token_text(tokenizer, id), "logprob": logprob}
 
         if logprobs is None:
             return data
@@ -192,7 +192,7 @@ def _collect(prompts: list[str], pieces: Iterable[Piece]) -> list[_Completion]:
     for piece in pieces:
         texts[piece.row].text += piece.text
         texts[piece.row].end = piece
-        texts[piece.row].sampled += piece.drawn
+        texts[piece.row].sampled += piece.samples
     return texts
 
 
@@ -211,7 +211,7 @@ def _print_completions(
         print(("\n" + "-" * 40 + "\n").join(text.prompt + text.text for text in texts))
 
     def quoted(id: int) -> str:
-        return repr(spelled(tokenizer, id))
+        return repr(token_text(tokenizer, id))
 
     for text in texts if sampling.logprobs is not None else ():
         rows = [

@@ -31,7 +31,7 @@ from heddle.predict.classify import classify as classify_texts
 from heddle.predict.embed import embed as embed_texts
 from heddle.predict.fill import Filling, check_fills
 from heddle.predict.fill import fill as fill_texts
-from heddle.predict.rows import Done
+from heddle.predict.rows import Progress
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import write_file
 
@@ -247,7 +247,7 @@ def embed(
     rows: list[Vector | None] = []
     truncated = 0
 
-    def call(batch: list[Any], done: Done) -> list[tuple[Vector, bool]]:
+    def call(batch: list[Any], done: Progress) -> list[tuple[Vector, bool]]:
         embedded = embed_texts(
             ready.model, tokenizer, batch, pooling, normalise, done, prompt=prompt, prompt_name=prompt_name
         )

@@ -1,22 +1,23 @@
-"""Generation: from prompts to the tokens that follow them, several texts at once, as ids or as text.
+"""Text generation for one or many prompts, as token ids or as text.
 
 In reading order:
 
-- `sampling`: from logits to a token: `process` removes what may not be drawn, `draw` draws, `choose` does both.
-- `processors`: what changes scores before that: rules about special ids, penalties.
-- `stream`: the token loop for one text, and how texts start, which ids they get and when they end (`Decoding`).
-- `naive`: the same without a cache, the definition that every other way is compared with.
-- `engine`: the same for many texts at once, which come and go at any step (`Engine`), one `Event` per drawn token; `opening`: rows
-  that start.
-- `propose`: guesses of next tokens, which the model confirms several at a time (`PromptLookup`, `DraftModel`).
-- `beam`: the most probable texts instead of drawn ones (`beam_search`).
-- `text`: the engine between a tokenizer's two ends: text in, pieces of text out (`complete`).
-- `translate`: beam search between the same ends; `bleu`: how near translations are to references.
+- `sampling`: from logits to a token: `process` blocks ids, `draw` samples one, `choose` does both.
+- `processors`: logits processors: rules about special ids, penalties.
+- `stream`: the token loop for one text, and how sequences start, which ids are valid and when they end (`DecodingRules`).
+- `naive`: the same without a cache, the reference for all other loops.
+- `engine`: continuous batching: many rows, which start and end at any step (`Engine`), one `Event` per sampled token; `prefill`:
+  chunked prefill and prefix caching.
+- `speculative`: draft tokens, which the model verifies several at a time (`PromptLookup`, `DraftModel`).
+- `beam`: beam search for the most probable texts (`beam_search`).
+- `text`: the engine with a tokenizer: text in, pieces of text out (`complete`).
+- `translate`: beam search with a tokenizer; `bleu`: scores of translations.
 
-`reply(model, tokenizer, messages)` returns the answer in a conversation, whose ids `chat_template(model, tokenizer)` makes.
+`reply(model, tokenizer, messages)` returns the next message of a conversation. Its prompt comes from
+`chat_template(model, tokenizer)`.
 
-`generate_text(model, tokenizer, prompt, max_tokens=100)` returns the text after one prompt; `complete` yields the pieces of several
-as they come; `generate` and `stream` do the same with ids.
+`generate_text(model, tokenizer, prompt, max_tokens=100)` returns the text after one prompt. `complete` yields the pieces of
+several texts as they come. `generate` and `stream` do the same with ids.
 """
 
 from heddle.generate.beam import Hypothesis as Hypothesis

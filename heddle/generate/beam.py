@@ -1,13 +1,13 @@
-"""Beam search: the most probable texts that a search of limited width finds, for many prompts or sources at once (L1-77).
+"""Beam search for the most probable continuations, for many prompts or sources at once (L1-77).
 
-Each search keeps `beams` unfinished texts. A step extends each by every id, and keeps the most probable ones; one that ends is
-finished if it is among the first `beams`, so that a text must win its place to count. Scores, places and the end of a search
-are those of Hugging Face transformers' `generate`, so imported models answer as they do there.
+Each search keeps `beams` unfinished sequences. A step extends each by every id and keeps the most probable ones. A sequence that
+ends counts as finished only if it ranks among the first `beams`. Scores, ranks and the end of a search are the same as in Hugging
+Face transformers' `generate`, so imported models give the same answers as there.
 """
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
 from typing import NamedTuple
@@ -28,19 +28,19 @@ from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 
-SEARCHES = 128  # searches that share each forward pass
+SEARCHES_PER_PASS = 128
 WORKERS = 2  # batches at the same time on a CPU: an operation of a step is too short to be split among many threads
-IN_CACHE = 1 << 19  # scores to process at a time, 2 MiB of them, so that they stay in a CPU's caches
-BLOCK = 64  # scores whose maximum is looked at first
+SCORES_PER_BLOCK = 1 << 19  # 2 MiB of scores, so that they stay in a CPU's caches
+BLOCK = 64  # scores per block in `largest`
 
 
 @displayed()
 @dataclass(frozen=True)
 class Hypothesis:
-    """A finished text of a search.
+    """A finished sequence of a search.
 
     Attributes:
-        ids: the generated ids, with the one that ends the text, if any.
+        ids: the generated ids, including the end-of-text id, if any.
         score: `logprob` divided by the number of ids to the power `length_penalty`.
         logprob: sum of the natural logs of the ids' probabilities, after the rules about special ids and the penalties.
         finish: why it ends, as in `Event`.
@@ -53,27 +53,27 @@ class Hypothesis:
 
 
 class Node(NamedTuple):
-    """The last id of an unfinished text and, through `before`, all earlier ones."""
+    """The last id of an unfinished sequence and, through `parent`, all earlier ones."""
 
-    before: "Node | None"
+    parent: "Node | None"
     id: int
     logprob: float
 
     def ids(self) -> list[int]:
         """The generated ids."""
         node: Node | None = self
-        found = []
+        ids = []
         while node is not None:
-            found.append(node.id)
-            node = node.before
-        return found[::-1]
+            ids.append(node.id)
+            node = node.parent
+        return ids[::-1]
 
 
 START = Node(None, -1, 0.0)  # the empty continuation
 
 
 Candidate = tuple[float, int, int]
-"""One id after one unfinished text: the log probability of the text that they make, the text's place, the id."""
+"""An id that may extend a beam: the log probability of the extended sequence, the beam's index, the id."""
 
 
 @dataclass
@@ -81,44 +81,44 @@ class Search:
     """The search for the best continuations of one prompt.
 
     Attributes:
-        text: the prompt.
+        prompt: the sequence to continue.
         config: the strategy.
-        beams: the unfinished texts, best first; before the first step, none.
-        finished: the best finished ones so far, best first.
-        length: generated ids in each unfinished text.
+        beams: the unfinished sequences, best first; empty before the first step.
+        finished: the best finished sequences so far, best first.
+        length: number of generated ids in each unfinished sequence.
     """
 
-    text: TokenSequence
+    prompt: TokenSequence
     config: BeamConfig
     beams: list[Node] = field(default_factory=list)
     finished: list[Hypothesis] = field(default_factory=list)
     length: int = 0
 
-    def extend(self, candidates: Sequence[Candidate], decoding: DecodingRules) -> list[int]:
-        """Take the best of the sorted candidates, up to the first at -inf; return which unfinished text each new one extends."""
+    def extend(self, candidates: Sequence[Candidate], rules: DecodingRules) -> list[int]:
+        """Take the best of the sorted candidates, up to the first at -inf. Return the index of the beam that each one extends."""
         self.length += 1
-        before, parents, width = self.beams, list[int](), self.config.beams
-        full, ends = self.text.given + self.length >= self.text.last, decoding.ends
-        self.beams = kept = []
-        for place, (logprob, beam, id) in enumerate(candidates):
+        previous, parents, width = self.beams, list[int](), self.config.beams
+        full, ends = self.prompt.prompt_length + self.length >= self.prompt.max_length, rules.ends
+        self.beams = beams = []
+        for rank, (logprob, beam, id) in enumerate(candidates):
             if logprob == -inf:
                 break
-            node = Node(before[beam] if before else None, id, logprob)
+            node = Node(previous[beam] if previous else None, id, logprob)
             if not full and id not in ends:
-                kept.append(node)
+                beams.append(node)
                 parents.append(beam)
-            elif place < width:
-                self._keep(node, "end" if id in ends else self._limit())
-            if len(kept) == width and place + 1 >= width:
+            elif rank < width:
+                self._finish(node, "end" if id in ends else self._limit())
+            if len(beams) == width and rank + 1 >= width:
                 break
-        if not kept and not self.finished:  # nothing may follow, so the texts so far are all that there is
+        if not beams and not self.finished:  # no id may follow, so return the sequences so far
             self.length -= 1
-            for node in before or [START]:
-                self._keep(node, "broken")
+            for node in previous or [START]:
+                self._finish(node, "broken")
         return parents
 
     def ended(self) -> bool:
-        """Whether no unfinished text can be among the best."""
+        """Whether no unfinished sequence can still be among the best."""
         if not self.beams:
             return True
         if len(self.finished) < self.config.beams:
@@ -126,27 +126,23 @@ class Search:
         if self.config.early_stopping is True:
             return True
         longest = self.config.early_stopping == "never" and self.config.length_penalty > 0
-        length = self.text.last - self.text.given if longest else self.length
+        length = self.prompt.max_length - self.prompt.prompt_length if longest else self.length
         return self._score(self.beams[0].logprob, length) <= self.finished[-1].score
 
-    def texts(self) -> list[TokenSequence]:
-        """Every unfinished text in full."""
-        rows = [beam.ids() for beam in self.beams] or [[]]
-        given = self.text
-        return [
-            TokenSequence(given.number, given.ids + ids, given.given, given.last, given.seed, given.start, given.source)
-            for ids in rows
-        ]
+    def sequences(self) -> list[TokenSequence]:
+        """The unfinished sequences, with the prompt."""
+        generated = [beam.ids() for beam in self.beams] or [[]]
+        return [replace(self.prompt, ids=self.prompt.ids + ids) for ids in generated]
 
     def _limit(self) -> Finish:
-        """Why a text of the largest length ends."""
+        """Why a sequence of the maximum length ends."""
         return "length" if self.length == self.config.max_tokens else "context"
 
-    def _keep(self, node: Node, finish: Finish) -> None:
+    def _finish(self, node: Node, finish: Finish) -> None:
         ids = tuple(node.ids()) if self.length else ()
-        made = Hypothesis(ids, self._score(node.logprob, max(1, self.length)), node.logprob, finish)
-        self.finished.append(made)
-        self.finished.sort(key=lambda each: -each.score)  # stable: of equals, the earlier one is better
+        score = self._score(node.logprob, max(1, self.length))
+        self.finished.append(Hypothesis(ids, score, node.logprob, finish))
+        self.finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: of equals, the earlier one is better
         del self.finished[self.config.beams :]
 
     def _score(self, logprob: float, length: int) -> float:
@@ -161,139 +157,140 @@ def beam_search(
     end_of_text: Ends = None,
     vocabulary: int | None = None,
     sources: Sequence[Sequence[int]] | None = None,
-    rows: int = SEARCHES,
+    rows: int = SEARCHES_PER_PASS,
 ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
-    """Yield the number of each prompt and its `config.best` best continuations, best first, as they are found.
+    """Yield the index of each prompt with its `config.best` best continuations, best first, as they are found.
 
-    Prompts of similar length share forward passes. Others change only the last bits of a text's scores.
+    Prompts of similar length share forward passes. Other rows of a pass change only the last bits of a score.
 
     Args:
-        model: used in evaluation mode, then returned to its mode; its precision is kept.
-        prompts: ids, one list for each search; of an encoder-decoder, the beginnings of its answers, usually empty.
+        model: used in evaluation mode, then returned to its mode. Its precision does not change.
+        prompts: token ids, one list per search; for an encoder-decoder, the start of each answer, usually empty.
         config: the strategy.
         end_of_text: see `DecodingRules`.
         vocabulary: see `DecodingRules`.
-        sources: what the encoder of an encoder-decoder reads, one list for each search.
-        rows: searches that share forward passes.
+        sources: token ids for the encoder of an encoder-decoder, one list per search.
+        rows: number of searches that share forward passes.
 
     Raises:
-        HeddleError: as in `DecodingRules.open`; or the model's output is NaN.
+        HeddleError: as in `DecodingRules.new_sequence`; or the model's output is NaN.
     """
-    decoding = DecodingRules(model, config, end_of_text, vocabulary)
-    texts = _open_all(decoding, prompts, sources)
-    texts.sort(key=lambda text: (len(text.source or ()), len(text.ids)), reverse=True)
-    batches = [[Search(text, config) for text in texts[start : start + rows]] for start in range(0, len(texts), rows)]
-    # Compiled steps are not for several threads at once.
+    rules = DecodingRules(model, config, end_of_text, vocabulary)
+    sequences = _new_sequences(rules, prompts, sources)
+    sequences.sort(key=lambda sequence: (len(sequence.source or ()), len(sequence.ids)), reverse=True)
+    starts = range(0, len(sequences), rows)
+    batches = [[Search(sequence, config) for sequence in sequences[start : start + rows]] for start in starts]
+    # Compiled steps cannot run in several threads at once.
     workers = min(WORKERS, torch.get_num_threads()) if model.device.type == "cpu" and model.steps is None else 1
     for first in range(0, len(batches), workers):
-        some = batches[first : first + workers]
-        if len(some) == 1:
-            yield from _search(some[0], model, decoding)
+        concurrent = batches[first : first + workers]
+        if len(concurrent) == 1:
+            yield from _search(concurrent[0], model, rules)
         else:
-            yield from _search_concurrently(some, model, decoding)
+            yield from _search_concurrently(concurrent, model, rules)
 
 
-def _open_all(
-    decoding: DecodingRules, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None
+def _new_sequences(
+    rules: DecodingRules, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None
 ) -> list[TokenSequence]:
-    """A text for each prompt and its source."""
     if sources is not None and len(sources) != len(prompts):
         raise HeddleError(f"{len(sources)} sources for {len(prompts)} prompts; give one source per prompt")
-    each = zip(prompts, [None] * len(prompts) if sources is None else sources, strict=True)
-    return [decoding.open(number, prompt, source=source) for number, (prompt, source) in enumerate(each)]
+    pairs = zip(prompts, [None] * len(prompts) if sources is None else sources, strict=True)
+    return [rules.new_sequence(number, prompt, source=source) for number, (prompt, source) in enumerate(pairs)]
 
 
 def _search_concurrently(
-    batches: Sequence[list[Search]], model: Transformer, decoding: DecodingRules
+    batches: Sequence[list[Search]], model: Transformer, rules: DecodingRules
 ) -> list[tuple[int, tuple[Hypothesis, ...]]]:
-    """Carry out several batches of searches at the same time, which share torch's threads."""
+    """Run several batches of searches at the same time. They share torch's threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(threads // len(batches))
     try:
         with evaluating(model), ThreadPoolExecutor(len(batches)) as pool:
-            found = pool.map(lambda batch: list(_search(batch, model, decoding)), batches)
-            return list(chain.from_iterable(found))
+            results = pool.map(lambda batch: list(_search(batch, model, rules)), batches)
+            return list(chain.from_iterable(results))
     finally:
         torch.set_num_threads(threads)
 
 
 def _search(
-    searches: list[Search], model: Transformer, decoding: DecodingRules
+    searches: list[Search], model: Transformer, rules: DecodingRules
 ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
-    """Carry out searches together."""
-    cache, pieces = model.new_cache(len(searches), multiple=1), [search.text.visible() for search in searches]
-    sources = [search.text.source for search in searches if search.text.source is not None]
+    """Run one batch of searches."""
+    cache, inputs = model.new_cache(len(searches), multiple=1), [search.prompt.visible() for search in searches]
+    sources = [search.prompt.source for search in searches if search.prompt.source is not None]
     modules = tuple(model.modules())
     while searches:
         share_cores()
         with torch.inference_mode(), evaluating(model, modules):
-            logits = feed(model, cache, pieces, sources)
-            candidates = best_candidates(logits, searches, decoding)
-        kept, parents, beams, row = list[Search](), list[int](), list[Node](), 0
-        for search, found in zip(searches, candidates, strict=True):
+            logits = feed(model, cache, inputs, sources)
+            candidates = best_candidates(logits, searches, rules)
+        unfinished, parents, beams, row = list[Search](), list[int](), list[Node](), 0
+        for search, own_candidates in zip(searches, candidates, strict=True):
             width = max(1, len(search.beams))
-            extended = search.extend(found, decoding)
+            extended = search.extend(own_candidates, rules)
             if search.ended():
-                yield search.text.number, tuple(search.finished[: search.config.best])
+                yield search.prompt.number, tuple(search.finished[: search.config.best])
             else:
-                kept.append(search)
+                unfinished.append(search)
                 parents += [row + beam for beam in extended]
                 beams += search.beams
             row += width
-        searches, pieces, sources = kept, [[beam.id] for beam in beams], []
+        searches, inputs, sources = unfinished, [[beam.id] for beam in beams], []
         if searches:
             cache = cache.select(parents)
 
 
 def best_candidates(
-    logits: Float[Tensor, "B V"], searches: Sequence[Search], decoding: DecodingRules
+    logits: Float[Tensor, "B V"], searches: Sequence[Search], rules: DecodingRules
 ) -> list[list[Candidate]]:
-    """The most probable candidates of each search, best first, enough to have `beams` unfinished ones among them.
+    """The most probable candidates of each search, best first. At least `beams` of them do not end a sequence.
 
     Raises:
         HeddleError: a log probability is NaN.
     """
-    texts = list[TokenSequence]()
-    if any(processor.reads for processor in decoding.processors):
-        texts = list(chain.from_iterable(search.texts() for search in searches))
-    most = max(2, 1 + len(decoding.ends)) * searches[0].config.beams
-    rows = max(1, IN_CACHE // logits.shape[-1])
-    parts = []
+    sequences = list[TokenSequence]()
+    if any(processor.reads for processor in rules.processors):
+        sequences = list(chain.from_iterable(search.sequences() for search in searches))
+    count = max(2, 1 + len(rules.ends)) * searches[0].config.beams
+    rows = max(1, SCORES_PER_BLOCK // logits.shape[-1])
+    blocks = []
     for start in range(0, len(logits), rows):
         scores = logits[start : start + rows].float().log_softmax(-1)
-        parts.append(largest(decoding.process(scores, texts[start : start + rows]), most))
-    best, ids = (torch.cat(each) for each in zip(*parts, strict=True))
-    earlier = [node.logprob for search in searches for node in search.beams or (START,)]
-    best = best + torch.tensor(earlier, device=best.device)[:, None]
+        blocks.append(largest(rules.process(scores, sequences[start : start + rows]), count))
+    best, ids = (torch.cat(column) for column in zip(*blocks, strict=True))
+    beam_logprobs = [node.logprob for search in searches for node in search.beams or (START,)]
+    best = best + torch.tensor(beam_logprobs, device=best.device)[:, None]
     if best.isnan().any():
         raise HeddleError("the model's output is NaN; its weights are broken")
+    # One row per search: choose among the extensions of all its beams.
     widths = [max(1, len(search.beams)) for search in searches]
-    whole, named = (by_search(each, widths) for each in (best, ids.to(best.dtype)))
-    chosen, places = whole.topk(min(most, whole.shape[1]))
-    columns = (chosen, places // best.shape[1], named.gather(1, places).long())
-    return [list(zip(*row, strict=True)) for row in zip(*(each.tolist() for each in columns), strict=True)]
+    search_scores, search_ids = (by_search(column, widths) for column in (best, ids.to(best.dtype)))
+    chosen, positions = search_scores.topk(min(count, search_scores.shape[1]))
+    columns = (chosen, positions // best.shape[1], search_ids.gather(1, positions).long())
+    return [list(zip(*row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def by_search(rows: Float[Tensor, "B n"], widths: Sequence[int]) -> Float[Tensor, "S m"]:
-    """Concatenate the rows of each search, padding with -inf: with a tiny vocabulary, some searches have fewer unfinished texts."""
+    """Concatenate the rows of each search, padded with -inf: with a tiny vocabulary, some searches have fewer beams."""
     if len(set(widths)) == 1:
         return rows.reshape(-1, widths[0] * rows.shape[1])
-    apart: Tensor = pad_sequence(rows.split(list(widths)), batch_first=True, padding_value=-inf)
-    return apart.flatten(1)
+    padded: Tensor = pad_sequence(rows.split(list(widths)), batch_first=True, padding_value=-inf)
+    return padded.flatten(1)
 
 
 def largest(scores: Float[Tensor, "B V"], count: int) -> tuple[Float[Tensor, "B n"], Int[Tensor, "B n"]]:
     """The `count` largest scores of each row and their ids, in order; all of them if there are fewer.
 
-    They are among the blocks with the largest maxima, which takes a third of the time of sorting through a large row.
+    Only the blocks with the largest maxima can contain them. Selecting blocks first takes a third of the time of one large topk.
     """
     ids = scores.shape[-1]
     if ids < 2 * BLOCK * count:
         return scores.topk(min(count, ids))
-    whole = ids // BLOCK * BLOCK  # all ids after the last whole block are candidates
-    blocks = scores[:, :whole].unflatten(1, (-1, BLOCK))
-    kept = blocks.amax(2).topk(count, sorted=False).indices[:, :, None]
-    some = torch.cat((blocks.gather(1, kept.expand(-1, -1, BLOCK)).flatten(1), scores[:, whole:]), 1)
-    found, places = some.topk(count)
-    starts = torch.cat((kept[:, :, 0] * BLOCK, kept.new_full((len(kept), 1), whole)), 1)
-    return found, starts.gather(1, places // BLOCK) + places % BLOCK
+    blocked = ids // BLOCK * BLOCK  # the ids after the last full block are always candidates
+    blocks = scores[:, :blocked].unflatten(1, (-1, BLOCK))
+    best = blocks.amax(2).topk(count, sorted=False).indices[:, :, None]
+    candidates = torch.cat((blocks.gather(1, best.expand(-1, -1, BLOCK)).flatten(1), scores[:, blocked:]), 1)
+    values, positions = candidates.topk(count)
+    starts = torch.cat((best[:, :, 0] * BLOCK, best.new_full((len(best), 1), blocked)), 1)
+    return values, starts.gather(1, positions // BLOCK) + positions % BLOCK

@@ -1,4 +1,4 @@
-"""BLEU and chrF of translations, as the field reports them: computed by sacrebleu, with its signature (Post 2018)."""
+"""BLEU and chrF of translations, computed by sacrebleu and reported with its signature (Post 2018)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class TranslationScore:
     Attributes:
         bleu: BLEU, 0 to 100 (Papineni et al. 2002).
         chrf: chrF2, 0 to 100 (Popović 2015).
-        bleu_signature: what sacrebleu counted, without which a BLEU cannot be compared.
+        bleu_signature: sacrebleu's settings. Only scores with the same signature are comparable.
         chrf_signature: likewise.
-        texts: how many translations were scored.
+        texts: number of scored translations.
     """
 
     bleu: float
@@ -33,7 +33,7 @@ def metrics(tokenize: str, lowercase: bool) -> tuple[Any, Any]:
     """sacrebleu's BLEU and chrF with these settings, as in `score_translations`.
 
     Raises:
-        HeddleError: sacrebleu does not know the tokenization, or lacks a library or a file that it needs.
+        HeddleError: the tokenization is unknown, or a library or file that it needs is missing.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
@@ -53,13 +53,13 @@ def score_translations(
     """BLEU and chrF of a corpus, one reference for each translation.
 
     Args:
-        translations: what a model wrote.
-        references: what is right.
-        tokenize: sacrebleu's tokenization for BLEU; `none` for texts that are tokenized already.
+        translations: the model's translations.
+        references: the correct ones.
+        tokenize: sacrebleu's tokenization for BLEU; `none` for tokenized texts.
         lowercase: whether to ignore case.
 
     Raises:
-        HeddleError: there are no translations, there is not one reference for each, or as in `metrics`.
+        HeddleError: there are no translations, the numbers of translations and references differ, or as in `metrics`.
     """
     bleu, chrf = metrics(tokenize, lowercase)
     if len(translations) != len(references) or not translations:

@@ -1,4 +1,4 @@
-"""Conversations with a model: what it is prompted with is what training read before an answer."""
+"""Chat: prompts from a chat template, exactly as in training, and the replies to them."""
 
 from collections.abc import Generator, Sequence
 from typing import Unpack
@@ -10,7 +10,7 @@ from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, raise_if_failed
 from heddle.generate.stream import Finish
-from heddle.generate.text import RowText, opening
+from heddle.generate.text import RowText, bos_prefix
 from heddle.model.transformer import Transformer
 from heddle.text.chat_template import ChatTemplate, Message
 from heddle.text.tokenizer import Tokenizer
@@ -25,37 +25,37 @@ PLAIN_STOP = "\nUser:"
 
 @checked()
 def chat_template(model: Transformer, tokenizer: Tokenizer) -> ChatTemplate:
-    """The chat template that a model was trained with, or that it was published with.
+    """The chat template that a model was trained or published with.
 
-    `template.render(messages, add_generation_prompt=True)` are the ids to prompt with; an answer ends with one of `template.ends`.
-    It is rendered in a process of its own, which has a second for each conversation.
+    `template.render(messages, add_generation_prompt=True)` returns the ids to prompt with. An answer ends with one of
+    `template.ends`. The template runs in a separate process and has one second per conversation.
 
     Raises:
-        HeddleError: the model has none.
+        HeddleError: the model has no chat template.
     """
     if model.config.chat is None:
         raise HeddleError("this model has no chat template: train it with task=chat, or import one that has a template")
-    # It may have been published by anybody.
+    # The template is code from whoever published the model, so it must not run in this process.
     return ChatTemplate.of(model.config.chat, tokenizer, sandboxed=True)
 
 
 def plain_template(model: Transformer, tokenizer: Tokenizer) -> ChatTemplate:
-    """A conversation as a script with speakers, for a model without a chat template. Its answers end before `PLAIN_STOP`.
+    """A template that writes a conversation as `User: …` and `Assistant: …`, for a model without one. Stop at `PLAIN_STOP`.
 
-    It begins with the special tokens that a published tokenizer puts before a text, if the model was imported.
+    For an imported model it begins with the special tokens that the published tokenizer adds to a text.
     """
     names = {id: name for name, id in tokenizer.special.items()}
-    before = "".join(names.get(id, "") for id in opening(model, tokenizer, PLAIN_STOP))
-    return ChatTemplate(tokenizer, before + PLAIN)
+    prefix = "".join(names.get(id, "") for id in bos_prefix(model, tokenizer, PLAIN_STOP))
+    return ChatTemplate(tokenizer, prefix + PLAIN)
 
 
 def ends_of(model: Transformer, tokenizer: Tokenizer, template: ChatTemplate | None) -> tuple[int, ...]:
-    """The ids that end a text of a model, besides those of its config: the tokenizer's, and that of an answer in its template.
+    """The ids that end a text, in addition to those in the model's config: the tokenizer's, and the template's end of an answer.
 
-    An imported model has its end ids in its config, so the tokenizer's is not one of them.
+    The end ids of an imported model are in its config, so the tokenizer's end of text does not count.
     """
-    own = () if model.config.ids is not None or tokenizer.end_of_text is None else (tokenizer.end_of_text,)
-    return (*own, *(() if template is None else template.ends[:1]))
+    end = () if model.config.ids is not None or tokenizer.end_of_text is None else (tokenizer.end_of_text,)
+    return (*end, *(() if template is None else template.ends[:1]))
 
 
 @checked()
@@ -69,8 +69,8 @@ def reply(
     Raises:
         HeddleError: the model has no chat template, the template refuses the conversation, or as in `Engine`.
     """
-    wanted = completed(SamplingConfig, sampling, model.config.decoding, "sampling")
-    return "".join(reply_pieces(model, tokenizer, chat_template(model, tokenizer), messages, wanted))
+    config = completed(SamplingConfig, sampling, model.config.decoding, "sampling")
+    return "".join(reply_pieces(model, tokenizer, chat_template(model, tokenizer), messages, config))
 
 
 def reply_pieces(
@@ -80,7 +80,7 @@ def reply_pieces(
     messages: Sequence[Message],
     sampling: SamplingConfig,
 ) -> Generator[str, None, Finish | None]:
-    """Yield the assistant's next message as it is drawn, in pieces of whole characters, and return why it ended.
+    """Yield the assistant's next message as it is generated, in pieces of complete characters. Return why it ended.
 
     Raises:
         HeddleError: the template refuses the conversation, or as in `Engine`.

@@ -1,4 +1,4 @@
-"""Many texts at once: rows of different lengths share each forward pass, and each continues as if it were alone."""
+"""Continuous batching: rows of different lengths share each forward pass, and each continues as if it were alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.feed import feed
 from heddle.generate.logprobs import SampledToken
-from heddle.generate.prefill import PrefillBatch, PrefillRow, PrefixCache, draw_each
+from heddle.generate.prefill import PrefillBatch, PrefillRow, PrefixCache, sample_each
 from heddle.generate.processors import Ends
 from heddle.generate.speculative import DraftSource
 from heddle.generate.stream import DecodingRules, Finish, check_generates
@@ -22,28 +22,28 @@ from heddle.model.evaluating import evaluating
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
 
-WORTH_PACKING = 32  # tokens per text; packing the weights takes as long as generating ten to twenty tokens
-CONFIGS = 256  # samplings whose preparation is kept
+MIN_TOKENS_TO_PREPACK = 32  # prepacking the weights takes as long as generating ten to twenty tokens
+MAX_RULES = 256  # samplings whose `DecodingRules` are cached
 
 
 class QueueFull(HeddleError):
-    """As many texts wait as may wait."""
+    """The queue of waiting texts is full."""
 
 
 @displayed()
 @dataclass(frozen=True)
 class Event:
-    """One drawn token.
+    """One sampled token.
 
     Attributes:
-        row: the number of its prompt.
+        row: the index of its prompt.
         token: its id.
         logprob: natural log of its probability under the model itself, before temperature and truncation.
         finish: why the row ends with this token, or None. `end`: it is an end of text; `length`: it is the last of
-            `max_tokens`; `context`: the context is full; `broken`: no token could be drawn, `error` says why. (`stop`, a stop
-            text, is found in `heddle.generate.text`.)
-        top: the most probable ids with the logs of their probabilities, if the sampling asks for them.
-        prompt: with the row's first token, if it was asked for: each token of the prompt but the first, as if drawn.
+            `max_tokens`; `context`: the context is full; `broken`: there is no valid token, and `error` says why. (`stop`, a stop
+            text, is detected in `heddle.generate.text`.)
+        top: the most probable ids with their log probabilities, if the sampling asks for them.
+        prompt: for the first token of a row with `echo`: the log probabilities of all prompt tokens but the first.
         error: why the row is broken.
     """
 
@@ -57,27 +57,26 @@ class Event:
 
 
 class Engine:
-    """Texts that grow together. Each has its own sampling; it starts and ends at any step without affecting the others.
+    """Generates for many rows at once. Each has its own sampling, and starts and ends at any step without affecting the others.
 
-    A row's tokens are a function of the model, its prompt, the sampling and its seed; other rows change only the last bits of
-    sums. A draw's randomness is keyed by the seed and the position in the text, so a text that is cut anywhere and resumed
-    continues the same way; except in a prefix model, whose prefix is then the whole text so far. How texts start and end is
-    written in `DecodingRules`.
+    The tokens of a row depend only on the model, its prompt, the sampling and its seed. Other rows change only the last bits of
+    sums. The random draw is keyed by the seed and the position, so a text that is cut anywhere and resumed continues the same
+    way; except in a prefix model, whose prefix is then the text so far. `DecodingRules` says how rows start and end.
 
-    A step makes at most two forward passes: one for rows that continue, one for rows that start, whose prompts are read in
-    pieces if `config.chunk` limits them. Equal prompts that start together are read once.
+    A step makes at most two forward passes: one for the active rows, and one for rows in prefill, whose prompts are read in
+    chunks of `config.chunk` tokens. Equal prompts that start together are read once.
 
     Args:
-        model: used in evaluation mode, then returned to its mode; its precision is kept. If it is already in evaluation mode
-            and texts may become long, its weights are packed (see `heddle.model.packing`), which changes only its memory.
+        model: used in evaluation mode, then returned to its mode. Its precision does not change. If it is already in evaluation
+            mode and texts may become long, its weights are prepacked (see `heddle.model.packing`), which only needs memory.
         end_of_text: see `DecodingRules`.
         vocabulary: see `DecodingRules`.
-        config: how much to do at once; None: everything.
-        proposer: guesses next tokens, which the model confirms, several in one pass; the tokens stay the same.
-        guides: of the model's tokenizer, for constrained texts.
+        config: limits on rows, chunks and the queue; None: no limits.
+        draft_source: proposes draft tokens, which the model verifies several in one pass. The tokens stay the same.
+        guides: guides of the model's tokenizer, for constrained texts.
 
     Raises:
-        HeddleError: as in `DecodingRules`; or there is a proposer, but the model cannot take tokens back.
+        HeddleError: as in `DecodingRules`; or there is a draft source, but the model's cache cannot be truncated.
     """
 
     @checked()
@@ -87,27 +86,26 @@ class Engine:
         end_of_text: Ends = None,
         vocabulary: int | None = None,
         config: EngineConfig | None = None,
-        proposer: DraftSource | None = None,
+        draft_source: DraftSource | None = None,
         guides: Guides | None = None,
     ) -> None:
         check_generates(model)
-        self.model, self.proposer, self.guides = model, proposer, guides
+        self.model, self.draft_source, self.guides = model, draft_source, guides
         self.config = EngineConfig() if config is None else config
         self.end_of_text, self.vocabulary = end_of_text, vocabulary
-        self.decodings: dict[SamplingConfig, DecodingRules] = {}
+        self.rules: dict[SamplingConfig, DecodingRules] = {}
         self.submitted = 0
         self.waiting: list[PrefillRow] = []
-        self.opening: PrefillBatch | None = None
+        self.prefill: PrefillBatch | None = None
         self.active: list[PrefillRow] = []  # in the order of the cache
         self.cache = model.new_cache(0)
         self.modules = tuple(model.modules())
-        self.chunk = (
-            None if self.cache.prefix else self.config.chunk
-        )  # a prefix is read in one pass, so that it sees itself
-        self.prefixes = PrefixCache(model, self.config.keep)
-        if proposer is not None and not self.cache.truncates:
+        # A prefix model reads its prompt in one pass, since every token attends to all of it.
+        self.chunk = None if self.cache.prefix else self.config.chunk
+        self.prefix_cache = PrefixCache(model, self.config.keep)
+        if draft_source is not None and not self.cache.truncates:
             raise HeddleError(
-                "guessed tokens need a model that can take them back; this one has windows or recurrent layers"
+                "speculative decoding needs a cache that can be truncated; this model has windows or recurrent layers"
             )
 
     @classmethod
@@ -121,29 +119,29 @@ class Engine:
         seeds: Sequence[int] | None = None,
         vocabulary: int | None = None,
         sources: Sequence[Sequence[int]] | None = None,
-        proposer: DraftSource | None = None,
+        draft_source: DraftSource | None = None,
         guides: Guides | None = None,
     ) -> "Engine":
-        """An engine with a row for each prompt, all with one sampling.
+        """An engine with one row per prompt, all with the same sampling.
 
         Args:
             model: see `Engine`.
-            prompts: ids, one list per row.
-            sampling: how to draw, and when to end.
+            prompts: token ids, one list per row.
+            sampling: how to sample, and when to end.
             end_of_text: see `DecodingRules`.
-            seeds: one per row; None: `sampling.seed` for all rows, so that equal prompts continue alike.
+            seeds: one per row; None: `sampling.seed` for all rows, so that equal prompts continue the same way.
             vocabulary: see `DecodingRules`.
-            sources: what the encoder of an encoder-decoder reads, ids, one list per row.
-            proposer: see `Engine`.
+            sources: token ids for the encoder of an encoder-decoder, one list per row.
+            draft_source: see `Engine`.
             guides: see `Engine`.
 
         Raises:
-            HeddleError: as in `submit`, or there is not one seed or source for each prompt.
+            HeddleError: as in `submit`, or the number of seeds or sources is not that of prompts.
         """
-        for what, given in (("seed", seeds), ("source", sources)):
-            if given is not None and len(given) != len(prompts):
-                raise HeddleError(f"{len(given)} {what}s for {len(prompts)} prompts; give one {what} per prompt")
-        engine = cls(model, end_of_text, vocabulary, proposer=proposer, guides=guides)
+        for name, values in (("seed", seeds), ("source", sources)):
+            if values is not None and len(values) != len(prompts):
+                raise HeddleError(f"{len(values)} {name}s for {len(prompts)} prompts; give one {name} per prompt")
+        engine = cls(model, end_of_text, vocabulary, draft_source=draft_source, guides=guides)
         for number, prompt in enumerate(prompts):
             seed = None if seeds is None else seeds[number]
             engine.submit(prompt, sampling, seed, None if sources is None else sources[number])
@@ -158,23 +156,23 @@ class Engine:
         source: Sequence[int] | None = None,
         echo: bool = False,
     ) -> int:
-        """Add a row, and return its number. It starts in the next step that has room for it.
+        """Add a row and return its number. It starts in the next step that has room for it.
 
         Args:
-            prompt: ids; of an encoder-decoder, the beginning of its answer, usually empty.
-            sampling: how to draw, and when to end.
-            seed: keys its draws; None: `sampling.seed`.
-            source: what the encoder of an encoder-decoder reads.
+            prompt: token ids; for an encoder-decoder, the beginning of the answer, usually empty.
+            sampling: how to sample, and when to end.
+            seed: seed of its random draws; None: `sampling.seed`.
+            source: token ids for the encoder of an encoder-decoder.
             echo: whether the first event also has the log probabilities of the prompt's tokens.
 
         Raises:
-            QueueFull: as many rows wait as `config.queue` allows.
-            HeddleError: as in `DecodingRules` and `DecodingRules.open`; or there is an echo, but the model reads a prompt in both
-                directions, so that each of its tokens is seen before it is predicted.
+            QueueFull: the queue is full (`config.queue`).
+            HeddleError: as in `DecodingRules` and `DecodingRules.new_sequence`; or `echo` is set, but the model reads a prompt in
+                both directions, so its tokens have no log probabilities.
         """
         if echo and self.cache.prefix:
             raise HeddleError(
-                "this model reads a prompt as a whole, so its tokens have no log probabilities: leave out echo"
+                "this model reads a prompt in both directions, so its tokens have no log probabilities: leave out echo"
             )
         if self.config.queue is not None and len(self.waiting) >= self.config.queue:
             raise QueueFull(f"{len(self.waiting)} texts are waiting; try again later")
@@ -182,26 +180,26 @@ class Engine:
             raise HeddleError(
                 "a constrained text needs the tokenizer: use complete, or give the engine Guides(tokenizer)"
             )
-        decoding = self._decoding(sampling)
+        rules = self._rules_for(sampling)
         seed = sampling.seed if seed is None else seed
-        text = decoding.open(self.submitted, prompt, seed, source, sampling.max_tokens)
-        text.guide = None if self.guides is None else self.guides.make(sampling, prompt[-1] if prompt else None)
-        if sampling.max_tokens >= WORTH_PACKING and not self.model.training and self.model.steps is None:
+        sequence = rules.new_sequence(self.submitted, prompt, seed, source, sampling.max_tokens)
+        sequence.guide = None if self.guides is None else self.guides.make(sampling, prompt[-1] if prompt else None)
+        if sampling.max_tokens >= MIN_TOKENS_TO_PREPACK and not self.model.training and self.model.steps is None:
             pack(self.model, memory=available_memory() // 2)
-        self.waiting.append(PrefillRow(text, decoding, echo))
+        self.waiting.append(PrefillRow(sequence, rules, echo))
         self.submitted += 1
-        return text.number
+        return sequence.number
 
     def __bool__(self) -> bool:
-        """Whether any text continues."""
-        return bool(self.waiting or self.opening or self.active)
+        """Whether any row continues."""
+        return bool(self.waiting or self.prefill or self.active)
 
     @torch.inference_mode()
     def step(self) -> list[Event]:
-        """Draw the next token of every row that has read its prompt; with a proposer, one or several."""
+        """Sample the next token of every row that has read its prompt; with a draft source, one or several."""
         share_cores()
         with evaluating(self.model, self.modules):
-            events = [*self._continue(), *self._begin()]
+            events = [*self._decode(), *self._prefill()]
         self.leave({event.row for event in events if event.finish})
         self._restart_full_rows()
         return sorted(events, key=lambda event: event.row)
@@ -209,101 +207,103 @@ class Engine:
     @checked()
     def leave(self, rows: set[int]) -> None:
         """End these rows, by their numbers."""
-        self.waiting = [row for row in self.waiting if row.text.number not in rows]
-        if self.opening is not None and not self.opening.leave(rows):
-            self.opening = None
-        self._take_out(rows)
+        self.waiting = [row for row in self.waiting if row.sequence.number not in rows]
+        if self.prefill is not None and not self.prefill.remove(rows):
+            self.prefill = None
+        self._remove_active(rows)
 
-    def _continue(self) -> list[Event]:
-        """The next tokens of the rows that have read their prompts."""
+    def _decode(self) -> list[Event]:
+        """Sample the next tokens of the active rows."""
         if not self.active:
             return []
-        guesses = [list[int]() for _ in self.active]
-        if self.proposer is not None:
-            room = [row.decoding.room(row.text) for row in self.active]
-            guesses = self.proposer.propose(
-                [row.text for row in self.active], [row.decoding for row in self.active], room
+        drafts = [list[int]() for _ in self.active]
+        if self.draft_source is not None:
+            room = [row.rules.room(row.sequence) for row in self.active]
+            drafts = self.draft_source.propose(
+                [row.sequence for row in self.active], [row.rules for row in self.active], room
             )
-        pieces = [row.text.ids[-1:] + guess for row, guess in zip(self.active, guesses, strict=True)]
-        guessed = any(guesses)
-        logits = feed(self.model, self.cache, pieces, every=guessed)
-        rows = [row for row, guess in zip(self.active, guesses, strict=True) for _ in range(len(guess) + 1)]
-        texts = [row.text for row in rows]
-        if guessed:
-            texts = [
-                replace(row.text, ids=row.text.ids + guess[:count])
-                for row, guess in zip(self.active, guesses, strict=True)
-                for count in range(len(guess) + 1)
+        inputs = [row.sequence.ids[-1:] + draft for row, draft in zip(self.active, drafts, strict=True)]
+        drafted = any(drafts)
+        logits = feed(self.model, self.cache, inputs, every=drafted)
+        # One row of logits per input id: after the sequence itself, and after each of its draft tokens.
+        rows = [row for row, draft in zip(self.active, drafts, strict=True) for _ in range(len(draft) + 1)]
+        sequences = [row.sequence for row in rows]
+        if drafted:
+            sequences = [
+                replace(row.sequence, ids=row.sequence.ids + draft[:count])
+                for row, draft in zip(self.active, drafts, strict=True)
+                for count in range(len(draft) + 1)
             ]
-        drawn, events = iter(draw_each([row.decoding for row in rows], texts, logits)), list[Event]()
-        for row, guess in zip(self.active, guesses, strict=True):
-            events += _confirmed(row, guess, [next(drawn) for _ in range(len(guess) + 1)])
-        if guessed:
-            self.cache.truncate([len(row.text.visible()) - 1 for row in self.active])
+        samples, events = iter(sample_each([row.rules for row in rows], sequences, logits)), list[Event]()
+        for row, draft in zip(self.active, drafts, strict=True):
+            events += _accept(row, draft, [next(samples) for _ in range(len(draft) + 1)])
+        if drafted:
+            self.cache.truncate([len(row.sequence.visible()) - 1 for row in self.active])
         return events
 
-    def _begin(self) -> list[Event]:
-        """The first tokens of rows whose prompts have been read to their ends."""
+    def _prefill(self) -> list[Event]:
+        """Read the next chunks of prompts. Sample the first tokens once the prompts are read to their ends."""
         room = None if self.config.rows is None else self.config.rows - len(self.active)
-        if self.opening is None and self.waiting and room != 0:
-            self.opening, self.waiting = self.prefixes.open(self.waiting, room, self.chunk)
-        opening = self.opening
-        if opening is None:
+        if self.prefill is None and self.waiting and room != 0:
+            self.prefill, self.waiting = self.prefix_cache.next_batch(self.waiting, room, self.chunk)
+        batch = self.prefill
+        if batch is None:
             return []
-        pieces, sources = opening.next_pieces(self.chunk)
-        logits = feed(self.model, opening.cache, pieces, sources, every=opening.echo)
-        logits = opening.listen(pieces, logits) if opening.echo else logits
-        if opening.read_more(pieces):
+        chunks, sources = batch.next_chunks(self.chunk)
+        logits = feed(self.model, batch.cache, chunks, sources, every=batch.echo)
+        logits = batch.record_logprobs(chunks, logits) if batch.echo else logits
+        if batch.advance(chunks):
             return []
-        self.prefixes.keep(opening, logits)
-        rows, logits = opening.rows, logits[opening.places]
-        self.opening, self.cache = None, self.cache.join(opening.spread())
+        self.prefix_cache.store(batch, logits)
+        rows, logits = batch.rows, logits[batch.prompt_of_row]
+        self.prefill, self.cache = None, self.cache.join(batch.expanded_cache())
         self.active = self.active + rows
-        drawn = draw_each([row.decoding for row in rows], [row.text for row in rows], logits)
-        return [_appended(row, each, opening.heard(row)) for row, each in zip(rows, drawn, strict=True)]
+        samples = sample_each([row.rules for row in rows], [row.sequence for row in rows], logits)
+        return [_append(row, token, batch.take_prompt_samples(row)) for row, token in zip(rows, samples, strict=True)]
 
-    def _decoding(self, sampling: SamplingConfig) -> DecodingRules:
-        """What rows with this sampling, whatever their seeds and lengths, have in common; they are drawn together."""
+    def _rules_for(self, sampling: SamplingConfig) -> DecodingRules:
+        """The rules of a sampling. Rows that differ only in seed and length share them, and are sampled together."""
         key = sampling.model_copy(update={"seed": 0, "max_tokens": 1})
-        if key not in self.decodings:
-            if len(self.decodings) >= CONFIGS:
-                self.decodings.clear()
-            self.decodings[key] = DecodingRules(self.model, key, self.end_of_text, self.vocabulary)
-        return self.decodings[key]
+        if key not in self.rules:
+            if len(self.rules) >= MAX_RULES:
+                self.rules.clear()
+            self.rules[key] = DecodingRules(self.model, key, self.end_of_text, self.vocabulary)
+        return self.rules[key]
 
     def _restart_full_rows(self) -> None:
         """Move full rows to the waiting list, to be recomputed from the last half of their context."""
-        full = self._take_out({row.text.number for row in self.active if row.decoding.is_full(row.text)})
+        full = self._remove_active({row.sequence.number for row in self.active if row.rules.is_full(row.sequence)})
         for row in full:
-            row.decoding.shorten(row.text)
+            row.rules.shorten(row.sequence)
         self.waiting = full + self.waiting
 
-    def _take_out(self, numbers: set[int]) -> list[PrefillRow]:
-        """Remove these rows from the active ones and from the cache."""
-        out = [row for row in self.active if row.text.number in numbers]
-        if out:
-            self.cache = self.cache.select([i for i, row in enumerate(self.active) if row.text.number not in numbers])
-            self.active = [row for row in self.active if row.text.number not in numbers]
-        return out
+    def _remove_active(self, numbers: set[int]) -> list[PrefillRow]:
+        """Remove these rows from the active ones and from the cache, and return them."""
+        removed = [row for row in self.active if row.sequence.number in numbers]
+        if removed:
+            left = [index for index, row in enumerate(self.active) if row.sequence.number not in numbers]
+            self.cache = self.cache.select(left)
+            self.active = [self.active[index] for index in left]
+        return removed
 
 
-def _confirmed(row: PrefillRow, guess: Sequence[int], drawn: Sequence[SampledToken]) -> list[Event]:
-    """Append what was drawn after a text and after its guessed continuations, as long as the guesses were right."""
+def _accept(row: PrefillRow, draft: Sequence[int], samples: Sequence[SampledToken]) -> list[Event]:
+    """Append the tokens sampled after a sequence and after each of its draft tokens, up to the first wrong draft token."""
     events = []
-    for guessed, each in zip((*guess, None), drawn, strict=True):
-        events.append(_appended(row, each))
-        if events[-1].finish or each.id != guessed:
+    for draft_token, token in zip((*draft, None), samples, strict=True):
+        events.append(_append(row, token))
+        if events[-1].finish or token.id != draft_token:
             break
     return events
 
 
-def _appended(row: PrefillRow, drawn: SampledToken, prompt: tuple[SampledToken, ...] = ()) -> Event:
-    """Append an id to its text, unless it is broken."""
+def _append(row: PrefillRow, token: SampledToken, prompt: tuple[SampledToken, ...] = ()) -> Event:
+    """Append a token to its sequence, unless it is not valid."""
     finish: Finish | None = "broken"
-    if not drawn.broken:
-        row.text.ids.append(drawn.id)
-        finish = row.decoding.finish(row.text)
-    return Event(row.text.number, drawn.id, drawn.logprob, finish, drawn.top, prompt, drawn.broken)
+    if not token.error:
+        row.sequence.ids.append(token.id)
+        finish = row.rules.finish(row.sequence)
+    return Event(row.sequence.number, token.id, token.logprob, finish, token.top, prompt, token.error)
 
 
 @checked()
@@ -315,7 +315,7 @@ def generate(
     seeds: Sequence[int] | None = None,
     sources: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Event]:
-    """Yield every drawn token of every row. Arguments are those of `Engine.of`.
+    """Yield every sampled token of every row. The arguments are those of `Engine.of`.
 
     Raises:
         HeddleError: as in `Engine.of`, or the model's output is NaN or infinite.
@@ -326,10 +326,10 @@ def generate(
 
 
 def raise_if_failed(events: list[Event]) -> list[Event]:
-    """The same events.
+    """Return the events unchanged.
 
     Raises:
-        HeddleError: one of them is broken.
+        HeddleError: a row is broken.
     """
     if broken := next((event for event in events if event.error), None):
         raise HeddleError(f"row {broken.row}: {broken.error}")

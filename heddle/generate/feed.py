@@ -1,4 +1,4 @@
-"""A pass of a model over the next ids of every row of a cache."""
+"""A forward pass over the next ids of every row of a cache."""
 
 from collections.abc import Sequence
 
@@ -14,21 +14,21 @@ from heddle.nn.layout import Layout
 def feed(
     model: Transformer,
     cache: Cache,
-    pieces: Sequence[list[int]],
+    inputs: Sequence[list[int]],
     sources: Sequence[list[int]] = (),
     every: bool = False,
 ) -> Float[Tensor, "N V"]:
-    """Logits after the next ids of every row of a cache: after the last id of each, or after `every` one, row by row.
+    """Run the next ids of every row of a cache. Return the logits after the last id of each row, or after `every` id, row by row.
 
-    `sources` are what the encoder reads, in its first call.
+    `sources` are the ids for the encoder, in the first call only.
     """
-    tokens, counts = padded(pieces, model.device), [len(piece) for piece in pieces]
+    tokens, counts = padded(inputs, model.device), [len(input) for input in inputs]
     if model.steps is not None and not (every or sources) and set(counts) == {1} and any(cache.lengths):
         return model.steps(tokens, cache)
     layout = cache.advance(counts, model.device)
     source, source_layout = None, None
     if sources:
-        source, lengths = padded(sources, model.device), [len(each) for each in sources]
+        source, lengths = padded(sources, model.device), [len(ids) for ids in sources]
         if len(set(lengths)) > 1:
             source_layout = Layout.padded(lengths, max(lengths), device=model.device)
     hidden = model(tokens, layout, source, source_layout, cache=cache).hidden
@@ -41,6 +41,6 @@ def feed(
 
 
 def padded(rows: Sequence[list[int]], device: torch.device) -> Int[Tensor, "B T"]:
-    """Rows of ids of different lengths, filled at their ends."""
+    """Rows of ids, right-padded with 0."""
     width = max(map(len, rows))
     return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)

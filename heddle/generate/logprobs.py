@@ -1,4 +1,4 @@
-"""A drawn id and what the model thought of it: its log probability, the most probable alternatives, whether it can be used."""
+"""Sampled tokens with their log probabilities and the most probable alternatives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,47 +13,49 @@ from heddle.nn.numeric import wide_dtype
 
 
 class NoValidToken(str):
-    """Why no id may follow a text: what was asked for leaves none, and the model is not at fault."""
+    """An error message: the request's bans and constraints leave no valid next token. The model is not at fault."""
 
 
 @displayed()
 @dataclass(frozen=True)
 class SampledToken:
-    """A drawn id, and its probability.
+    """A sampled id and its log probability.
 
     Attributes:
         id: the id.
         logprob: natural log of its probability under the model itself, before temperature and truncation.
-        top: the most probable ids with the logs of their probabilities, as many as the sampling asks for, best first.
-        broken: why the id is not to be used; None: it is.
+        top: the most probable ids with their log probabilities, best first; the sampling sets their number.
+        error: why the id must not be used, or None.
     """
 
     id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
-    broken: str | None = None
+    error: str | None = None
 
 
 def score_samples(
     logits: Float[Tensor, "B V"],
     scores: Float[Tensor, "B V"],
     ids: Int[Tensor, " B"],
-    texts: Sequence[TokenSequence],
+    sequences: Sequence[TokenSequence],
     alternatives: int,
 ) -> list[SampledToken]:
-    """These ids, one after each text, with their probabilities.
+    """The sampled ids, one per sequence, with their log probabilities.
 
     Args:
         logits: the model's own.
-        scores: the logits after the processors; an id whose score is -inf may not be used.
-        ids: the ids.
-        texts: the texts.
-        alternatives: how many of the most probable ids to report with each.
+        scores: the logits after the processors. An id with the score -inf is not valid.
+        ids: the sampled ids.
+        sequences: the sequences that they follow.
+        alternatives: number of most probable ids to report with each.
     """
-    logs = log_probabilities(logits)
-    columns = [each.gather(-1, ids[:, None])[:, 0].tolist() for each in (logs, scores)]
-    rows = zip(texts, ids.tolist(), *columns, top_of(logs, alternatives), strict=True)
-    return [SampledToken(id, logprob, top, _fault(text, logprob, score)) for text, id, logprob, score, top in rows]
+    logprobs = log_probabilities(logits)
+    columns = [values.gather(-1, ids[:, None])[:, 0].tolist() for values in (logprobs, scores)]
+    rows = zip(sequences, ids.tolist(), *columns, top_logprobs(logprobs, alternatives), strict=True)
+    return [
+        SampledToken(id, logprob, top, _error(sequence, logprob, score)) for sequence, id, logprob, score, top in rows
+    ]
 
 
 def log_probabilities(logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
@@ -61,19 +63,19 @@ def log_probabilities(logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:
     return logits.to(wide_dtype(logits.dtype)).log_softmax(-1)
 
 
-def top_of(logs: Float[Tensor, "B V"], count: int) -> list[tuple[tuple[int, float], ...]]:
-    """The `count` most probable ids of each row with the logs of their probabilities, best first."""
+def top_logprobs(logprobs: Float[Tensor, "B V"], count: int) -> list[tuple[tuple[int, float], ...]]:
+    """The `count` most probable ids of each row with their log probabilities, best first."""
     if not count:
-        return [()] * len(logs)
-    found = logs.topk(min(count, logs.shape[-1]))
-    return [tuple(zip(*row, strict=True)) for row in zip(found.indices.tolist(), found.values.tolist(), strict=True)]
+        return [()] * len(logprobs)
+    top = logprobs.topk(min(count, logprobs.shape[-1]))
+    return [tuple(zip(*row, strict=True)) for row in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
 
 
-def _fault(text: TokenSequence, logprob: float, score: float) -> str | None:
-    """Why an id with this log probability, and this score after the processors, cannot be used."""
+def _error(sequence: TokenSequence, logprob: float, score: float) -> str | None:
+    """Why an id with this log probability, and this score after the processors, is not valid."""
     if not isfinite(logprob):
         return "the model's output is NaN or infinite; its weights are broken"
     if score == -inf:
-        why = getattr(text.guide, "fault", None) or "what is banned and what the text must match leave none"
-        return NoValidToken(f"no token may follow: {why}")
+        reason = getattr(sequence.guide, "error", None) or "bans and constraints exclude every token"
+        return NoValidToken(f"no token may follow: {reason}")
     return None

@@ -1,4 +1,4 @@
-"""The definition of generation: for each token, the whole text through the model. Every faster way is compared with it."""
+"""The reference loop without a cache: each token is a forward pass over the whole text. Faster loops are compared with it."""
 
 from collections.abc import Sequence
 
@@ -25,28 +25,28 @@ def naive(
     seed: int | None = None,
     guide: Guide | None = None,
 ) -> list[int]:
-    """The tokens that continue one prompt, its end of text included, without a cache. Arguments as in `Engine.submit`.
+    """Generate the tokens after one prompt, including the end of text, without a cache. Arguments as in `Engine.submit`.
 
     Raises:
-        HeddleError: as in `DecodingRules` and `DecodingRules.open`, or no token can be drawn.
+        HeddleError: as in `DecodingRules` and `DecodingRules.new_sequence`, or no valid token can follow.
     """
-    decoding, device = DecodingRules(model, sampling, end_of_text), model.device
-    text = decoding.open(0, prompt, sampling.seed if seed is None else seed, source)
-    text.guide = guide
-    read = None if text.source is None else torch.tensor([text.source], device=device)
-    finish, begun = None, len(text.visible())
+    rules, device = DecodingRules(model, sampling, end_of_text), model.device
+    sequence = rules.new_sequence(0, prompt, sampling.seed if seed is None else seed, source)
+    sequence.guide = guide
+    encoder_input = None if sequence.source is None else torch.tensor([sequence.source], device=device)
+    finish, prefix_length = None, len(sequence.visible())
     while finish is None:
-        layout = Layout.whole(1, len(text.visible()), device)
+        layout = Layout.whole(1, len(sequence.visible()), device)
         if model.decoder is not None and model.decoder.prefix:
-            layout = layout.prefixed(torch.tensor([[begun]], device=device))
+            layout = layout.prefixed(torch.tensor([[prefix_length]], device=device))
         with torch.inference_mode(), evaluating(model):
-            hidden = model(torch.tensor([text.visible()], device=device), layout, read).hidden
-            (found,) = decoding.draw(model.logits(hidden[:, -1]), [text])
-        if found.broken:
-            raise HeddleError(found.broken)
-        text.ids.append(found.id)
-        finish = decoding.finish(text)
-        if decoding.is_full(text):
-            decoding.shorten(text)
-            begun = len(text.visible())
-    return text.ids[text.given :]
+            hidden = model(torch.tensor([sequence.visible()], device=device), layout, encoder_input).hidden
+            (token,) = rules.sample(model.logits(hidden[:, -1]), [sequence])
+        if token.error:
+            raise HeddleError(token.error)
+        sequence.ids.append(token.id)
+        finish = rules.finish(sequence)
+        if rules.is_full(sequence):
+            rules.shorten(sequence)
+            prefix_length = len(sequence.visible())
+    return sequence.ids[sequence.prompt_length :]

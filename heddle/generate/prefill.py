@@ -1,4 +1,4 @@
-"""Rows that start: their prompts are read together, in pieces if they are long, and not again where an earlier one began alike."""
+"""Prefill: prompts are read in batches, in chunks if they are long, and shared prefixes are read once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,193 +7,197 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.generate.logprobs import SampledToken, log_probabilities, top_of
+from heddle.generate.logprobs import SampledToken, log_probabilities, top_logprobs
 from heddle.generate.processors import TokenSequence
 from heddle.generate.stream import DecodingRules
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
 
-LEAST_SHARED = 16  # tokens that two prompts must begin with for a kept state to be worth copying
+MIN_SHARED = 16  # tokens that two prompts must share for a cached prefix to be worth copying
 
 
 @dataclass
 class PrefillRow:
-    """A text in an engine.
+    """A row of an engine.
 
     Attributes:
-        text: its ids.
-        decoding: how it is continued.
-        echo: whether the log probabilities of its prompt are still wanted.
+        sequence: its ids.
+        rules: how to continue it.
+        echo: whether the log probabilities of its prompt are still to be returned.
     """
 
-    text: TokenSequence
-    decoding: DecodingRules
+    sequence: TokenSequence
+    rules: DecodingRules
     echo: bool = False
 
 
 class PrefillBatch:
-    """Rows whose prompts are being read. All distinct prompts have been read up to the same place.
+    """Rows whose prompts are being read. All distinct prompts are read up to the same position.
 
     Args:
-        rows: the rows; equal prompts are read once.
-        cache: holds the first `read` tokens of each distinct prompt.
-        read: how many tokens.
+        rows: the rows. Equal prompts are read once.
+        cache: contains the first `read` tokens of each distinct prompt.
+        read: number of tokens.
     """
 
     def __init__(self, rows: Sequence[PrefillRow], cache: Cache, read: int) -> None:
         self.rows, self.cache, self.read = list(rows), cache, read
-        distinct = list(dict.fromkeys(_key(row.text) for row in rows))
-        self.places = [distinct.index(_key(row.text)) for row in rows]
+        distinct = list(dict.fromkeys(_key(row.sequence) for row in rows))
+        self.prompt_of_row = [distinct.index(_key(row.sequence)) for row in rows]
         self.prompts = [list(prompt) for prompt, _ in distinct]
         self.sources = [list(source) for _, source in distinct if source is not None]
         self.samples: list[list[SampledToken]] = [[] for _ in distinct]
 
     @property
     def echo(self) -> bool:
-        """Whether a row wants the log probabilities of its prompt."""
+        """Whether a row needs the log probabilities of its prompt."""
         return any(row.echo for row in self.rows)
 
-    def next_pieces(self, chunk: int | None) -> tuple[list[list[int]], list[list[int]]]:
-        """What to read next of each prompt, and the sources, if they have not been read."""
+    def next_chunks(self, chunk: int | None) -> tuple[list[list[int]], list[list[int]]]:
+        """The next ids to read of each prompt, and the sources if they have not been read."""
         end = None if chunk is None or len(self.prompts) > 1 else self.read + chunk
         sources = self.sources if self.cache.encoded is None else []
         return [prompt[self.read : end] for prompt in self.prompts], sources
 
-    def listen(self, pieces: Sequence[list[int]], logits: Float[Tensor, "N V"]) -> Float[Tensor, "B V"]:
-        """Note the log probabilities of the prompts' tokens. Returns the logits after the pieces.
+    def record_logprobs(self, chunks: Sequence[list[int]], logits: Float[Tensor, "N V"]) -> Float[Tensor, "B V"]:
+        """Record the log probabilities of the prompts' tokens. Return the logits after the chunks.
 
         Args:
-            pieces: what was read of each prompt.
-            logits: those after every token of the pieces. Each predicts the next token of its prompt.
+            chunks: the ids just read of each prompt.
+            logits: the logits after every id of the chunks. Each predicts the next token of its prompt.
         """
-        count = max(row.decoding.alternatives for row in self.rows)
-        parts = logits.split([len(piece) for piece in pieces])
-        for part, prompt, told in zip(parts, self.prompts, self.samples, strict=True):
-            following = torch.tensor(prompt[self.read + 1 : self.read + 1 + len(part)], device=logits.device)
-            logs = log_probabilities(part[: len(following)])
-            found = logs.gather(-1, following[:, None].long())[:, 0].tolist()
-            told += [SampledToken(*each) for each in zip(following.tolist(), found, top_of(logs, count), strict=True)]
+        count = max(row.rules.alternatives for row in self.rows)
+        parts = logits.split([len(chunk) for chunk in chunks])
+        for part, prompt, samples in zip(parts, self.prompts, self.samples, strict=True):
+            targets = torch.tensor(prompt[self.read + 1 : self.read + 1 + len(part)], device=logits.device)
+            logprobs = log_probabilities(part[: len(targets)])
+            scores = logprobs.gather(-1, targets[:, None].long())[:, 0].tolist()
+            top = top_logprobs(logprobs, count)
+            samples += [SampledToken(*token) for token in zip(targets.tolist(), scores, top, strict=True)]
         return torch.stack([part[-1] for part in parts])
 
-    def heard(self, row: PrefillRow) -> tuple[SampledToken, ...]:
-        """The log probabilities of a row's prompt, if it wants them and has not had them."""
+    def take_prompt_samples(self, row: PrefillRow) -> tuple[SampledToken, ...]:
+        """The log probabilities of a row's prompt, once, if the row asks for them."""
         if not row.echo:
             return ()
-        row.echo, count = False, row.decoding.alternatives
-        told = self.samples[self.places[self.rows.index(row)]]
-        return tuple(SampledToken(each.id, each.logprob, each.top[:count]) for each in told)
+        row.echo, count = False, row.rules.alternatives
+        samples = self.samples[self.prompt_of_row[self.rows.index(row)]]
+        return tuple(SampledToken(token.id, token.logprob, token.top[:count]) for token in samples)
 
-    def read_more(self, pieces: Sequence[list[int]]) -> bool:
-        """Count the pieces as read; whether more is to be read."""
-        self.read += max(map(len, pieces))
+    def advance(self, chunks: Sequence[list[int]]) -> bool:
+        """Count the chunks as read. Return whether more is to be read."""
+        self.read += max(map(len, chunks))
         return any(len(prompt) > self.read for prompt in self.prompts)
 
-    def spread(self) -> Cache:
-        """The cache with a row for each row, in order."""
-        whole = self.places == list(range(len(self.prompts)))
-        return self.cache if whole else self.cache.select(self.places)
+    def expanded_cache(self) -> Cache:
+        """The cache with one row per row of the batch, in order."""
+        distinct = self.prompt_of_row == list(range(len(self.prompts)))
+        return self.cache if distinct else self.cache.select(self.prompt_of_row)
 
-    def leave(self, numbers: set[int]) -> bool:
-        """Forget these rows; whether any is left."""
-        left = [place for place, row in enumerate(self.rows) if row.text.number not in numbers]
-        self.rows, self.places = [self.rows[place] for place in left], [self.places[place] for place in left]
+    def remove(self, numbers: set[int]) -> bool:
+        """Remove these rows. Return whether any are left."""
+        left = [index for index, row in enumerate(self.rows) if row.sequence.number not in numbers]
+        self.rows = [self.rows[index] for index in left]
+        self.prompt_of_row = [self.prompt_of_row[index] for index in left]
         return bool(left)
 
 
 class PrefixCache:
-    """States of prompts that were read, of which later prompts that begin alike copy the beginning.
+    """Prefix caching: KV caches of earlier prompts, from which later prompts copy a shared prefix.
 
-    Only models that keep every token apart and see it from later ones alone can use them; for others, every prompt is read
-    from its start.
+    Only causal models that cache every token separately can use it. Other models read every prompt from its start.
 
     Args:
         model: the model.
-        count: prompts to keep; the one that was used longest ago goes first.
+        count: number of prompts to keep. The least recently used one is evicted first.
     """
 
     def __init__(self, model: Transformer, count: int) -> None:
         self.model, self.count = model, count
         empty = model.new_cache(0)
-        self.usable = count > 0 and empty.truncates and not empty.prefix and model.encoder is None
-        self.kept: list[tuple[list[int], Cache]] = []  # the latest last
+        self.enabled = count > 0 and empty.truncates and not empty.prefix and model.encoder is None
+        self.entries: list[tuple[list[int], Cache]] = []  # prompts with their caches, the most recently used last
 
-    def open(
+    def next_batch(
         self, waiting: list[PrefillRow], room: int | None, chunk: int | None
     ) -> tuple[PrefillBatch, list[PrefillRow]]:
-        """Take the first rows that can start together; also return those that still wait.
+        """Split off the first waiting rows that can be read in one batch. Return the batch and the rows that still wait.
 
         Args:
             waiting: at least one row.
-            room: rows to take at most.
-            chunk: tokens of prompts to read at a time.
+            room: maximum number of rows.
+            chunk: prompt tokens to read at a time.
         """
-        kept, shared = self._longest(waiting[0])
-        taken, longest, distinct = list[PrefillRow](), 0, set[object]()
+        entry, shared = self._longest_match(waiting[0])
+        rows, longest, distinct = list[PrefillRow](), 0, set[object]()
         for row in waiting[:room]:
-            here = shared if not taken else min(shared, 0 if kept is None else _common(kept[0], row.text.visible()))
-            distinct |= {_key(row.text)}
-            longest = max(longest, len(row.text.visible()) + len(row.text.source or ()))
-            fits = chunk is None or (longest - here) * len(distinct) <= chunk
-            # Rows that share little with the kept prompt would make the others read again what they share.
-            if taken and (not fits or 2 * here < shared or row.echo != taken[0].echo):
+            row_shared = shared
+            if rows:
+                row_shared = min(shared, 0 if entry is None else _common_length(entry[0], row.sequence.visible()))
+            distinct |= {_key(row.sequence)}
+            longest = max(longest, len(row.sequence.visible()) + len(row.sequence.source or ()))
+            fits = chunk is None or (longest - row_shared) * len(distinct) <= chunk
+            # A row that shares little with the cached prompt would make the others read their shared part again.
+            if rows and (not fits or 2 * row_shared < shared or row.echo != rows[0].echo):
                 break
-            shared = here
-            taken.append(row)
-        number = len({_key(row.text) for row in taken})
-        cache = self.model.new_cache(number)
-        if kept is not None and shared:
-            cache = kept[1].select([0] * number)
-            cache.truncate([shared] * number)
-        return PrefillBatch(taken, cache, shared if kept is not None else 0), waiting[len(taken) :]
+            shared = row_shared
+            rows.append(row)
+        count = len({_key(row.sequence) for row in rows})
+        cache = self.model.new_cache(count)
+        if entry is not None and shared:
+            cache = entry[1].select([0] * count)
+            cache.truncate([shared] * count)
+        return PrefillBatch(rows, cache, shared if entry is not None else 0), waiting[len(rows) :]
 
-    def keep(self, opening: PrefillBatch, logits: Float[Tensor, "N V"]) -> None:
-        """Keep the states of an opening whose prompts have been read.
+    def store(self, batch: PrefillBatch, logits: Float[Tensor, "N V"]) -> None:
+        """Store the caches of a batch whose prompts have been read.
 
         Args:
-            logits: those after each prompt. If one is NaN, so are states, which no other text may meet.
+            logits: the logits after each prompt. Where they are NaN, the cache is too, so it is not stored.
         """
-        if not self.usable:
+        if not self.enabled:
             return
-        broken = logits.isnan().any(-1).tolist()
-        for place, prompt in enumerate(opening.prompts):
-            if len(prompt) >= LEAST_SHARED and not broken[place]:
-                self.kept = [each for each in self.kept if each[0] != prompt[: len(each[0])]]
-                self.kept.append((prompt, opening.cache.select([place])))
-        self.kept = self.kept[-self.count :]
+        is_nan = logits.isnan().any(-1).tolist()
+        for index, prompt in enumerate(batch.prompts):
+            if len(prompt) >= MIN_SHARED and not is_nan[index]:
+                # The new prompt replaces entries that are its prefixes.
+                self.entries = [entry for entry in self.entries if entry[0] != prompt[: len(entry[0])]]
+                self.entries.append((prompt, batch.cache.select([index])))
+        self.entries = self.entries[-self.count :]
 
-    def _longest(self, row: PrefillRow) -> tuple[tuple[list[int], Cache] | None, int]:
-        """The kept prompt that begins most like a row's, and how many tokens they share, at most all but the last."""
-        if not self.usable or row.echo:  # an echo needs the logits of the whole prompt
+    def _longest_match(self, row: PrefillRow) -> tuple[tuple[list[int], Cache] | None, int]:
+        """The entry that shares the longest prefix with a row's prompt, and the prefix's length, which excludes the last id."""
+        if not self.enabled or row.echo:  # an echo needs the logits of the whole prompt
             return None, 0
-        prompt = row.text.visible()
-        found = max(self.kept, key=lambda each: _common(each[0], prompt), default=None)
-        shared = 0 if found is None else _common(found[0], prompt)
-        if found is None or shared < LEAST_SHARED:
+        prompt = row.sequence.visible()
+        best = max(self.entries, key=lambda entry: _common_length(entry[0], prompt), default=None)
+        shared = 0 if best is None else _common_length(best[0], prompt)
+        if best is None or shared < MIN_SHARED:
             return None, 0
-        self.kept = [each for each in self.kept if each is not found] + [found]
-        return found, shared
+        self.entries = [entry for entry in self.entries if entry is not best] + [best]
+        return best, shared
 
 
-def draw_each(
-    decodings: Sequence[DecodingRules], texts: Sequence[TokenSequence], logits: Float[Tensor, "B V"]
+def sample_each(
+    rules: Sequence[DecodingRules], sequences: Sequence[TokenSequence], logits: Float[Tensor, "B V"]
 ) -> list[SampledToken]:
-    """The next id of each text, by its own decoding; those that share one are drawn together."""
-    places: dict[int, list[int]] = {}
-    for place, decoding in enumerate(decodings):
-        places.setdefault(id(decoding), []).append(place)
-    found: dict[int, SampledToken] = {}
-    for some in places.values():
-        part = logits if len(places) == 1 else logits[some]
-        found |= zip(some, decodings[some[0]].draw(part, [texts[place] for place in some]), strict=True)
-    return [found[place] for place in range(len(texts))]
+    """Sample the next id of each sequence by its rules. Sequences that share their rules are sampled together."""
+    groups: dict[int, list[int]] = {}
+    for row, row_rules in enumerate(rules):
+        groups.setdefault(id(row_rules), []).append(row)
+    samples: dict[int, SampledToken] = {}
+    for group in groups.values():
+        part = logits if len(groups) == 1 else logits[group]
+        samples |= zip(group, rules[group[0]].sample(part, [sequences[row] for row in group]), strict=True)
+    return [samples[row] for row in range(len(sequences))]
 
 
-def _common(kept: Sequence[int], prompt: Sequence[int]) -> int:
-    """How many first ids are the same, leaving one of the prompt, whose logits are needed."""
-    most = min(len(kept), len(prompt) - 1)
-    return next((place for place in range(most) if kept[place] != prompt[place]), max(most, 0))
+def _common_length(cached: Sequence[int], prompt: Sequence[int]) -> int:
+    """Length of the common prefix, at most one less than the prompt: the logits of the last id are needed."""
+    limit = min(len(cached), len(prompt) - 1)
+    return next((index for index in range(limit) if cached[index] != prompt[index]), max(limit, 0))
 
 
-def _key(text: TokenSequence) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """What the model reads of a text."""
-    return tuple(text.visible()), None if text.source is None else tuple(text.source)
+def _key(sequence: TokenSequence) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Everything the model reads of a sequence; rows with equal keys share a row of the cache."""
+    return tuple(sequence.visible()), None if sequence.source is None else tuple(sequence.source)

@@ -1,8 +1,8 @@
-"""Guesses of next tokens, which a model confirms several at a time (Leviathan et al. 2023, Chen et al. 2023).
+"""Speculative decoding: sources of draft tokens, which the model verifies in one pass (Leviathan et al. 2023, Chen et al. 2023).
 
-The model draws after each guessed continuation as it would have drawn without guesses, by the same seed and position, and keeps
-its own draws up to the first that was guessed wrong. So the text is the same with and without guesses, token for token, greedy
-or sampled, whatever the guesses are; they decide only how many passes it takes.
+The model samples after each draft token with the same seed and position as without a draft, and keeps its own samples up to
+the first draft token that differs. So the text is the same with and without a draft, token for token, greedy or sampled. The
+draft only changes the number of passes.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import torch
 from heddle.checks import at_least, checked
 from heddle.errors import HeddleError
 from heddle.generate.feed import feed
-from heddle.generate.prefill import draw_each
+from heddle.generate.prefill import sample_each
 from heddle.generate.processors import TokenSequence
 from heddle.generate.stream import DecodingRules
 from heddle.model.evaluating import evaluating
@@ -23,28 +23,28 @@ from heddle.model.transformer import Transformer
 
 @runtime_checkable
 class DraftSource(Protocol):
-    """Guesses the ids that follow texts."""
+    """Proposes draft tokens for sequences."""
 
     def propose(
-        self, texts: Sequence[TokenSequence], decodings: Sequence[DecodingRules], room: Sequence[int]
+        self, sequences: Sequence[TokenSequence], rules: Sequence[DecodingRules], room: Sequence[int]
     ) -> list[list[int]]:
-        """Guesses after each text, at most `room[i]` of them, possibly none.
+        """Draft tokens after each sequence, at most `room[i]` of them, possibly none.
 
         Args:
-            texts: the texts, each with at least one id that the model has not read.
-            decodings: how each is continued.
-            room: how many guesses have room in the context and in the longest text.
+            sequences: the sequences, each with at least one id that the model has not read.
+            rules: how to continue each of them.
+            room: maximum number of draft tokens of each, by its context and its maximum length.
         """
         ...
 
 
 class PromptLookup:
-    """Guesses that a text goes on as it did where its last ids stood before (prompt look-up; Saxena 2023).
+    """Prompt lookup: copies what followed an earlier occurrence of the last ids (Saxena 2023).
 
     Args:
-        count: ids to guess.
-        longest: ids to look for, of the text's end; with fewer matching, fewer are tried, down to `shortest`.
-        shortest: the fewest ids that must match.
+        count: number of draft tokens.
+        longest: length of the n-gram to look up. Shorter ones are tried if it has no match.
+        shortest: length of the shortest n-gram.
     """
 
     @checked(count=at_least(1), longest=at_least(1), shortest=at_least(1))
@@ -52,31 +52,32 @@ class PromptLookup:
         self.count, self.longest, self.shortest = count, longest, shortest
 
     def propose(
-        self, texts: Sequence[TokenSequence], decodings: Sequence[DecodingRules], room: Sequence[int]
+        self, sequences: Sequence[TokenSequence], rules: Sequence[DecodingRules], room: Sequence[int]
     ) -> list[list[int]]:
-        return [self._after(text.visible())[:most] for text, most in zip(texts, room, strict=True)]
+        return [self._look_up(sequence.visible())[:limit] for sequence, limit in zip(sequences, room, strict=True)]
 
-    def _after(self, ids: list[int]) -> list[int]:
+    def _look_up(self, ids: list[int]) -> list[int]:
         for length in range(self.longest, self.shortest - 1, -1):
             tail = ids[len(ids) - length :]
-            found: list[int] = []
-            for end in range(len(ids) - 1, length - 1, -1):  # the latest place that is far enough from the text's end
-                if len(found) < self.count and ids[end - 1] == tail[-1] and ids[end - length : end] == tail:
-                    found = max(found, ids[end : end + self.count], key=len)
-            if found:
-                return found
+            draft: list[int] = []
+            # The latest match that is followed by `count` ids; if there is none, the one followed by the most.
+            for end in range(len(ids) - 1, length - 1, -1):
+                if len(draft) < self.count and ids[end - 1] == tail[-1] and ids[end - length : end] == tail:
+                    draft = max(draft, ids[end : end + self.count], key=len)
+            if draft:
+                return draft
         return []
 
 
 class DraftModel:
-    """Guesses what a smaller model of the same vocabulary would draw, by the same seed and position.
+    """Draft tokens sampled from a smaller model with the same vocabulary, with the same seed and position.
 
     Args:
         model: the smaller model, used in evaluation mode.
-        count: ids to guess in each step.
+        count: number of draft tokens in each step.
 
     Raises:
-        HeddleError: the model reads a source, or cannot take tokens back.
+        HeddleError: the model is an encoder-decoder, or its cache cannot be truncated.
     """
 
     @checked(count=at_least(1))
@@ -90,7 +91,7 @@ class DraftModel:
 
     @torch.inference_mode()
     def propose(
-        self, texts: Sequence[TokenSequence], decodings: Sequence[DecodingRules], room: Sequence[int]
+        self, sequences: Sequence[TokenSequence], rules: Sequence[DecodingRules], room: Sequence[int]
     ) -> list[list[int]]:
         """See `DraftSource`.
 
@@ -98,43 +99,46 @@ class DraftModel:
             HeddleError: the models' vocabularies differ.
         """
         fits = [
-            most > 0 and len(text.visible()) + self.count <= self.context
-            for text, most in zip(texts, room, strict=True)
+            limit > 0 and len(sequence.visible()) + self.count <= self.context
+            for sequence, limit in zip(sequences, room, strict=True)
         ]
-        some = [text for text, fit in zip(texts, fits, strict=True) if fit]
-        ways = [decoding for decoding, fit in zip(decodings, fits, strict=True) if fit]
-        if any(way.vocab_size != self.model.vocab_size for way in ways):
-            raise HeddleError(f"the draft model has {self.model.vocab_size} ids, the model {ways[0].vocab_size}")
-        guessed = iter(self._guess(some, ways) if some else ())
-        return [next(guessed)[:most] if fit else [] for fit, most in zip(fits, room, strict=True)]
+        drafted = [sequence for sequence, fit in zip(sequences, fits, strict=True) if fit]
+        drafted_rules = [each for each, fit in zip(rules, fits, strict=True) if fit]
+        if any(each.vocab_size != self.model.vocab_size for each in drafted_rules):
+            raise HeddleError(
+                f"the draft model has {self.model.vocab_size} ids, the model {drafted_rules[0].vocab_size}"
+            )
+        drafts = iter(self._draft(drafted, drafted_rules) if drafted else ())
+        return [next(drafts)[:limit] if fit else [] for fit, limit in zip(fits, room, strict=True)]
 
-    def _guess(self, texts: Sequence[TokenSequence], decodings: Sequence[DecodingRules]) -> list[list[int]]:
-        pieces = self._align(texts)
-        guessed = [replace(text, ids=list(text.ids)) for text in texts]
+    def _draft(self, sequences: Sequence[TokenSequence], rules: Sequence[DecodingRules]) -> list[list[int]]:
+        inputs = self._align(sequences)
+        copies = [replace(sequence, ids=list(sequence.ids)) for sequence in sequences]
         with evaluating(self.model):
             for _ in range(self.count):
-                logits = feed(self.model, self.cache, pieces)
-                for text, drawn in zip(guessed, draw_each(decodings, guessed, logits), strict=True):
-                    text.ids.append(drawn.id)
-                pieces = [text.ids[-1:] for text in guessed]
-        self.read = {text.number: text.visible()[:-1] for text in guessed}
-        return [text.ids[-self.count :] for text in guessed]
+                logits = feed(self.model, self.cache, inputs)
+                for sequence, token in zip(copies, sample_each(rules, copies, logits), strict=True):
+                    sequence.ids.append(token.id)
+                inputs = [sequence.ids[-1:] for sequence in copies]
+        self.read = {sequence.number: sequence.visible()[:-1] for sequence in copies}
+        return [sequence.ids[-self.count :] for sequence in copies]
 
-    def _align(self, texts: Sequence[TokenSequence]) -> list[list[int]]:
-        """Give the cache a row for each text, with what it has read of it; return what it has not."""
-        known = {number: place for place, number in enumerate(self.read)}
-        old = [text.number for text in texts if text.number in known]
-        new = [text.number for text in texts if text.number not in known]
-        cache = self.cache.select([known[number] for number in old]).join(self.model.new_cache(len(new)))
-        order = {number: place for place, number in enumerate([*old, *new])}
-        places = [order[text.number] for text in texts]
-        self.cache = cache if places == list(range(len(texts))) else cache.select(places)
-        same = [_same(self.read.get(text.number, []), text.visible()) for text in texts]
-        self.cache.truncate(same)
-        return [text.visible()[length:] for text, length in zip(texts, same, strict=True)]
+    def _align(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
+        """Reorder the cache to one row per sequence, truncated to what it has read of it. Return the ids still to read."""
+        cached_rows = {number: row for row, number in enumerate(self.read)}
+        old = [sequence.number for sequence in sequences if sequence.number in cached_rows]
+        new = [sequence.number for sequence in sequences if sequence.number not in cached_rows]
+        cache = self.cache.select([cached_rows[number] for number in old]).join(self.model.new_cache(len(new)))
+        joined_rows = {number: row for row, number in enumerate([*old, *new])}
+        order = [joined_rows[sequence.number] for sequence in sequences]
+        self.cache = cache if order == list(range(len(sequences))) else cache.select(order)
+        # The last draft may have been rejected: keep only what still agrees with the sequence.
+        lengths = [_common_length(self.read.get(sequence.number, []), sequence.visible()) for sequence in sequences]
+        self.cache.truncate(lengths)
+        return [sequence.visible()[length:] for sequence, length in zip(sequences, lengths, strict=True)]
 
 
-def _same(read: Sequence[int], ids: Sequence[int]) -> int:
-    """How many first ids are the same, leaving at least one to read."""
-    most = min(len(read), len(ids) - 1)
-    return next((place for place in range(most) if read[place] != ids[place]), most)
+def _common_length(read: Sequence[int], ids: Sequence[int]) -> int:
+    """Length of the common prefix, leaving at least one id to read."""
+    limit = min(len(read), len(ids) - 1)
+    return next((index for index in range(limit) if read[index] != ids[index]), limit)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from heddle.checks import checked
 from heddle.errors import HeddleError
-from heddle.generate.text import opening, prompt_ids
+from heddle.generate.text import bos_prefix, prompt_ids
 from heddle.generate.translate import BOUNDARY, Marks, source_ids, translate
 from heddle.model.transformer import Transformer
-from heddle.predict.rows import frame_for, framed
+from heddle.predict.rows import frame_for, frame_rows
 from heddle.text.tokenizer import Tokenizer
 
 
@@ -64,9 +64,9 @@ def read_text(model: Transformer, tokenizer: Tokenizer | None, text: str, target
     elif text.strip() and joins(model, tokenizer):
         ids = _joined(model, tokenizer, text, target)
     elif model.decoder is None:
-        ids = framed(frame_for(model, tokenizer), [tokenizer.encode(text)])[0].ids
+        ids = frame_rows(frame_for(model, tokenizer), [tokenizer.encode(text)])[0].ids
     else:
-        ids = [*opening(model, tokenizer, text), *prompt_ids(tokenizer, text)]
+        ids = [*bos_prefix(model, tokenizer, text), *prompt_ids(tokenizer, text)]
         if not ids and tokenizer.end_of_text is not None:
             ids = [tokenizer.end_of_text]
     if not ids:

@@ -1,14 +1,14 @@
-"""The page: what a model does, in a browser, served from a run or written as one file that works offline.
+"""A web page that visualizes a model, served from a run or written as one file that works offline.
 
 In reading order:
 
-- `asked`: what the page can ask for, as data.
-- `subject`: a run as the page sees it: its model, and the texts that it has read.
-- `prefixes`, `write`, `maps`, `layers`, `walk`, `architecture`, `training`: what each panel shows, as documents.
-- `panels`: the table of all of them.
-- `app`: the documents over HTTP; `packed`: the page and the documents as one file.
+- `asked`: the queries of the page.
+- `subject`: the model of the page, with its last texts and passes.
+- `prefixes`, `write`, `maps`, `layers`, `walk`, `plates`, `architecture`, `training`: the documents of the panels.
+- `panels`: the table of all panels.
+- `app`: the documents over HTTP; `packed`: the page and its documents as one file.
 
-The files in `static/` are plain ES modules, which need no build step.
+The files in `static/` are plain ES modules without a build step.
 """
 
 from heddle.page.app import make_page as make_page

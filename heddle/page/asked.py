@@ -1,4 +1,4 @@
-"""What the page asks for, as frozen data. The fields that are set are the key of an answer that is stored in a file."""
+"""The queries of the page, as frozen data. The fields that are set are the key of an answer stored in a file."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -14,42 +14,42 @@ Name = Annotated[str, Field(max_length=200)]
 
 
 class Query(Config):
-    """Nothing but the panel."""
+    """A query without fields."""
 
     def key(self, panel: str) -> str:
-        """Under what an answer is stored: the panel and the fields that were set, as `source.js` spells them."""
+        """The key of a stored answer: the panel and the fields that are set, in the format of `source.js`."""
         values = self.model_dump(mode="json", exclude_unset=True)
         return panel + json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-class CheckpointQuery(Query):
-    """A text that the model reads."""
+class TextQuery(Query):
+    """A text for the model to read."""
 
     text: Words
-    """A prompt; of a model that translates, the source."""
+    """A prompt; for translation models, the source."""
     target: Words | None = None
-    """What a model that translates reads after the source, or in its decoder; None: its own translation."""
+    """For translation models, the target; None: the model's own translation."""
     added: Annotated[tuple[NonNegativeInt, ...], Field(max_length=4096)] = ()
     """Ids after the text."""
     off: Annotated[tuple[Name, ...], Field(max_length=1024)] = ()
     """Parts that are switched off, such as decoder.3.mixer.heads.2 and decoder.3.ffn."""
 
 
-class At(CheckpointQuery):
+class PositionQuery(TextQuery):
     """A position of a text."""
 
     at: int = -1
-    """The position whose prediction is shown; negative ones count from the end."""
+    """The position whose prediction to show; negative ones count from the end."""
 
 
-class Divided(At):
-    """A score that is divided among the parts of the model."""
+class AttributionQuery(PositionQuery):
+    """A score to divide among the parts of the model."""
 
     token: NonNegativeInt | None = None
-    """Whose score; None: that of the most probable token."""
+    """The token with the score; None: the most probable token."""
 
 
-class OneHead(CheckpointQuery):
+class HeadQuery(TextQuery):
     """A head of a layer."""
 
     layer: Name
@@ -57,39 +57,39 @@ class OneHead(CheckpointQuery):
     head: NonNegativeInt = 0
 
 
-class OneQuery(OneHead):
+class AttentionQuery(HeadQuery):
     """A query of a head."""
 
     query: int = -1
-    """The position of the token that asks."""
+    """The position of the query token."""
 
 
-class OneTensor(CheckpointQuery):
+class TensorQuery(TextQuery):
     """A tensor of a pass."""
 
     name: Name
     """See `heddle.look.names`."""
     head: NonNegativeInt = 0
-    """Which head of it, if it has heads."""
+    """The head, if the tensor has heads."""
 
 
-class Beams(CheckpointQuery):
+class BeamQuery(TextQuery):
     """A beam search."""
 
     beams: Annotated[int, Field(ge=1, le=8)] = 3
     tokens: Annotated[int, Field(ge=1, le=64)] = 12
-    """Longest continuation."""
+    """Maximum length of a continuation."""
 
 
-class TwoTexts(Query):
-    """Two prompts whose activations are exchanged."""
+class PatchingQuery(Query):
+    """Two prompts for activation patching."""
 
     text: Words
-    """The one that the activations come from."""
+    """The prompt that the activations come from."""
     other: Words
-    """The one that they are put into."""
+    """The prompt that is patched."""
     by: Literal["positions", "heads"] = "positions"
-    """What is exchanged at a time: residual streams by position, or the outputs of heads."""
+    """What to patch at a time: the residual stream at a position, or the output of a head."""
 
 
 Document = dict[str, Any]

@@ -7,8 +7,8 @@ from torch import Tensor
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
 from heddle.look.heads import FIELDS, score_heads, strongest
-from heddle.page.asked import CheckpointQuery, Document, OneHead, OneQuery
-from heddle.page.numbers import packed, packed_bits
+from heddle.page.asked import AttentionQuery, Document, HeadQuery, TextQuery
+from heddle.page.numbers import encode_bits, encode_tensor
 from heddle.page.subject import PageModel
 from heddle.page.write import position
 
@@ -17,16 +17,16 @@ LONGEST = 4096  # tokens of a map
 PAIRS = 10
 
 
-def heads(subject: PageModel, asked: CheckpointQuery) -> Document:
+def heads(subject: PageModel, query: TextQuery) -> Document:
     """Every attention layer: a thumbnail and the scores of each head."""
-    text = subject.read(asked)
-    attention = subject.attention(asked)
-    found = []
+    text = subject.read(query)
+    attention = subject.attention(query)
+    layers = []
     for name, layer in attention.items():
-        own = name.startswith(subject.stack) and name.endswith(".mixer")
-        scores = score_heads(layer, text.tokens if own else None)
+        is_self_attention = name.startswith(subject.stack) and name.endswith(".mixer")
+        scores = score_heads(layer, text.tokens if is_self_attention else None)
         shares = {field: getattr(scores, field).nan_to_num(0.0).tolist() for field in FIELDS}
-        found.append(
+        layers.append(
             {
                 "layer": name,
                 "heads": layer.heads,
@@ -34,17 +34,17 @@ def heads(subject: PageModel, asked: CheckpointQuery) -> Document:
                 "keys": layer.keys,
                 "names": scores.names() if name.endswith(".mixer") else [""] * layer.heads,
                 "scores": shares,
-                "thumbnails": packed(thumbnails(layer)),
+                "thumbnails": encode_tensor(thumbnails(layer)),
             }
         )
-    return {"layers": found, "pieces": text.pieces, "source": text.source_pieces}
+    return {"layers": layers, "pieces": text.pieces, "source": text.source_pieces}
 
 
 def thumbnails(layer: AttentionPass) -> Tensor:
-    """All heads' maps, UInt8[H h w]: the largest weight of each cell, 0 to 254; 255 where the mask blocks all of it."""
+    """The maps of all heads, UInt8[H h w]: the largest weight in each cell as 0 to 254; 255 if the mask blocks all of it."""
     height, width = min(SMALL, layer.queries), min(SMALL, layer.keys)
-    found = torch.zeros(layer.heads, height, width)
-    seen = torch.zeros(height, width, dtype=torch.bool)
+    largest = torch.zeros(layer.heads, height, width)
+    visible = torch.zeros(height, width, dtype=torch.bool)
     for start, stop, weights in layer.blocks():
         rows = torch.arange(start, stop) * height // layer.queries
         cells = torch.nn.functional.adaptive_max_pool1d(weights[0].float().flatten(0, 1), width).unflatten(
@@ -53,80 +53,76 @@ def thumbnails(layer: AttentionPass) -> Tensor:
         allowed = layer.allowed(slice(start, stop)).expand(len(weights), 1, -1, -1)[0].float()
         open_cells = torch.nn.functional.adaptive_max_pool1d(allowed, width)[0] > 0
         for row in rows.unique().tolist():
-            found[:, row] = torch.maximum(found[:, row], cells[:, rows == row].amax(1).cpu())
-            seen[row] |= open_cells[rows == row].any(0).cpu()
-    return torch.where(seen, (found * 254).round().clamp(0, 254), 255.0).to(torch.uint8)
+            largest[:, row] = torch.maximum(largest[:, row], cells[:, rows == row].amax(1).cpu())
+            visible[row] |= open_cells[rows == row].any(0).cpu()
+    return torch.where(visible, (largest * 254).round().clamp(0, 254), 255.0).to(torch.uint8)
 
 
-def one_map(subject: PageModel, asked: OneHead) -> Document:
-    """One head in full: the scores before the mask, the mask and the head's sink; the page computes the weights from these.
-
-    Raises:
-        HeddleError: there is no such layer or head, or the text is too long.
-    """
-    layer = _layer(subject, asked)
+def head_map(subject: PageModel, query: HeadQuery) -> Document:
+    """One head in full: the scores before the mask, the mask and the head's sink. The page computes the weights from them."""
+    layer = _layer(subject, query)
     if max(layer.queries, layer.keys) > LONGEST:
         raise HeddleError(f"a map shows at most {LONGEST} tokens, and this text has {max(layer.queries, layer.keys)}")
-    rows, columns = _labels(subject, asked)
+    rows, columns = _labels(subject, query)
     return {
-        "layer": asked.layer,
-        "head": asked.head,
+        "layer": query.layer,
+        "head": query.head,
         "rows": rows,
         "columns": columns,
-        "scores": packed(layer.scores(heads=asked.head, masked=False)[0, 0]),
-        "allowed": packed_bits(layer.allowed()[0, 0].expand(layer.queries, layer.keys)),
-        "sink": None if layer.lowered.sinks is None else float(layer.lowered.sinks[asked.head]),
-        "strongest": strongest(layer, asked.head, PAIRS),
+        "scores": encode_tensor(layer.scores(heads=query.head, masked=False)[0, 0]),
+        "allowed": encode_bits(layer.allowed()[0, 0].expand(layer.queries, layer.keys)),
+        "sink": None if layer.lowered.sinks is None else float(layer.lowered.sinks[query.head]),
+        "strongest": strongest(layer, query.head, PAIRS),
     }
 
 
-def one_query(subject: PageModel, asked: OneQuery) -> Document:
-    """One query's way through one head: q·k, scale, mask, softmax, weighted sum (L0-93, L3-18)."""
-    layer = _layer(subject, asked)
-    row = position(asked.query, layer.queries)
-    steps = layer.steps(row, asked.head)
-    rows, columns = _labels(subject, asked)
+def query_steps(subject: PageModel, query: AttentionQuery) -> Document:
+    """The steps of one query in one head: q·k, scale, mask, softmax, weighted sum (L0-93, L3-18)."""
+    layer = _layer(subject, query)
+    row = position(query.query, layer.queries)
+    steps = layer.steps(row, query.head)
+    rows, columns = _labels(subject, query)
     group = layer.heads // layer.k.shape[1]
     return {
-        "layer": asked.layer,
-        "head": asked.head,
+        "layer": query.layer,
+        "head": query.head,
         "query": row,
         "rows": rows,
         "columns": columns,
         "scale": layer.scale,
         "cap": layer.cap,
         "biased": layer.lowered.bias is not None or layer.lowered.custom_scores is not None,
-        "q": packed(layer.q[0, asked.head, row]),
-        "k": packed(_short(layer.k[0, asked.head // group])),
-        "values": packed(_short(steps.values)),
-        "products": packed(steps.products),
-        "scaled": packed(steps.scaled),
-        "changed": packed(steps.biased),
-        "allowed": packed_bits(steps.allowed[None]),
-        "weights": packed(steps.weights),
-        "output": packed(steps.output),
+        "q": encode_tensor(layer.q[0, query.head, row]),
+        "k": encode_tensor(_short(layer.k[0, query.head // group])),
+        "values": encode_tensor(_short(steps.values)),
+        "products": encode_tensor(steps.products),
+        "scaled": encode_tensor(steps.scaled),
+        "changed": encode_tensor(steps.biased),
+        "allowed": encode_bits(steps.allowed[None]),
+        "weights": encode_tensor(steps.weights),
+        "output": encode_tensor(steps.output),
     }
 
 
 def _short(tensor: Float[Tensor, "S d"]) -> Tensor:
-    """Of a long text, the first keys; the rest is in the sums alone."""
+    """The first keys of a long text. The rest only counts in the sums."""
     return tensor[:512]
 
 
-def _layer(subject: PageModel, asked: OneHead) -> AttentionPass:
-    attention = subject.attention(asked)
-    if asked.layer not in attention:
-        has = ", ".join(attention) or "none"
-        raise HeddleError(f"there is no attention layer {asked.layer!r}: this model has {has}")
-    layer: AttentionPass = attention[asked.layer]
-    if asked.head >= layer.heads:
-        raise HeddleError(f"there is no head {asked.head}: {asked.layer} has {layer.heads}, numbered from 0")
+def _layer(subject: PageModel, query: HeadQuery) -> AttentionPass:
+    attention = subject.attention(query)
+    if query.layer not in attention:
+        names = ", ".join(attention) or "none"
+        raise HeddleError(f"there is no attention layer {query.layer!r}: this model has {names}")
+    layer: AttentionPass = attention[query.layer]
+    if query.head >= layer.heads:
+        raise HeddleError(f"there is no head {query.head}: {query.layer} has {layer.heads}, numbered from 0")
     return layer
 
 
-def _labels(subject: PageModel, asked: OneHead) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _labels(subject: PageModel, query: HeadQuery) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The texts of queries and keys."""
-    text = subject.read(asked)
-    if subject.paired and asked.layer.startswith("encoder"):
+    text = subject.read(query)
+    if subject.paired and query.layer.startswith("encoder"):
         return text.source_pieces, text.source_pieces
-    return text.pieces, text.source_pieces if asked.layer.endswith(".cross") else text.pieces
+    return text.pieces, text.source_pieces if query.layer.endswith(".cross") else text.pieces

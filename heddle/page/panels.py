@@ -1,4 +1,4 @@
-"""The panels: what each answers, as one table for the server and for files."""
+"""The table of panels, for the server and for files."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,38 +9,38 @@ from heddle.config.model import ClassifierHeadConfig
 from heddle.look.sites import kernels
 from heddle.page.architecture import architecture
 from heddle.page.asked import (
-    At,
-    Beams,
-    CheckpointQuery,
-    Divided,
+    AttentionQuery,
+    AttributionQuery,
+    BeamQuery,
     Document,
-    OneHead,
-    OneQuery,
-    OneTensor,
+    HeadQuery,
+    PatchingQuery,
+    PositionQuery,
     Query,
-    TwoTexts,
+    TensorQuery,
+    TextQuery,
 )
-from heddle.page.layers import divided, exchanged, layers, parts
-from heddle.page.maps import heads, one_map, one_query
+from heddle.page.layers import attribution, layers, parts, patching
+from heddle.page.maps import head_map, heads, query_steps
 from heddle.page.plates import plates
 from heddle.page.prefixes import prefixes
 from heddle.page.subject import PageModel
 from heddle.page.training import training
 from heddle.page.walk import tensor, walk
-from heddle.page.write import beams, following
+from heddle.page.write import beams, next_token
 
 DEMO = ("I am a researcher", "The man eats the fish", "Thinking Machines")  # L0-98, L1-28, L3-25
 
 
 class Panel(NamedTuple):
-    """What can be asked for, and what answers it."""
+    """The queries of a panel, and the function that answers them."""
 
-    asked: type[Query]
+    query: type[Query]
     answer: Callable[[PageModel, Any], Document]
 
 
-def about(subject: PageModel, asked: Query) -> Document:
-    """The model in a few words: what it is, what it can show, what can be switched off."""
+def about(subject: PageModel, query: Query) -> Document:
+    """A summary of the model: what it is, what it can show, what can be switched off."""
     model = subject.model
     stack = model.config.last()[1]
     return {
@@ -72,28 +72,28 @@ def _predicts(subject: PageModel) -> str:
 
 PANELS = {
     "about": Panel(Query, about),
-    "prefixes": Panel(CheckpointQuery, prefixes),
-    "next": Panel(At, following),
-    "beams": Panel(Beams, beams),
-    "heads": Panel(CheckpointQuery, heads),
-    "map": Panel(OneHead, one_map),
-    "query": Panel(OneQuery, one_query),
-    "layers": Panel(CheckpointQuery, layers),
-    "divided": Panel(Divided, divided),
-    "exchanged": Panel(TwoTexts, exchanged),
-    "walk": Panel(CheckpointQuery, walk),
-    "plates": Panel(CheckpointQuery, plates),
-    "tensor": Panel(OneTensor, tensor),
+    "prefixes": Panel(TextQuery, prefixes),
+    "next": Panel(PositionQuery, next_token),
+    "beams": Panel(BeamQuery, beams),
+    "heads": Panel(TextQuery, heads),
+    "map": Panel(HeadQuery, head_map),
+    "query": Panel(AttentionQuery, query_steps),
+    "layers": Panel(TextQuery, layers),
+    "divided": Panel(AttributionQuery, attribution),
+    "exchanged": Panel(PatchingQuery, patching),
+    "walk": Panel(TextQuery, walk),
+    "plates": Panel(TextQuery, plates),
+    "tensor": Panel(TensorQuery, tensor),
     "model": Panel(Query, architecture),
     "training": Panel(Query, training),
 }
 
 
-def answer(subject: PageModel, panel: str, asked: Query) -> Document:
-    """What a panel shows, one at a time: hooks are the model's.
+def answer(subject: PageModel, panel: str, query: Query) -> Document:
+    """The document of a panel. Only one is computed at a time, because the hooks belong to the model.
 
     Raises:
-        HeddleError: the model cannot show it, or the text does not fit.
+        HeddleError: the model does not support the panel, or the text does not fit.
     """
     with subject.lock, torch.no_grad():
-        return PANELS[panel].answer(subject, asked)
+        return PANELS[panel].answer(subject, query)

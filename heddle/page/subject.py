@@ -1,4 +1,4 @@
-"""A run as the page sees it: its model, the texts that it has read, and the last pass over one of them."""
+"""The model of the page, with a cache of its last texts and passes."""
 
 import re
 from collections import OrderedDict
@@ -17,24 +17,24 @@ from heddle.look.edits import Edit, ablate, edited
 from heddle.look.texts import Text, joins, read_text
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
-from heddle.page.asked import CheckpointQuery
+from heddle.page.asked import TextQuery
 from heddle.text.tokenizer import Tokenizer
 
-KEPT = 4  # texts and passes that are remembered
+CACHE_SIZE = 4  # texts and passes
 PART = re.compile(
     r"(?P<branch>(?:encoder|decoder)\.\d+\.(?:mixer|cross|ffn))(?:\.(?P<kind>heads|experts)\.(?P<number>\d+))?"
 )
 
 
 class PageModel:
-    """A model that is looked at.
+    """The model of a page.
 
     Args:
-        name: of the run.
+        name: the run's name.
         model: any model, in evaluation mode.
         tokenizer: its tokenizer; None: texts are ids.
-        directory: the run, for its curves; None: there are none.
-        others: runs whose curves are drawn over it.
+        directory: the run, for its curves; None: no curves.
+        others: runs whose curves to draw in the same charts.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class PageModel:
     ) -> None:
         self.name, self.model, self.tokenizer = name, model, tokenizer
         self.directory, self.others = directory, tuple(others)
-        self.lock = RLock()  # hooks are the model's, so passes take turns
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self.lock = RLock()  # hooks belong to the model, so passes take turns
+        self._cache: OrderedDict[Hashable, Any] = OrderedDict()
 
     @property
     def stack(self) -> str:
@@ -74,50 +74,50 @@ class PageModel:
         """A token's text."""
         return str(id) if self.tokenizer is None or id >= self.tokenizer.vocab_size else self.tokenizer.piece(id)
 
-    def read(self, asked: CheckpointQuery) -> Text:
-        """The text as the model reads it, with what was added to it.
+    def read(self, query: TextQuery) -> Text:
+        """The text as the model reads it, with the added ids.
 
         Raises:
-            HeddleError: see `read_text`; or an added id is not in the vocabulary.
+            HeddleError: as in `read_text`; or an added id is out of range, or does not fit.
         """
-        text: Text = self._once(
-            ("text", asked.text, asked.target),
-            lambda: read_text(self.model, self.tokenizer, asked.text, asked.target),
+        text: Text = self._cached(
+            ("text", query.text, query.target),
+            lambda: read_text(self.model, self.tokenizer, query.text, query.target),
         )
-        if not asked.added:
+        if not query.added:
             return text
-        if odd := [id for id in asked.added if id >= self.model.vocab_size]:
-            raise HeddleError(f"there is no token {odd[0]}: ids go from 0 to {self.model.vocab_size - 1}")
-        more = torch.tensor([asked.added], dtype=torch.long, device=self.model.device)
+        if invalid := [id for id in query.added if id >= self.model.vocab_size]:
+            raise HeddleError(f"there is no token {invalid[0]}: ids go from 0 to {self.model.vocab_size - 1}")
+        added = torch.tensor([query.added], dtype=torch.long, device=self.model.device)
         longest = self.model.last_stack().longest
-        if longest is not None and text.tokens.shape[1] + more.shape[1] > longest:
+        if longest is not None and text.tokens.shape[1] + added.shape[1] > longest:
             raise HeddleError(f"the text is full: the model has {longest} learned positions")
-        pieces = (*text.pieces, *(self.piece(id) for id in asked.added))
-        return Text(torch.cat((text.tokens, more), 1), pieces, text.source, text.source_pieces)
+        pieces = (*text.pieces, *(self.piece(id) for id in query.added))
+        return Text(torch.cat((text.tokens, added), 1), pieces, text.source, text.source_pieces)
 
-    def attention(self, asked: CheckpointQuery) -> dict[str, AttentionPass]:
-        """Every attention layer's call in the pass over a text."""
-        key = ("attention", asked.text, asked.target, asked.added, asked.off)
-        found: dict[str, AttentionPass] = self._once(key, lambda: self._attention(asked))
-        return found
+    def attention(self, query: TextQuery) -> dict[str, AttentionPass]:
+        """The calls of all attention layers in the pass over a text."""
+        key = ("attention", query.text, query.target, query.added, query.off)
+        calls: dict[str, AttentionPass] = self._cached(key, lambda: self._attention(query))
+        return calls
 
-    def hidden(self, asked: CheckpointQuery) -> Tensor:
+    def hidden(self, query: TextQuery) -> Tensor:
         """The hidden vectors of a text, Float[T D]."""
-        text = self.read(asked)
-        return trace(self.model, text.tokens, edits=self.edits(asked), **text.more).output.hidden[0]
+        text = self.read(query)
+        return trace(self.model, text.tokens, edits=self.edits(query), **text.more).output.hidden[0]
 
-    def without(self, asked: CheckpointQuery) -> AbstractContextManager[Transformer]:
-        """While entered, every call of the model is without the parts that are switched off."""
-        return edited(self.model, self.edits(asked))
+    def without(self, query: TextQuery) -> AbstractContextManager[Transformer]:
+        """A context in which the parts that are switched off do not take part in calls of the model."""
+        return edited(self.model, self.edits(query))
 
-    def edits(self, asked: CheckpointQuery) -> list[Edit]:
+    def edits(self, query: TextQuery) -> list[Edit]:
         """The parts that are switched off, as edits.
 
         Raises:
-            HeddleError: a name is not that of a part.
+            HeddleError: there is no such part.
         """
-        found = []
-        for name in asked.off:
+        edits = []
+        for name in query.off:
             part = PART.fullmatch(name)
             if part is None:
                 raise HeddleError(
@@ -126,22 +126,22 @@ class PageModel:
                 )
             branch, kind, number = part["branch"], part["kind"], int(part["number"] or 0)
             if kind is None:
-                found.append(ablate(f"{branch}.added"))
+                edits.append(ablate(f"{branch}.added"))
             elif kind == "heads":
-                found.append(ablate(f"{branch}.heads", heads=[number]))
+                edits.append(ablate(f"{branch}.heads", heads=[number]))
             else:
-                found.append(ablate(f"{branch}.gates", experts=[number]))
-        return found
+                edits.append(ablate(f"{branch}.gates", experts=[number]))
+        return edits
 
-    def _attention(self, asked: CheckpointQuery) -> dict[str, AttentionPass]:
-        text = self.read(asked)
-        return trace(self.model, text.tokens, attention="*", edits=self.edits(asked), **text.more).attention
+    def _attention(self, query: TextQuery) -> dict[str, AttentionPass]:
+        text = self.read(query)
+        return trace(self.model, text.tokens, attention="*", edits=self.edits(query), **text.more).attention
 
-    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What was made for this key, unless it is long ago."""
-        if key not in self._kept:
-            self._kept[key] = make()
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+    def _cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The cached value of a key, or a new one."""
+        if key not in self._cache:
+            self._cache[key] = make()
+            while len(self._cache) > CACHE_SIZE:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(key)
+        return self._cache[key]

@@ -1,30 +1,30 @@
-"""A walk through one pass: every tensor that a pass makes, by name, and any of them as numbers (L1-06, L3-25, L3-40)."""
+"""All tensors of a forward pass by name, and the numbers of any of them (L1-06, L3-25, L3-40)."""
 
 from torch import Tensor
 
 from heddle.errors import HeddleError
 from heddle.look.sites import sites
 from heddle.look.trace import trace
-from heddle.page.asked import CheckpointQuery, Document, OneTensor
-from heddle.page.numbers import packed
+from heddle.page.asked import Document, TensorQuery, TextQuery
+from heddle.page.numbers import encode_tensor
 from heddle.page.subject import PageModel
 
-ROWS, COLUMNS = 256, 256  # numbers of a tensor that are sent; its shape says how many there are
-MAPS = ("scores", "weights")  # quadratic in the text's length: computed for one head when asked for
+ROWS, COLUMNS = 256, 256  # maximum size of the matrix to send
+MAPS = ("scores", "weights")  # quadratic in the text's length, so computed only for the requested head
 
 
-def walk(subject: PageModel, asked: CheckpointQuery) -> Document:
+def walk(subject: PageModel, query: TextQuery) -> Document:
     """The tensors of a pass in order: name, axes, meaning, shape, mean and spread."""
-    text = subject.read(asked)
-    every = sites(subject.model)
-    kept = [name for name in every if name.rpartition(".")[2] not in MAPS]
-    found = trace(subject.model, text.tokens, kept, edits=subject.edits(asked), **text.more)
-    maps = subject.attention(asked)
+    text = subject.read(query)
+    model_sites = sites(subject.model)
+    traced_names = [name for name in model_sites if name.rpartition(".")[2] not in MAPS]
+    traced = trace(subject.model, text.tokens, traced_names, edits=subject.edits(query), **text.more)
+    maps = subject.attention(query)
     boxes = []
-    for name, site in every.items():
+    for name, site in model_sites.items():
         row: Document = {"name": name, "axes": site.axes, "said": site.said}
-        if name in found:
-            tensor = found[name].float()
+        if name in traced:
+            tensor = traced[name].float()
             row |= {
                 "shape": list(tensor.shape),
                 "mean": float(tensor.mean()),
@@ -38,50 +38,48 @@ def walk(subject: PageModel, asked: CheckpointQuery) -> Document:
     return {"pieces": text.pieces, "source": text.source_pieces, "stack": subject.stack, "boxes": boxes}
 
 
-def tensor(subject: PageModel, asked: OneTensor) -> Document:
-    """A tensor of a pass as a matrix, rows by columns: of a head if it has heads.
-
-    Raises:
-        HeddleError: there is no such tensor or head.
-    """
-    text = subject.read(asked)
-    branch, _, end = asked.name.rpartition(".")
-    if asked.name not in sites(subject.model):
-        raise HeddleError(f"nothing in this model is called {asked.name!r}")
+def tensor(subject: PageModel, query: TensorQuery) -> Document:
+    """A tensor of a pass as a matrix; for a tensor with heads, one head's."""
+    text = subject.read(query)
+    branch, _, end = query.name.rpartition(".")
+    if query.name not in sites(subject.model):
+        raise HeddleError(f"this model has no tensor {query.name!r}")
     if end in MAPS:
-        layer = subject.attention(asked)[branch]
-        _check_head(asked, layer.heads)
+        layer = subject.attention(query)[branch]
+        _check_head(query, layer.heads)
         rows = slice(0, ROWS)
-        matrix = (layer.scores if end == "scores" else layer.weights)(rows, asked.head)[0, 0]
+        matrix = (layer.scores if end == "scores" else layer.weights)(rows, query.head)[0, 0]
         shape = [1, layer.heads, layer.queries, layer.keys]
     else:
-        whole = trace(subject.model, text.tokens, asked.name, edits=subject.edits(asked), **text.more)[asked.name]
-        shape = list(whole.shape)
-        if whole.dim() == 4:
-            _check_head(asked, whole.shape[1])
-        matrix = _matrix(whole, asked.head)
+        traced = trace(subject.model, text.tokens, query.name, edits=subject.edits(query), **text.more)[query.name]
+        shape = list(traced.shape)
+        if traced.dim() == 4:
+            _check_head(query, traced.shape[1])
+        matrix = _matrix(traced, query.head)
     width = matrix.shape[1]
-    columns = [*range(min(width, COLUMNS - 1)), *([width - 1] if width >= COLUMNS else [])]  # the last one, too (L3-40)
-    of_source = asked.name.startswith("encoder") and subject.paired
-    keys = end in ("k", "v")
-    across = asked.name.split(".")[-2:-1] == ["cross"] and keys
+    columns = [
+        *range(min(width, COLUMNS - 1)),
+        *([width - 1] if width >= COLUMNS else []),
+    ]  # always with the last (L3-40)
+    of_encoder = query.name.startswith("encoder") and subject.paired
+    cross_keys = query.name.split(".")[-2:-1] == ["cross"] and end in ("k", "v")
     return {
-        "name": asked.name,
-        "said": sites(subject.model)[asked.name].said,
-        "axes": sites(subject.model)[asked.name].axes,
+        "name": query.name,
+        "said": sites(subject.model)[query.name].said,
+        "axes": sites(subject.model)[query.name].axes,
         "shape": shape,
-        "rows": text.source_pieces if of_source or across else text.pieces,
+        "rows": text.source_pieces if of_encoder or cross_keys else text.pieces,
         "columns": columns,
-        "matrix": packed(matrix[:ROWS, columns]),
+        "matrix": encode_tensor(matrix[:ROWS, columns]),
     }
 
 
-def _matrix(whole: Tensor, head: int) -> Tensor:
-    """The rows and columns of the first text: of one head, if there are heads."""
-    found = whole[0, head] if whole.dim() == 4 else whole[0]
-    return found if found.dim() == 2 else found.reshape(1, -1)
+def _matrix(tensor: Tensor, head: int) -> Tensor:
+    """The matrix of the first text, or of one head of it."""
+    matrix = tensor[0, head] if tensor.dim() == 4 else tensor[0]
+    return matrix if matrix.dim() == 2 else matrix.reshape(1, -1)
 
 
-def _check_head(asked: OneTensor, heads: int) -> None:
-    if asked.head >= heads:
-        raise HeddleError(f"there is no head {asked.head}: {asked.name} has {heads}, numbered from 0")
+def _check_head(query: TensorQuery, heads: int) -> None:
+    if query.head >= heads:
+        raise HeddleError(f"there is no head {query.head}: {query.name} has {heads}, numbered from 0")

@@ -1,10 +1,10 @@
-"""Prediction without generation: classes, numbers, masked tokens and vectors of texts, in batches.
+"""Prediction without generation: classes, numbers, masked tokens and embeddings of texts, in batches.
 
 In reading order:
 
-- `rows`: texts as rows of ids, framed and cut as in training; passes over them in batches of similar length.
+- `rows`: texts as rows of ids, framed and truncated as in training; forward passes in batches of similar length.
 - `classify`: classes and labels of texts, of pairs and of words, with probabilities; numbers.
-- `fill`: the most probable tokens in the place of each mask.
+- `fill`: the most probable tokens for each mask.
 - `embed`: one vector per text.
 """
 

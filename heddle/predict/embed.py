@@ -1,4 +1,4 @@
-"""One vector for each text, from the hidden vectors of any model."""
+"""Embeddings of texts, from the hidden states of any model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,16 @@ from heddle.errors import HeddleError, did_you_mean
 from heddle.model.pooled import TextVector
 from heddle.model.pooling import pool
 from heddle.model.transformer import Transformer
-from heddle.predict.rows import Done, check_text, frame_for, framed, is_blank, passes, predicted, predicting
+from heddle.predict.rows import (
+    Progress,
+    check_text,
+    evaluation,
+    forward_batches,
+    frame_for,
+    frame_rows,
+    is_blank,
+    predict_nonempty,
+)
 from heddle.text.tokenizer import Tokenizer
 
 
@@ -26,8 +35,8 @@ class Embeddings:
     """Vectors of texts.
 
     Attributes:
-        vectors: Float[N E] in fp32, one row per text; NaN for one with nothing but blanks.
-        cut: for each text, whether it was longer than the model reads and lost its end.
+        vectors: Float[N E] in fp32, one row per text; NaN for a text that is empty or only whitespace.
+        cut: for each text, whether it was truncated to fit the context.
     """
 
     vectors: npt.NDArray[np.float32]
@@ -41,39 +50,42 @@ def embed(
     texts: Sequence[Any],
     pooling: Pooling | None = None,
     normalise: bool = False,
-    progress: Done | None = None,
+    progress: Progress | None = None,
     *,
     prompt: str | None = None,
     prompt_name: str | None = None,
 ) -> Embeddings:
-    """Embed texts: their last hidden vectors, pooled. Of an encoder-decoder, the encoder's.
+    """Embed texts: the last hidden states, pooled. For an encoder-decoder they are the encoder's.
 
-    Texts are framed and cut as in training, or as an imported model's files say, and the marks around them are pooled too.
+    Texts are framed and truncated as in training, or as the files of an imported model say. The special tokens around a text are
+    pooled, too.
 
     Args:
         model: any model, in any mode.
         tokenizer: its tokenizer.
         texts: strings.
-        pooling: the `mean` of a text's vectors, the `first` ([CLS]), the `last` or their `max`. None: what the model's head
-            does with them, if it pools; else the mean.
+        pooling: the `mean` of the hidden states, the `first` ([CLS]), the `last` or their `max`. None: the pooling of the model's
+            head, if it has one, else the mean.
         normalise: whether to scale each vector to length 1.
-        progress: called with the number of texts done so far, and of all.
-        prompt: what comes before each text; "" for nothing.
-        prompt_name: the name of one of the model's prompts, which then does. Without both, it is the model's default prompt, if
-            it has one.
+        progress: called with the number of finished texts and the total.
+        prompt: a text to put before each text; "" for none.
+        prompt_name: the name of one of the model's prompts, instead. Without both, the model's default prompt is used, if any.
 
     Raises:
-        HeddleError: a text is something else than a text, or the model has no prompt of this name.
+        HeddleError: an item is not a text, or the model has no prompt of this name.
     """
-    before = prompt_of(model.config, prompt, prompt_name)
-    found = np.full((len(texts), vector_width(model.config, pooling)), np.nan, dtype=np.float32)
-    made = predicted(
-        "embed", texts, is_blank, lambda some: _vectors(model, tokenizer, some, pooling, normalise, progress, before)
+    prefix = prompt_of(model.config, prompt, prompt_name)
+    vectors = np.full((len(texts), vector_width(model.config, pooling)), np.nan, dtype=np.float32)
+    results = predict_nonempty(
+        "embed",
+        texts,
+        is_blank,
+        lambda nonempty: _vectors(model, tokenizer, nonempty, pooling, normalise, progress, prefix),
     )
-    for row, result in zip(found, made, strict=True):
+    for row, result in zip(vectors, results, strict=True):
         if result is not None:
             row[:] = result[0]
-    return Embeddings(found, tuple(result is not None and result[1] for result in made))
+    return Embeddings(vectors, tuple(result is not None and result[1] for result in results))
 
 
 def _vectors(
@@ -82,42 +94,42 @@ def _vectors(
     texts: Sequence[Any],
     pooling: Pooling | None,
     normalise: bool,
-    progress: Done | None,
-    before: str,
+    progress: Progress | None,
+    prefix: str,
 ) -> list[tuple[npt.NDArray[np.float32], bool]]:
-    """The vector of each text that has more than blanks, and whether the text was cut."""
+    """The vector of each text, and whether the text was truncated. No text may be empty."""
     if not texts:
         return []
-    head, found = model.config.head, np.empty((len(texts), vector_width(model.config, pooling)), dtype=np.float32)
+    head, result = model.config.head, np.empty((len(texts), vector_width(model.config, pooling)), dtype=np.float32)
     frame = frame_for(model, tokenizer)
-    whole = [before + check_text("embed", number, text) for number, text in enumerate(texts)]
-    rows = framed(frame, tokenizer.encode_batch(whole))
+    prefixed = [prefix + check_text("embed", number, text) for number, text in enumerate(texts)]
+    rows = frame_rows(frame, tokenizer.encode_batch(prefixed))
     skip = 0
-    if before and isinstance(head, EmbeddingHeadConfig) and not head.pool_prompt:
-        skip = frame.start + len(tokenizer.encode(before))
-    with predicting(model):
-        for numbers, hidden, layout in passes(model, rows, progress):
+    if prefix and isinstance(head, EmbeddingHeadConfig) and not head.pool_prompt:
+        skip = frame.start + len(tokenizer.encode(prefix))
+    with evaluation(model):
+        for numbers, hidden, layout in forward_batches(model, rows, progress):
             if isinstance(model.head, TextVector) and pooling is None:
                 vectors = model.head.features(hidden, layout, skip)
             else:
                 vectors = pool(hidden, layout, pooling or _trained_pooling(model), skip)
             vectors = functional.normalize(vectors.float(), dim=-1) if normalise else vectors.float()
-            found[numbers] = vectors.cpu().numpy()
-    return [(vector, row.cut) for vector, row in zip(found, rows, strict=True)]
+            result[numbers] = vectors.cpu().numpy()
+    return [(vector, row.cut) for vector, row in zip(result, rows, strict=True)]
 
 
 def vector_width(config: TransformerConfig, pooling: Pooling | None = None) -> int:
-    """E, how many numbers `embed` gives for a text."""
+    """E, the number of dimensions of an embedding."""
     if isinstance(config.head, EmbeddingHeadConfig) and pooling is None:
         return config.head.widths(config.dim)[-1]
     return config.dim
 
 
 def prompt_of(config: TransformerConfig, prompt: str | None = None, name: str | None = None) -> str:
-    """What comes before a text to embed: this prompt, the one of this name, or the model's default one.
+    """The prompt before a text to embed: this one, the model's one of this name, or its default one.
 
     Raises:
-        HeddleError: the model has none of this name, or both were asked for.
+        HeddleError: the model has no prompt of this name, or both are given.
     """
     prompts = config.head.prompts if isinstance(config.head, EmbeddingHeadConfig) else {}
     if prompt is not None and name is not None:
@@ -126,13 +138,13 @@ def prompt_of(config: TransformerConfig, prompt: str | None = None, name: str | 
         default = config.head.prompt if isinstance(config.head, EmbeddingHeadConfig) else None
         return prompt if prompt is not None else "" if default is None else prompts[default]
     if name not in prompts:
-        named = ", ".join(map(repr, prompts)) or "none"
-        raise HeddleError(f"the model has no prompt {name!r}; it has {named}.{did_you_mean(name, prompts)}")
+        names = ", ".join(map(repr, prompts)) or "none"
+        raise HeddleError(f"the model has no prompt {name!r}; it has {names}.{did_you_mean(name, prompts)}")
     return prompts[name]
 
 
 def _trained_pooling(model: Transformer) -> str:
-    """How the head of a model that returns no vectors pools; the mean, if it does not."""
+    """The pooling of a classifier head; the mean for other heads."""
     head = model.config.head
     if isinstance(head, ClassifierHeadConfig) and head.pooling != "none":
         return head.pooling

@@ -1,4 +1,4 @@
-"""Texts as rows of ids, in the frame that training gave them, and passes over these rows in batches of similar length."""
+"""Texts as rows of ids, framed as in training, and forward passes over these rows in batches of similar length."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,20 +20,20 @@ from heddle.tasks.records import padded, padded_layout
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.special_tokens import around_read, check_ids
 
-TOKENS = 8192  # most padded tokens of a batch, unless a single row has more
-Done = Callable[[int, int], None]
-"""Called with the number of texts done so far, and of all."""
+TOKENS = 8192  # maximum number of tokens of a batch, including padding, unless a single row has more
+Progress = Callable[[int, int], None]
+"""Called with the number of finished texts and the total."""
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """What a model reads for one text, or for one pair.
+    """The model's input for a text or a pair of texts.
 
     Attributes:
-        ids: the ids, framed and cut.
-        second: how many of them come before the second text of a pair; all of them if there is none.
-        cut: whether the text, or the longer one of a pair, lost its end.
+        ids: the ids, framed and truncated.
+        second: number of ids before the second text of a pair; all of them if there is none.
+        cut: whether the text, or the longer one of a pair, was truncated.
     """
 
     ids: list[int]
@@ -42,13 +42,13 @@ class InputRow:
 
 
 def frame_for(model: Transformer, tokenizer: Tokenizer, texts: int = 1) -> Frame:
-    """The frame in which a model was trained to read texts.
+    """The frame of special tokens that a model was trained with.
 
     Args:
         texts: 2 for pairs.
 
     Raises:
-        HeddleError: the tokenizer is another model's, the context has no room for a text, or nothing can separate two texts.
+        HeddleError: the tokenizer belongs to another model, the context has no room for a text, or there is no separator for pairs.
     """
     check_ids(model.config, tokenizer)
     frame = Frame(model.config.longest_text(), *around_read(model.config, tokenizer))
@@ -56,10 +56,10 @@ def frame_for(model: Transformer, tokenizer: Tokenizer, texts: int = 1) -> Frame
     return frame
 
 
-def framed(
+def frame_rows(
     frame: Frame, texts: Sequence[Sequence[int]], pairs: Sequence[Sequence[int]] | None = None
 ) -> list[InputRow]:
-    """Rows of texts that are ids, with their pairs if there are any: the ids that training would read."""
+    """Put ids of texts, or of pairs of texts, into a frame, as in training."""
     columns = {"text": Column.of(texts)}
     if pairs is not None:
         columns["pair"] = Column.of(pairs)
@@ -68,61 +68,57 @@ def framed(
     return [InputRow(*frame.row(records, number), cut[number]) for number in range(len(records))]
 
 
-def check_text(where: str, number: int, text: Any, needed: str = "a text") -> str:
-    """A text that is one and has more than blanks, which training leaves out.
+def check_text(where: str, number: int, text: Any, expected: str = "a text") -> str:
+    """Return the text if it is a string that is not empty.
 
     Raises:
-        TextError: it is something else.
+        TextError: it is not.
     """
     if not isinstance(text, str):
-        raise TextError(f"{where}: texts: item", number, f"is {article(type(text).__name__)}, but {needed} is needed")
+        raise TextError(f"{where}: texts: item", number, f"is {article(type(text).__name__)}, but must be {expected}")
     if not text.strip():
         raise TextError(f"{where}: texts: item", number, "is empty; leave it out")
     return text
 
 
 def check_texts(where: str, texts: Sequence[Any]) -> None:
-    """Refuse texts, or texts of pairs, that are none or have nothing but blanks.
-
-    Raises:
-        TextError: there is one.
-    """
+    """Raise a `TextError` if a text, or a text of a pair, is not a string or is empty."""
     for number, text in enumerate(texts):
         for part in text if isinstance(text, tuple | list) else (text,):
             check_text(where, number, part)
 
 
 def is_blank(text: Any) -> bool:
-    """Whether a text, a text of a pair, or every word of a list, has nothing but blanks: what training leaves out."""
+    """Whether a text is empty or only whitespace. Training skips such texts."""
     return isinstance(text, str) and not text.strip()
 
 
-def predicted(
-    where: str, texts: Sequence[Any], blank: Callable[[Any], bool], call: Callable[[list[Any]], Sequence[Result]]
+def predict_nonempty(
+    where: str, texts: Sequence[Any], is_empty: Callable[[Any], bool], predict: Callable[[list[Any]], Sequence[Result]]
 ) -> list[Result | None]:
-    """A result for each text; None for those that are blank, and a warning says how many.
+    """Call `predict` with the texts that are not empty. The result of others is None, and a warning counts them.
 
     Raises:
-        TextError: of one of the texts, by its number among all of them.
+        TextError: a text is invalid; the error has its number among all texts.
     """
-    there = [number for number, text in enumerate(texts) if not blank(text)]
-    if len(there) < len(texts):
-        left = pluralize(len(texts) - len(there), "text")
+    nonempty = [number for number, text in enumerate(texts) if not is_empty(text)]
+    if len(nonempty) < len(texts):
+        empty = pluralize(len(texts) - len(nonempty), "text")
         warnings.warn(
-            f"{where}: {left} of {len(texts):,} with nothing but blanks: no result, which is None or NaN", stacklevel=4
+            f"{where}: {empty} of {len(texts):,} empty or only whitespace: the result is None or NaN", stacklevel=4
         )
     try:
-        results = call([texts[number] for number in there])
+        results = predict([texts[number] for number in nonempty])
     except TextError as error:
-        raise TextError(error.name, there[error.number], error.fault) from None
-    found: list[Result | None] = [None] * len(texts)
-    for number, result in zip(there, results, strict=True):
-        found[number] = result
-    return found
+        raise TextError(error.name, nonempty[error.number], error.fault) from None
+    all_results: list[Result | None] = [None] * len(texts)
+    for number, result in zip(nonempty, results, strict=True):
+        all_results[number] = result
+    return all_results
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers of rows, the longest first, in batches of similar length with at most `TOKENS` padded tokens."""
+    """Indices of rows, the longest first, in batches of similar length with at most `TOKENS` tokens including padding."""
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     while order:
         rows = max(1, TOKENS // max(1, lengths[order[0]]))
@@ -130,18 +126,17 @@ def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
         order = order[rows:]
 
 
-def passes(
-    model: Transformer, rows: Sequence[InputRow], progress: Done | None = None
+def forward_batches(
+    model: Transformer, rows: Sequence[InputRow], progress: Progress | None = None
 ) -> Iterator[tuple[list[int], Tensor, Layout]]:
-    """The numbers of a batch's rows, their hidden vectors [B T D] and their layout, batch by batch.
+    """Run the model over all rows. Yield the indices of a batch's rows, their hidden states [B T D] and their layout.
 
-    Of an encoder-decoder, the hidden vectors are the encoder's.
+    For an encoder-decoder they are the hidden states of the encoder.
     """
     done = 0
     for numbers in batches([len(row.ids) for row in rows]):
         share_cores()
-        some = [rows[number] for number in numbers]
-        yield numbers, *_hidden(model, some)
+        yield numbers, *_hidden(model, [rows[number] for number in numbers])
         done += len(numbers)
         if progress:
             progress(done, len(rows))
@@ -152,7 +147,8 @@ def _hidden(model: Transformer, rows: Sequence[InputRow]) -> tuple[Tensor, Layou
     tokens = torch.from_numpy(padded(ids, 0)).to(model.device)
     layout = padded_layout([len(row) for row in ids], tokens.shape[1]).to(model.device)
     if len(model.config.stacks()) == 2:
-        cache = model.new_cache(len(rows))  # a call with a cache leaves the encoder's output there
+        # A call with a cache stores the encoder's output there. The decoder reads one token that does not matter.
+        cache = model.new_cache(len(rows))
         model(tokens[:, :1] * 0, source=tokens, source_layout=layout, cache=cache)
         assert cache.encoded is not None
         return cache.encoded.hidden, layout
@@ -166,7 +162,7 @@ def _hidden(model: Transformer, rows: Sequence[InputRow]) -> tuple[Tensor, Layou
 
 
 @contextmanager
-def predicting(model: Transformer) -> Iterator[None]:
-    """Evaluation mode without gradients inside; after it the mode that the model had."""
+def evaluation(model: Transformer) -> Iterator[None]:
+    """Evaluation mode without gradients. Afterwards the model returns to its mode."""
     with evaluating(model), torch.no_grad():
         yield

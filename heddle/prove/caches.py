@@ -12,7 +12,7 @@ from heddle.config.ids import SpecialIds
 from heddle.config.model import LanguageHeadConfig
 from heddle.generate import generate
 from heddle.generate.engine import Engine
-from heddle.generate.prefill import LEAST_SHARED
+from heddle.generate.prefill import MIN_SHARED
 from heddle.nn.state import ROUND
 from heddle.prove.subject import Subject, cut, joined
 from heddle.prove.verdict import Comparison, NotApplicable
@@ -178,7 +178,7 @@ def drawn_tokens(subject: Subject) -> Iterator[Comparison]:
         chosen = scores.gather(-1, drawn)
         yield Comparison(f"row {row} of 3", {"output": chosen}, {"output": scores.amax(-1, keepdim=True)})
     longest = min(
-        subject.config.context - 1, LEAST_SHARED + 2
+        subject.config.context - 1, MIN_SHARED + 2
     )  # long enough for its states to be kept, if the model has room
     if longest > 1 and not subject.model.last_stack().prefix:
         tokens = subject.tokens(1)

@@ -71,7 +71,7 @@ def decoding_settings(subject: Subject) -> Iterator[Comparison]:
         end = favoured if name == "min_tokens" else None
         engine, drawn = Engine(model, end), list[int]()
         engine.submit(prompt, sampling)
-        opened = list(engine.waiting[0].text.ids)  # with what starts a text, where that is the model's way
+        opened = list(engine.waiting[0].sequence.ids)  # with what starts a text, where that is the model's way
         while engine:
             drawn += [event.token for event in engine.step() if event.error is None]
         ends = frozenset({*(() if ids is None else ids.ends()), *(() if end is None else (end,))})

@@ -14,7 +14,7 @@ from heddle.data.batch import Batch
 from heddle.data.corpus import Part
 from heddle.errors import HeddleError, pluralize
 from heddle.generate.stream import DecodingRules
-from heddle.generate.text import opening
+from heddle.generate.text import bos_prefix
 from heddle.model.head import LanguageHead
 from heddle.prove.training import TrainingSubject
 from heddle.prove.verdict import Comparison, NotApplicable
@@ -35,13 +35,13 @@ def started_texts(training: TrainingSubject) -> Iterator[Comparison | str]:
     end = None if tokenizer is None or config.ids is not None else tokenizer.end_of_text
     decoding = DecodingRules(model, SamplingConfig(), end)
     if model.encoder is not None:
-        yield from _answers(training, decoding.open(0, [], source=[0]).ids)
+        yield from _answers(training, decoding.new_sequence(0, [], source=[0]).ids)
         return
     if isinstance(task.config, TaskSettings):
         meant = task.config.prompts(task.spec.layout, tuple(config.stacks()))
         yield _none(f"prompts = {config.prompts!r}, but training's rows need {meant!r}", int(config.prompts != meant))
     try:
-        opened = decoding.open(0, [] if tokenizer is None else opening(model, tokenizer, "")).ids
+        opened = decoding.new_sequence(0, [] if tokenizer is None else bos_prefix(model, tokenizer, "")).ids
     except HeddleError as error:
         if decoding.begin is not None and config.prompts != "needed":
             raise
@@ -49,7 +49,7 @@ def started_texts(training: TrainingSubject) -> Iterator[Comparison | str]:
         return
     yield _none("empty prompts that are accepted", int(config.prompts == "needed"))
     if config.prompts == "beginning" and tokenizer is not None:
-        asked = decoding.open(0, [*opening(model, tokenizer, "x"), *tokenizer.encode("x")]).ids
+        asked = decoding.new_sequence(0, [*bos_prefix(model, tokenizer, "x"), *tokenizer.encode("x")]).ids
         same = torch.tensor(asked[: len(opened)])
         yield Comparison("a prompt starts as a text does", {"ids": same}, {"ids": torch.tensor(opened)}, exactly=True)
     yield from _beginnings(training, opened)

@@ -1,12 +1,12 @@
-"""Serving: runs behind an HTTP server that speaks OpenAI's API. Installed by `heddle-lm[serve]`; imported on request only.
+"""An HTTP server with OpenAI's API. Needs the extra `heddle-lm[serve]`, and is imported on request only.
 
 In reading order:
 
-- `worker`: one thread for one model, which steps the engine and answers what is asked between its steps.
-- `served`: a run with its worker: texts to ids, parts of texts as they come.
-- `requests`, `answers`, `errors`: what clients send and get.
-- `guard`: hosts, keys, sizes; `streaming`: server-sent events, clients that leave; `metrics`: counts for Prometheus.
-- `app`: the endpoints.
+- `worker`: one thread per model, which steps the engine and runs other calls between its steps.
+- `served`: a run with its worker: prompts from texts, chunks of text as they come.
+- `requests`, `answers`, `errors`: the documents that clients send and get.
+- `guard`: hosts, keys, sizes; `streaming`: server-sent events, disconnected clients; `metrics`: counts for Prometheus.
+- `completions`: completions and chat completions, streamed or not; `app`: the endpoints.
 """
 
 from heddle.serve.app import make_app as make_app

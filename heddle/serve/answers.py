@@ -1,4 +1,4 @@
-"""Answers in the shape of OpenAI's API, from the parts of texts."""
+"""The documents of OpenAI's API: choices, log probabilities, usage, embeddings."""
 
 import base64
 import codecs
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.generate.logprobs import SampledToken
-from heddle.generate.text import spelled
+from heddle.generate.text import token_text
 from heddle.serve.served import Prompt, ServedModel, size
 from heddle.serve.worker import Chunk
 from heddle.text.tokenizer import Tokenizer
@@ -20,46 +20,46 @@ REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length
 
 
 class ByteDecoder:
-    """Bytes of ids one after another, and where the text of each begins.
+    """Decodes tokens to bytes one after another, and counts where the text of each begins.
 
     Args:
         tokenizer: the model's.
-        previous: the id before the first one; None: there is none.
-        start: the place of the first one's text.
-        silent: ids that add nothing where they come first, since a tokenizer puts them before a text or a model must.
+        previous: the id before the first token; None: there is none.
+        start: the offset of the first token's text.
+        bos_prefix: ids without text at the beginning: a tokenizer puts them before a text, or a model is forced to begin with them.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, previous: int | None = None, start: int = 0, silent: Sequence[int] = ()
+        self, tokenizer: Tokenizer, previous: int | None = None, start: int = 0, bos_prefix: Sequence[int] = ()
     ) -> None:
-        self.tokenizer, self.previous, self.place, self.bos_prefix = tokenizer, previous, start, set(silent)
+        self.tokenizer, self.previous, self.offset, self.bos_prefix = tokenizer, previous, start, set(bos_prefix)
         self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, drawn: SampledToken) -> "DecodedToken":
-        """How a drawn id is spelled here, and the alternatives to it."""
-        if self.previous is None and drawn.id in self.bos_prefix:
-            self.bos_prefix.discard(drawn.id)
-            return DecodedToken(drawn.id, b"", drawn.logprob, (), self.place)
-        added = self._bytes(drawn.id)
-        others = tuple(Alternative(id, self._bytes(id), logprob) for id, logprob in drawn.top)
-        self.previous = drawn.id
-        if added and not 0x80 <= added[0] < 0xC0:  # a byte that begins a character, so one before it stays unfinished
-            self.place += len(self._characters.decode(b"", final=True))
-        place = self.place
-        self.place += len(self._characters.decode(added))
-        return DecodedToken(drawn.id, added, drawn.logprob, others, place)
+    def push(self, token: SampledToken) -> "DecodedToken":
+        """Decode the next token and the alternatives to it."""
+        if self.previous is None and token.id in self.bos_prefix:
+            self.bos_prefix.discard(token.id)
+            return DecodedToken(token.id, b"", token.logprob, (), self.offset)
+        raw = self._bytes(token.id)
+        alternatives = tuple(Alternative(id, self._bytes(id), logprob) for id, logprob in token.top)
+        self.previous = token.id
+        if raw and not 0x80 <= raw[0] < 0xC0:  # begins a character, so the one before it will never be complete
+            self.offset += len(self._characters.decode(b"", final=True))
+        offset = self.offset
+        self.offset += len(self._characters.decode(raw))
+        return DecodedToken(token.id, raw, token.logprob, alternatives, offset)
 
     def _bytes(self, id: int) -> bytes:
-        # A model may have more ids than its tokenizer: they are never drawn, but may be among the most probable, or in a prompt.
+        # A model may have more ids than its tokenizer. They are never sampled, but may be alternatives, or in a prompt of ids.
         known = id < self.tokenizer.vocab_size
-        return self.tokenizer.after(self.previous, id) if known else spelled(self.tokenizer, id).encode()
+        return self.tokenizer.after(self.previous, id) if known else token_text(self.tokenizer, id).encode()
 
 
 class Alternative(NamedTuple):
-    """An id that could have been drawn: the bytes that it adds, and the natural log of its probability."""
+    """A token that could have been sampled: its id, the bytes that it adds, and the natural log of its probability."""
 
     id: int
-    added: bytes
+    raw: bytes
     logprob: float
 
 
@@ -69,137 +69,146 @@ class DecodedToken:
 
     Attributes:
         id: its id.
-        added: the bytes that it adds to the text, which may be part of a character.
+        raw: the bytes that it adds to the text. They may be part of a character.
         logprob: natural log of its probability.
-        others: the most probable ids in its place.
-        place: how many characters come before it.
+        alternatives: the most probable tokens at its position.
+        offset: number of characters before it.
     """
 
     id: int
-    added: bytes
+    raw: bytes
     logprob: float
-    others: tuple[Alternative, ...]
-    place: int
+    alternatives: tuple[Alternative, ...]
+    offset: int
 
     def names(self) -> dict[int, str]:
-        """A name for this id and for each alternative, no two alike, as completions need for their tables.
+        """A unique name for this id and for each alternative: the keys of the `top_logprobs` of a completion.
 
-        A name is the token's text. Part of a character is written in OpenAI's way, as `bytes:` and an escape for each byte,
-        and ids that would still share a name, as special tokens without text do, as `token_id:` and the number.
+        A name is the token's text. Part of a character is written as OpenAI does, as `bytes:` with an escape for each byte. Ids
+        that would still share a name, such as special tokens without text, become `token_id:` with the number.
         """
-        added = {self.id: self.added, **{other.id: other.added for other in self.others}}
-        names = {id: _name(each) for id, each in added.items()}
-        shared = Counter(names.values())
-        return {id: name if shared[name] == 1 else f"token_id:{id}" for id, name in names.items()}
+        tokens = {self.id: self.raw, **{other.id: other.raw for other in self.alternatives}}
+        names = {id: _name(raw) for id, raw in tokens.items()}
+        counts = Counter(names.values())
+        return {id: name if counts[name] == 1 else f"token_id:{id}" for id, name in names.items()}
 
 
-def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """The text of ids."""
-    spelling = ByteDecoder(tokenizer)
-    return _text(b"".join(spelling.push(SampledToken(id, 0.0)).added for id in ids))
+    decoder = ByteDecoder(tokenizer)
+    return _text(b"".join(decoder.push(SampledToken(id, 0.0)).raw for id in ids))
 
 
 @dataclass
 class Choice:
-    """One text as it grows.
+    """One text of an answer, as far as it is generated.
 
     Attributes:
-        index: its number among the choices.
+        index: its index among the choices.
         prompt: ids of its prompt.
-        spelling: of its tokens.
+        decoder: decodes its tokens.
         text: its text so far.
-        tokens: what was drawn.
-        heard: the prompt's tokens with their probabilities, if asked for.
-        finish: why it ended, in OpenAI's words.
+        tokens: its tokens so far.
+        prompt_tokens: the prompt's tokens with their log probabilities, if requested.
+        finish: OpenAI's finish reason.
     """
 
     index: int
     prompt: Sequence[int]
-    spelling: ByteDecoder
+    decoder: ByteDecoder
     text: str = ""
     tokens: list[DecodedToken] = field(default_factory=list)
-    heard: tuple[SampledToken, ...] = ()
+    prompt_tokens: tuple[SampledToken, ...] = ()
     finish: str | None = None
 
     @classmethod
-    def start(cls, index: int, prompt: Sequence[int], served: ServedModel, place: int = 0) -> "Choice":
-        """A text that follows a prompt, and whose own first character is at this place in the answer."""
-        return cls(index, prompt, ByteDecoder(served.tokenizer, prompt[-1] if prompt else None, place, served.forced))
+    def start(cls, index: int, prompt: Sequence[int], served: ServedModel, offset: int = 0) -> "Choice":
+        """An empty text after a prompt. `offset` is the position of its first character in the answer."""
+        return cls(index, prompt, ByteDecoder(served.tokenizer, prompt[-1] if prompt else None, offset, served.forced))
 
-    def add(self, part: Chunk) -> None:
-        """Append a part."""
-        self.text += part.text
-        self.tokens.append(self.spelling.push(part.token))
-        self.heard = part.prompt or self.heard
-        self.finish = None if part.finish is None else REASONS[part.finish]
+    def add(self, chunk: Chunk) -> None:
+        """Append a chunk."""
+        self.text += chunk.text
+        self.tokens.append(self.decoder.push(chunk.token))
+        self.prompt_tokens = chunk.prompt or self.prompt_tokens
+        self.finish = None if chunk.finish is None else REASONS[chunk.finish]
 
 
 def usage(prompts: Sequence[Prompt], choices: Sequence[Choice]) -> dict[str, int]:
-    """How many tokens were read, sources included, and drawn."""
-    read, drawn = sum(map(size, prompts)), sum(len(choice.tokens) for choice in choices)
-    return {"prompt_tokens": read, "completion_tokens": drawn, "total_tokens": read + drawn}
-
-
-def completion_logprobs(
-    tokens: Sequence[DecodedToken], wanted: int | None, first: DecodedToken | None = None
-) -> dict[str, Any] | None:
-    """Log probabilities of a completion.
-
-    Args:
-        tokens: the tokens.
-        wanted: how many alternatives of each; None: no log probabilities at all.
-        first: the first token of an echoed prompt, if any. Nothing predicted it, so its entries are null.
-    """
-    if wanted is None:
-        return None
-    unpredicted, every = [None] if first else [], [first, *tokens] if first else tokens
-    names = [each.names() for each in every]
-    tables = [{name[other.id]: other.logprob for other in each.others} for each, name in zip(every, names, strict=True)]
+    """The numbers of prompt tokens, including sources, and of generated tokens."""
+    prompt_tokens, generated = sum(map(size, prompts)), sum(len(choice.tokens) for choice in choices)
     return {
-        "tokens": [name[each.id] for each, name in zip(every, names, strict=True)],
-        "token_logprobs": [*unpredicted, *(each.logprob for each in tokens)],
-        "top_logprobs": [*unpredicted, *tables[len(unpredicted) :]] if wanted else None,
-        "text_offset": [each.place for each in every],
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": generated,
+        "total_tokens": prompt_tokens + generated,
     }
 
 
-def chat_logprobs(tokens: Sequence[DecodedToken], wanted: bool) -> dict[str, Any] | None:
-    """Log probabilities of a message."""
-    if not wanted:
+def completion_logprobs(
+    tokens: Sequence[DecodedToken], alternatives: int | None, first: DecodedToken | None = None
+) -> dict[str, Any] | None:
+    """The `logprobs` of a completion.
+
+    Args:
+        tokens: the tokens.
+        alternatives: number of alternatives to each; None: no log probabilities at all.
+        first: the first token of an echoed prompt, if any. Nothing predicted it, so its entries are null.
+    """
+    if alternatives is None:
+        return None
+    nulls, all_tokens = [None] if first else [], [first, *tokens] if first else tokens
+    names = [token.names() for token in all_tokens]
+    tables = [
+        {name[other.id]: other.logprob for other in token.alternatives}
+        for token, name in zip(all_tokens, names, strict=True)
+    ]
+    return {
+        "tokens": [name[token.id] for token, name in zip(all_tokens, names, strict=True)],
+        "token_logprobs": [*nulls, *(token.logprob for token in tokens)],
+        "top_logprobs": [*nulls, *tables[len(nulls) :]] if alternatives else None,
+        "text_offset": [token.offset for token in all_tokens],
+    }
+
+
+def chat_logprobs(tokens: Sequence[DecodedToken], requested: bool) -> dict[str, Any] | None:
+    """The `logprobs` of a chat message."""
+    if not requested:
         return None
 
-    def entry(added: bytes, logprob: float) -> dict[str, Any]:
-        return {"token": _text(added), "logprob": logprob, "bytes": list(added)}
+    def entry(raw: bytes, logprob: float) -> dict[str, Any]:
+        return {"token": _text(raw), "logprob": logprob, "bytes": list(raw)}
 
     return {
         "content": [
             {
-                **entry(each.added, each.logprob),
-                "top_logprobs": [entry(other.added, other.logprob) for other in each.others],
+                **entry(token.raw, token.logprob),
+                "top_logprobs": [entry(other.raw, other.logprob) for other in token.alternatives],
             }
-            for each in tokens
+            for token in tokens
         ],
         "refusal": None,
     }
 
 
-def _name(added: bytes) -> str:
-    """A token's text, or its bytes where they are part of a character."""
+def _name(raw: bytes) -> str:
+    """A token's text, or its escaped bytes if they are part of a character."""
     try:
-        return added.decode()
+        return raw.decode()
     except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in added)
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def _text(added: bytes) -> str:
-    return added.decode(errors="replace")
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
 
 
-def embeddings(found: Sequence[tuple[npt.NDArray[np.float32], bool, int]], encoding: str) -> list[dict[str, Any]]:
-    """Vectors as numbers, or as `base64` of fp32 in little-endian order; `cut` says whether the text lost its end."""
-    packed = encoding == "base64"
-    rows = [base64.b64encode(row.astype("<f4").tobytes()).decode() if packed else row.tolist() for row, *_ in found]
+def embeddings(vectors: Sequence[tuple[npt.NDArray[np.float32], bool, int]], encoding: str) -> list[dict[str, Any]]:
+    """Vectors as lists, or as `base64` of little-endian fp32. `cut` says whether the text was truncated."""
+    as_base64 = encoding == "base64"
+    rows = [
+        base64.b64encode(row.astype("<f4").tobytes()).decode() if as_base64 else row.tolist() for row, *_ in vectors
+    ]
     return [
         {"object": "embedding", "index": index, "embedding": row, "cut": cut}
-        for index, (row, (_, cut, _)) in enumerate(zip(rows, found, strict=True))
+        for index, (row, (_, cut, _)) in enumerate(zip(rows, vectors, strict=True))
     ]

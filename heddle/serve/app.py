@@ -25,7 +25,7 @@ from heddle.serve.answers import (
     embeddings,
 )
 from heddle.serve.completions import ChatCompletion, Completion, Document
-from heddle.serve.errors import ERRORS, ApiError, unreadable
+from heddle.serve.errors import ERRORS, ApiError, invalid_request
 from heddle.serve.guard import Guard
 from heddle.serve.metrics import Counted, Metrics
 from heddle.serve.requests import (
@@ -39,20 +39,20 @@ from heddle.serve.requests import (
 from heddle.serve.served import ServedModel, ServedRun, as_api_error
 from heddle.serve.streaming import ClientLeft, Limits, while_connected
 
-USED = ("prompt_tokens", "total_tokens")
+USAGE = ("prompt_tokens", "total_tokens")
 
 
 def make_app(runs: Sequence[ServedRun], config: ServeConfig) -> FastAPI:
-    """The application that serves these runs. It starts one thread for each, which ends when the application shuts down.
+    """The application that serves these runs. It starts one thread per run, which ends when the application shuts down.
 
     Raises:
-        HeddleError: there is no run, or two have one name.
+        HeddleError: there is no run, or two runs have the same name.
     """
     names = [run.name for run in runs]
     if not names:
         raise HeddleError("name at least one run to serve")
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise HeddleError(f"two runs are called {twice!r}; rename one of their folders")
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise HeddleError(f"two runs are called {duplicate!r}; rename one of their folders")
     service = Service(runs, config)
 
     @asynccontextmanager
@@ -63,20 +63,22 @@ def make_app(runs: Sequence[ServedRun], config: ServeConfig) -> FastAPI:
 
     app = FastAPI(title="heddle", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
-    app.openapi = partial(_described, app, names)  # type: ignore[method-assign]
+    app.openapi = partial(_openapi, app, names)  # type: ignore[method-assign]
     for method, path, endpoint in service.routes():
-        kind = PlainTextResponse if endpoint == service.measured else JSONResponse
-        told = ERRORS | (STREAMED if endpoint in (service.complete, service.chat) else {})
-        app.add_api_route(path, endpoint, methods=[method], response_model=None, responses=told, response_class=kind)
+        response_class = PlainTextResponse if endpoint == service.prometheus else JSONResponse
+        responses = ERRORS | (STREAMED if endpoint in (service.complete, service.chat) else {})
+        app.add_api_route(
+            path, endpoint, methods=[method], response_model=None, responses=responses, response_class=response_class
+        )
     handlers: list[tuple[Any, Callable[..., Any]]] = [
         (ApiError, lambda request, error: error.answer()),
-        (RequestValidationError, lambda request, error: unreadable(error).answer()),
+        (RequestValidationError, lambda request, error: invalid_request(error).answer()),
         (
             HTTPException,
             lambda request, error: ApiError(error.status_code, f"{error.detail}: {request.url.path}").answer(),
         ),
         (ClientLeft, lambda request, error: Response(status_code=499)),
-        (Exception, lambda request, error: ApiError(500, "an error inside the server; its log says more").answer()),
+        (Exception, lambda request, error: ApiError(500, "internal error; see the server's log").answer()),
     ]
     for kind, handler in handlers:
         app.add_exception_handler(kind, handler)
@@ -89,8 +91,8 @@ def make_app(runs: Sequence[ServedRun], config: ServeConfig) -> FastAPI:
     return app
 
 
-def _described(app: FastAPI, names: Sequence[str]) -> Document:
-    """The description of the endpoints, which says what the models are called."""
+def _openapi(app: FastAPI, names: Sequence[str]) -> Document:
+    """The OpenAPI description of the endpoints, with the names of the models."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         for schema in app.openapi_schema["components"]["schemas"].values():
@@ -123,7 +125,7 @@ class Service:
         """Method, path and function of every endpoint."""
         return [
             ("GET", "/health", self.health),
-            ("GET", "/metrics", self.measured),
+            ("GET", "/metrics", self.prometheus),
             ("GET", "/v1/models", self.models),
             ("GET", "/v1/models/{name:path}", self.one_model),
             ("POST", "/v1/completions", self.complete),
@@ -134,28 +136,28 @@ class Service:
         ]
 
     def end_in(self, seconds: float) -> None:
-        """End the answers that go on after so many seconds, each with an error. Any thread may ask, and a signal's handler."""
+        """End all unfinished answers with an error in so many seconds. May be called from any thread and from a signal handler."""
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self.loop.call_later, seconds, self.limits.end)
 
     def drain(self) -> None:
-        """Admit nothing more; texts that grow go on to their ends."""
-        for each in self.served.values():
-            each.worker.drain()
+        """Admit no more requests. Texts in progress go on to their ends."""
+        for served in self.served.values():
+            served.worker.drain()
 
     async def health(self) -> Response:
-        """Whether every model answers: 200, else 503."""
-        states = {each.worker.state for each in self.served.values()}
+        """200 if every model is ready, else 503."""
+        states = {served.worker.state for served in self.served.values()}
         status = "ready" if states == {"ready"} else "broken" if "broken" in states else "draining"
         return JSONResponse({"status": status}, 200 if status == "ready" else 503)
 
-    async def measured(self) -> Response:
+    async def prometheus(self) -> Response:
         """Counts and times, for Prometheus."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def models(self) -> Document:
         """The models."""
-        return {"object": "list", "data": [self._card(each) for each in self.served.values()]}
+        return {"object": "list", "data": [self._card(served) for served in self.served.values()]}
 
     async def one_model(self, name: str) -> Document:
         """One model."""
@@ -172,65 +174,65 @@ class Service:
         return await ChatCompletion(body, served, self.config, self.limits, clock).answer(request)
 
     async def embed(self, body: EmbeddingRequest, request: Request) -> Document:
-        """Vectors of texts (OpenAI's embeddings): the mean of the last hidden vectors, or what the model's head makes of them."""
+        """Embed texts (OpenAI's embeddings): the mean of the last hidden vectors, or the output of the model's embedding head."""
         served, texts = self._find(body.model), texts_of(body.input)
         if body.dimensions not in (None, width := vector_width(served.model.config, body.pooling)):
             raise ApiError(400, f"the model's vectors have {width} numbers", param="dimensions")
         with as_api_error("prompt" if body.prompt_name is None else "prompt_name"):
             prompt = prompt_of(served.model.config, body.prompt, body.prompt_name)
 
-        def vectors(some: Sequence[str]) -> list[Any]:
-            check_texts("embed", some)
-            ids = served.tokenizer.encode_batch([prompt + text for text in some])
-            made = embed(served.model, served.tokenizer, some, body.pooling, body.normalise, prompt=prompt)
-            return list(zip(made.vectors, made.cut, map(len, ids), strict=True))
+        def embed_batch(batch: Sequence[str]) -> list[Any]:
+            check_texts("embed", batch)
+            ids = served.tokenizer.encode_batch([prompt + text for text in batch])
+            result = embed(served.model, served.tokenizer, batch, body.pooling, body.normalise, prompt=prompt)
+            return list(zip(result.vectors, result.cut, map(len, ids), strict=True))
 
-        found = await self._made(request, served, vectors, texts, "input")
-        data, read = embeddings(found, body.encoding_format), sum(tokens for *_, tokens in found)
-        self.metrics.read.labels(body.model).inc(read)
-        return {"object": "list", "data": data, "model": body.model, "usage": dict.fromkeys(USED, read)}
+        vectors = await self._call(request, served, embed_batch, texts, "input")
+        data, tokens = embeddings(vectors, body.encoding_format), sum(count for *_, count in vectors)
+        self.metrics.prompt_tokens.labels(body.model).inc(tokens)
+        return {"object": "list", "data": data, "model": body.model, "usage": dict.fromkeys(USAGE, tokens)}
 
     async def translate(self, body: TranslateRequest, request: Request) -> Document:
         """Translate texts by beam search."""
         served, texts = self._find(body.model), texts_of(body.text)
         served.check_translates()
         with as_api_error("beams"):
-            beam = body.searching(self.config.max_tokens, served.model.config.decoding)
+            beam = body.beam_config(self.config.max_tokens, served.model.config.decoding)
 
-        def translations(some: Sequence[str]) -> list[Any]:
-            return translate(served.model, served.tokenizer, some, beam, body.crop, special=served.sentinels)
+        def translate_batch(batch: Sequence[str]) -> list[Any]:
+            return translate(served.model, served.tokenizer, batch, beam, body.crop, special=served.sentinels)
 
-        found = await self._made(request, served, translations, texts, "text")
-        return {"model": body.model, "translations": [dataclasses.asdict(best) for best, *_ in found]}
+        translations = await self._call(request, served, translate_batch, texts, "text")
+        return {"model": body.model, "translations": [dataclasses.asdict(best) for best, *_ in translations]}
 
     async def classify(self, body: ClassifyRequest, request: Request) -> Document:
-        """Classes of texts, with probabilities."""
+        """Classify texts, with probabilities."""
         served = self._find(body.model)
         items = served.pairs(texts_of(body.text), None if body.pair is None else texts_of(body.pair))
         if body.threshold is not None:
             with as_api_error("threshold"):
                 check_threshold(served.model, body.threshold)
 
-        def predictions(some: Sequence[Any]) -> list[Any]:
-            check_texts("classify", some)
-            return classify(served.model, served.tokenizer, some, threshold=body.threshold)
+        def classify_batch(batch: Sequence[Any]) -> list[Any]:
+            check_texts("classify", batch)
+            return classify(served.model, served.tokenizer, batch, threshold=body.threshold)
 
-        found = await self._made(request, served, predictions, items, "text")
-        return {"model": body.model, "predictions": [dataclasses.asdict(each) for each in found]}
+        predictions = await self._call(request, served, classify_batch, items, "text")
+        return {"model": body.model, "predictions": [dataclasses.asdict(prediction) for prediction in predictions]}
 
-    async def _made(
+    async def _call(
         self, request: Request, served: ServedModel, function: Callable[[Any], Any], items: Sequence[Any], param: str
     ) -> list[Any]:
-        """What a function makes of items, timed, unless the client leaves."""
+        """The results of a function for all items, timed, unless the client leaves."""
         clock = self.metrics.clock(served.run.name)
-        found = await while_connected(request, served.call(function, items, param), self.limits)
+        results = await while_connected(request, served.call(function, items, param), self.limits)
         clock.end()
-        return found
+        return results
 
     def _find(self, name: str) -> ServedModel:
         if name not in self.served:
-            said = f"there is no model {name[:100]!r}; there are: {', '.join(self.served)}"
-            raise ApiError(404, said, "model_not_found", "model")
+            message = f"there is no model {name[:100]!r}; there are: {', '.join(self.served)}"
+            raise ApiError(404, message, "model_not_found", "model")
         return self.served[name]
 
     def _card(self, served: ServedModel) -> Document:

@@ -14,7 +14,7 @@ from heddle.config.decoding import SamplingConfig
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 from heddle.generate.logprobs import SampledToken
-from heddle.serve.answers import ByteDecoder, Choice, DecodedToken, chat_logprobs, completion_logprobs, spell, usage
+from heddle.serve.answers import ByteDecoder, Choice, DecodedToken, chat_logprobs, completion_logprobs, decode, usage
 from heddle.serve.errors import ApiError
 from heddle.serve.metrics import Clock
 from heddle.serve.requests import ChatRequest, CompletionRequest, Sampled, prompts_of
@@ -92,7 +92,7 @@ class Generation(ABC):
         self, request: Request, prompts: Sequence[Prompt], samplings: Sequence[SamplingConfig], echo: bool, param: str
     ) -> None:
         """Admit the texts, unless the client leaves first."""
-        admitted = self._stack.enter_async_context(self.served.parts(prompts, samplings, echo, param))
+        admitted = self._stack.enter_async_context(self.served.generate(prompts, samplings, echo, param))
         self._chunks = self._timed(await while_connected(request, admitted, self.limits), prompts)
 
     async def _timed(
@@ -121,19 +121,23 @@ class Completion(Generation):
 
     async def submit(self, request: Request) -> None:
         body, served, n = self.body, self.served, self.n
-        given = prompts_of(body.prompt)
-        if len(given) * n > MOST_PROMPTS:
-            raise ApiError(400, f"{len(given)} prompts times n = {n} are more than {MOST_PROMPTS}", param="prompt")
+        raw_prompts = prompts_of(body.prompt)
+        if len(raw_prompts) * n > MOST_PROMPTS:
+            raise ApiError(
+                400, f"{len(raw_prompts)} prompts times n = {n} are more than {MOST_PROMPTS}", param="prompt"
+            )
         # In a thread: prompts may be megabytes of text, and other requests go on meanwhile.
-        self.prompts = await asyncio.to_thread(lambda: [served.prompt(prompt) for prompt in given])
+        self.prompts = await asyncio.to_thread(lambda: [served.prompt(prompt) for prompt in raw_prompts])
         if self.max_tokens == 0 and not self.echo:
             raise ApiError(400, "max_tokens = 0 leaves nothing to answer, unless echo is set", param="max_tokens")
         for prompt in self.prompts:
             served.check(prompt, "prompt")
-        self._prefixes = [served.bos_prefix(prompt) for prompt in given]
-        echoed = [""] * len(given)
+        self._prefixes = [served.bos_prefix(prompt) for prompt in raw_prompts]
+        echoed = [""] * len(raw_prompts)
         if self.echo:
-            echoed = [spell(served.tokenizer, prompt) if isinstance(prompt, list) else prompt for prompt in given]
+            echoed = [
+                decode(served.tokenizer, prompt) if isinstance(prompt, list) else prompt for prompt in raw_prompts
+            ]
         self._echoed = [text for text in echoed for _ in range(n)]
         every = [prompt for prompt in self.prompts for _ in range(n)]
         # The engine samples at least one token; with max_tokens = 0 it is left out of the answer.
@@ -163,9 +167,9 @@ class Completion(Generation):
             text, tokens = "", ()
         first = None
         if echo and self.scores_prompt:
-            decoder = ByteDecoder(self.served.tokenizer, silent=self._prefixes[choice.index // self.n])
+            decoder = ByteDecoder(self.served.tokenizer, bos_prefix=self._prefixes[choice.index // self.n])
             unscored = [SampledToken(id, 0.0) for id in choice.prompt[:1]]
-            read = [decoder.push(token) for token in (*unscored, *choice.heard)]
+            read = [decoder.push(token) for token in (*unscored, *choice.prompt_tokens)]
             first, tokens = next(iter(read), None), (*read[1:], *tokens)
         return {
             "index": choice.index,

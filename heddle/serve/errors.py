@@ -1,4 +1,4 @@
-"""Errors in the shape of OpenAI's API: `{"error": {"message", "type", "param", "code"}}`, never a trace, never a path."""
+"""Errors in the format of OpenAI's API: `{"error": {"message", "type", "param", "code"}}`, without traces or paths."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_e
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {
-        "description": said,
+        "description": description,
         "content": {
             "application/json": {
                 "schema": {
@@ -22,7 +22,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
             }
         },
     }
-    for status, said in {
+    for status, description in {
         400: "The request is invalid.",
         401: "The key is wrong.",
         404: "There is no such model.",
@@ -34,18 +34,18 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         503: "The answer took too long, or the server is shutting down.",
     }.items()
 }
-"""What the description of the endpoints says of each status."""
+"""The OpenAPI description of each status."""
 
 
 class ApiError(Exception):
-    """An answer that is an error.
+    """An error response.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
         message: what is wrong and what to do.
-        code: what clients compare, such as `model_not_found`.
+        code: a code for clients to compare, such as `model_not_found`.
         param: the field that is wrong.
-        headers: of the answer.
+        headers: HTTP headers.
     """
 
     def __init__(
@@ -60,38 +60,38 @@ class ApiError(Exception):
         self.status, self.code, self.param, self.headers = status, code, param, dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        """What is sent."""
+        """The document."""
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def answer(self) -> JSONResponse:
-        """As an answer."""
+        """The HTTP response."""
         return JSONResponse(self.body(), self.status, self.headers)
 
 
-# Fields that may be several things, in words, and what says more than that none of them fits.
-SEVERAL = {
+# Fields with a union type: pydantic reports an error for each member, which is unreadable.
+UNIONS = {
     "prompt": "a text, a list of texts, a list of ids, or a list of lists of ids",
-    "input": "a text or a list of texts; ids are not read, since another tokenizer's would be taken for this one's",
+    "input": "a text or a list of texts; ids are not accepted, since they might come from another tokenizer",
     "text": "a text or a list of texts",
     "pair": "a text or a list of texts",
 }
-EXACT = ("too_long", "too_short", "string_too_long", "greater_than_equal")
+SPECIFIC = ("too_long", "too_short", "string_too_long", "greater_than_equal")  # errors to report as they are
 
 
-def unreadable(error: RequestValidationError) -> ApiError:
-    """The first thing that is wrong with a body."""
-    found = error.errors()
-    first = found[0]
+def invalid_request(error: RequestValidationError) -> ApiError:
+    """The first error of a body."""
+    errors = error.errors()
+    first = errors[0]
     if first["type"] == "json_invalid":
         return ApiError(400, "the body is not JSON", "invalid_json")
     if first["type"] == "model_attributes_type":
-        return ApiError(400, "the body is no JSON object, or its Content-Type is not application/json", "invalid_json")
+        return ApiError(400, "the body must be a JSON object, with Content-Type: application/json", "invalid_json")
     field = first["loc"][1] if len(first["loc"]) > 2 else None
-    if field in SEVERAL:
-        exact = next((each for each in found if each["type"] in EXACT and each["loc"][1] == field), None)
-        said = f"must be {SEVERAL[field]}" if exact is None else exact["msg"]
-        return ApiError(400, f"{field}: {said}", "invalid_value", field)
+    if field in UNIONS:
+        specific = next((each for each in errors if each["type"] in SPECIFIC and each["loc"][1] == field), None)
+        message = f"must be {UNIONS[field]}" if specific is None else specific["msg"]
+        return ApiError(400, f"{field}: {message}", "invalid_value", field)
     where = ".".join(str(part) for part in first["loc"] if part != "body") or None
-    said = f"{where}: {first['msg']}" if where else f"the body: {first['msg']}"
-    return ApiError(400, said, "unknown_parameter" if first["type"] == "extra_forbidden" else "invalid_value", where)
+    message = f"{where}: {first['msg']}" if where else f"the body: {first['msg']}"
+    return ApiError(400, message, "unknown_parameter" if first["type"] == "extra_forbidden" else "invalid_value", where)

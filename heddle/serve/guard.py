@@ -1,4 +1,4 @@
-"""What every request must pass before it is looked at: its host, its key, its size, the time its body takes."""
+"""Checks before any request is handled: its host, its key, its size, and how long its body takes."""
 
 import asyncio
 import secrets
@@ -13,11 +13,11 @@ OPEN = ("/health",)  # paths that need no key
 
 
 class Guard:
-    """ASGI middleware that refuses requests, and hands over whole bodies.
+    """ASGI middleware that checks requests and reads their bodies within limits.
 
     Args:
         app: the application behind it.
-        config: who may ask, and how much.
+        config: hosts, key and limits.
     """
 
     def __init__(self, app: Any, config: ServeConfig) -> None:
@@ -36,14 +36,14 @@ class Guard:
         except ApiError as error:
             await error.answer()(scope, receive, send)
             return
-        whole: Message | None = {"type": "http.request", "body": body, "more_body": False}
+        pending: Message | None = {"type": "http.request", "body": body, "more_body": False}
 
         async def replay() -> Message:
-            nonlocal whole
-            if whole is None:
-                return await receive()  # tells of the client leaving
-            first, whole = whole, None
-            return first
+            nonlocal pending
+            if pending is None:
+                return await receive()  # returns when the client disconnects
+            message, pending = pending, None
+            return message
 
         await self.app(scope, replay, send)
 
@@ -59,25 +59,27 @@ class Guard:
         if self.config.api_key is None:
             return
         kind, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        right = secrets.compare_digest(key.strip().encode(), self.config.api_key.encode())
-        if kind.lower() != "bearer" or not right:
-            asked = {"WWW-Authenticate": "Bearer"}
-            raise ApiError(401, "send the server's key: Authorization: Bearer KEY", "invalid_api_key", headers=asked)
+        valid = secrets.compare_digest(key.strip().encode(), self.config.api_key.encode())
+        if kind.lower() != "bearer" or not valid:
+            challenge = {"WWW-Authenticate": "Bearer"}
+            raise ApiError(
+                401, "send the server's key: Authorization: Bearer KEY", "invalid_api_key", headers=challenge
+            )
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        said = headers.get(b"content-length", b"")
-        if said.isdigit() and int(said) > self.config.body:
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > self.config.body:
             raise self._too_large()
-        parts = bytearray()
+        body = bytearray()
         try:
             async with asyncio.timeout(self.config.body_seconds):
                 while True:
                     message = await receive()
-                    parts += message.get("body", b"")
-                    if len(parts) > self.config.body:
+                    body += message.get("body", b"")
+                    if len(body) > self.config.body:
                         raise self._too_large()
                     if message["type"] == "http.disconnect" or not message.get("more_body"):
-                        return bytes(parts)
+                        return bytes(body)
         except TimeoutError:
             raise ApiError(
                 408, f"the body did not arrive within {self.config.body_seconds:g} seconds", "timeout"

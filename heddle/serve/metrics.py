@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""Metrics of a server, for Prometheus."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """Counts of one server.
+    """Metrics of one server.
 
     Args:
         served: its models, by name.
@@ -23,25 +23,25 @@ class Metrics:
     def __init__(self, served: Mapping[str, ServedModel]) -> None:
         self.registry = CollectorRegistry()
         labels, registry = ["model_name"], self.registry
-        for name, what, of in (
-            ("heddle:num_requests_running", "Texts that grow.", "growing"),
-            ("heddle:num_requests_waiting", "Texts that wait.", "waiting"),
+        for name, description, attribute in (
+            ("heddle:num_requests_running", "Texts in progress.", "running"),
+            ("heddle:num_requests_waiting", "Texts in the queue.", "waiting"),
         ):
-            gauge = Gauge(name, what, labels, registry=registry)
-            for model, each in served.items():
-                gauge.labels(model).set_function(partial(getattr, each.worker, of))
+            gauge = Gauge(name, description, labels, registry=registry)
+            for model, served_model in served.items():
+                gauge.labels(model).set_function(partial(getattr, served_model.worker, attribute))
         self.requests = Counter(
             "heddle:requests", "Answers by endpoint and status.", ["path", "code"], registry=registry
         )
-        self.read = Counter("heddle:prompt_tokens", "Tokens of prompts.", labels, registry=registry)
-        self.drawn = Counter("heddle:generation_tokens", "Tokens drawn.", labels, registry=registry)
-        self.first = Histogram(
+        self.prompt_tokens = Counter("heddle:prompt_tokens", "Tokens of prompts.", labels, registry=registry)
+        self.generated_tokens = Counter("heddle:generation_tokens", "Tokens generated.", labels, registry=registry)
+        self.first_token = Histogram(
             "heddle:time_to_first_token_seconds", "To the first token.", labels, buckets=SECONDS, registry=registry
         )
-        self.next = Histogram(
+        self.between_tokens = Histogram(
             "heddle:inter_token_latency_seconds", "Between tokens.", labels, buckets=SECONDS, registry=registry
         )
-        self.whole = Histogram(
+        self.end_to_end = Histogram(
             "heddle:e2e_request_latency_seconds", "To the last token.", labels, buckets=SECONDS, registry=registry
         )
 
@@ -50,17 +50,17 @@ class Metrics:
         return Clock(self, model)
 
     def text(self) -> bytes:
-        """Everything, in Prometheus's text format."""
+        """All metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 
 class Counted:
-    """ASGI middleware that counts answers, also those of middleware behind it.
+    """ASGI middleware that counts responses, including those of middleware behind it.
 
     Args:
         app: the application behind it.
-        metrics: what counts.
-        paths: of the endpoints; others are counted together, so that nobody can make up labels.
+        metrics: the counters.
+        paths: paths of the endpoints. Others are counted together, so that a client cannot create labels.
     """
 
     def __init__(self, app: Any, metrics: Metrics, paths: Collection[str]) -> None:
@@ -82,23 +82,23 @@ class Clock:
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         self.metrics, self.model = metrics, model
-        self.began = time.perf_counter()
+        self.started = time.perf_counter()
         self.last: dict[int, float] = {}
 
     def prompt(self, tokens: int) -> None:
         """Count the prompts' tokens."""
-        self.metrics.read.labels(self.model).inc(tokens)
+        self.metrics.prompt_tokens.labels(self.model).inc(tokens)
 
     def token(self, text: int) -> None:
         """Count one token of a text."""
         now = time.perf_counter()
         if text in self.last:
-            self.metrics.next.labels(self.model).observe(now - self.last[text])
+            self.metrics.between_tokens.labels(self.model).observe(now - self.last[text])
         else:
-            self.metrics.first.labels(self.model).observe(now - self.began)
+            self.metrics.first_token.labels(self.model).observe(now - self.started)
         self.last[text] = now
-        self.metrics.drawn.labels(self.model).inc()
+        self.metrics.generated_tokens.labels(self.model).inc()
 
     def end(self) -> None:
         """All texts have ended."""
-        self.metrics.whole.labels(self.model).observe(time.perf_counter() - self.began)
+        self.metrics.end_to_end.labels(self.model).observe(time.perf_counter() - self.started)

@@ -1,4 +1,4 @@
-"""What clients may ask for: the fields of OpenAI's API that a model here can honour, and heddle's own."""
+"""Request bodies: the supported fields of OpenAI's API, and heddle's own."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,29 +12,29 @@ from heddle.serve.errors import ApiError
 LARGEST_N = 128
 Text = Annotated[str, Field(max_length=1 << 22)]
 Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=2048, fail_fast=True)]
-Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]  # of a million faults, the first is enough
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]  # of a million errors, the first is enough
 
 
 def _without_nulls(body: Any) -> Any:
-    """A body without fields that are null: clients send back what they got, and null asks for nothing."""
+    """The body without null fields: clients echo documents with nulls, which mean the default."""
     return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
 
 
 class Request(BaseModel):
-    """Fields that no endpoint here has are refused, so that none is ignored in silence."""
+    """Base of all requests. Unknown fields are errors, so that none is silently ignored."""
 
     model_config = ConfigDict(extra="forbid")
-    _given = model_validator(mode="before")(_without_nulls)
+    _drop_nulls = model_validator(mode="before")(_without_nulls)
 
     model: str
     user: str | None = None
-    """Ignored, like `metadata` and `store`: nothing is kept."""
+    """Ignored, like `metadata` and `store`: the server stores nothing."""
     metadata: dict[str, str] | None = None
     store: bool | None = None
 
 
 class StreamOptions(BaseModel):
-    """What a stream contains."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,12 +42,12 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool = False
 
 
-def _listed(stop: Any) -> Any:
+def _as_list(stop: Any) -> Any:
     return [] if stop is None else [stop] if isinstance(stop, str) else stop
 
 
 class Sampled(Request):
-    """How to draw tokens."""
+    """How to sample tokens."""
 
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -59,7 +59,7 @@ class Sampled(Request):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: int | None = None
-    stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_listed), Field(max_length=16)] = []
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=16)] = []
     guided_choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, fail_fast=True)] | None = (
         None
     )
@@ -72,15 +72,15 @@ class Sampled(Request):
     def sampling(
         self, max_tokens: int, logprobs: int | None, seed: int, defaults: DecodingDefaults | None = None
     ) -> SamplingConfig:
-        """The same as heddle's config; what is not asked for is as the model's files say. A bias of -100 bans an id (OpenAI's API).
+        """The request as heddle's config. Missing fields take the model's defaults. A bias of -100 bans an id, as in OpenAI's API.
 
         Raises:
-            HeddleError: a value is impossible.
+            HeddleError: a value is invalid.
         """
         names = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
-        given = {name: getattr(self, name) for name in (*names, "presence_penalty", "frequency_penalty")}
+        fields = {name: getattr(self, name) for name in (*names, "presence_penalty", "frequency_penalty")}
         bias = self.logit_bias or {}
-        wanted = {name: value for name, value in given.items() if value is not None} | {
+        settings = {name: value for name, value in fields.items() if value is not None} | {
             "max_tokens": max_tokens,
             "logprobs": logprobs,
             "seed": seed,
@@ -89,12 +89,12 @@ class Sampled(Request):
             "banned": [[id] for id, value in bias.items() if value == -100],
             "choice": self.guided_choice or [],
             "regex": self.guided_regex,
-            "json_schema": self.wanted_schema(),
+            "json_schema": self.text_schema(),
         }
-        return completed(SamplingConfig, wanted, defaults, "request")
+        return completed(SamplingConfig, settings, defaults, "request")
 
-    def wanted_schema(self) -> dict[str, Any] | str | None:
-        """The JSON schema that the text must meet, or its JSON; None: none."""
+    def text_schema(self) -> dict[str, Any] | str | None:
+        """The JSON schema that the text must meet, as a dict or as JSON, or None."""
         return self.guided_json
 
 
@@ -110,7 +110,7 @@ class CompletionRequest(Sampled):
 
 
 class ContentPart(BaseModel):
-    """A part of a message; only texts are known."""
+    """A part of a message; only texts are supported."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -118,8 +118,8 @@ class ContentPart(BaseModel):
     text: Text
 
 
-def _joined(content: Any) -> Any:
-    """The text of a message whose content came in parts."""
+def _join_parts(content: Any) -> Any:
+    """The text of a message whose content is a list of parts."""
     if isinstance(content, list):
         return "".join(ContentPart.model_validate(part).text for part in content)
     return content
@@ -129,10 +129,10 @@ class ChatMessage(BaseModel):
     """One message."""
 
     model_config = ConfigDict(extra="forbid")
-    _given = model_validator(mode="before")(_without_nulls)
+    _drop_nulls = model_validator(mode="before")(_without_nulls)
 
     role: str
-    content: Annotated[Text, BeforeValidator(_joined)]
+    content: Annotated[Text, BeforeValidator(_join_parts)]
 
 
 class TextFormat(BaseModel):
@@ -152,7 +152,7 @@ class JsonFormat(BaseModel):
 
 
 class NamedSchema(BaseModel):
-    """A JSON schema, as OpenAI's API has it."""
+    """A JSON schema in the format of OpenAI's API."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -181,19 +181,19 @@ class ChatRequest(Sampled):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")] | None = None
 
-    def wanted_schema(self) -> dict[str, Any] | str | None:
+    def text_schema(self) -> dict[str, Any] | str | None:
         if self.guided_json is not None and not isinstance(self.response_format, TextFormat | None):
             raise HeddleError("response_format and guided_json exclude each other")
         match self.response_format:
             case JsonFormat():
                 return '{"type": "object"}'
-            case SchemaFormat(json_schema=named):
-                return named.schema_
-        return super().wanted_schema()
+            case SchemaFormat(json_schema=named_schema):
+                return named_schema.schema_
+        return super().text_schema()
 
 
 class EmbeddingRequest(Request):
-    """`POST /v1/embeddings`; the last four fields are heddle's own, as `heddle.embed` has them."""
+    """`POST /v1/embeddings`. The last four fields are heddle's own; see `heddle.embed`."""
 
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
@@ -213,40 +213,40 @@ class TranslateRequest(Request):
     length_penalty: Annotated[float, Field(ge=-50, le=50)] | None = None
     crop: bool = False
 
-    def searching(self, most: int | None, defaults: DecodingDefaults | None) -> BeamConfig:
-        """The same as heddle's config; what is not asked for is as the model's files say.
+    def beam_config(self, limit: int | None, defaults: DecodingDefaults | None) -> BeamConfig:
+        """The request as heddle's config. Missing fields take the model's defaults.
 
         Args:
-            most: the longest text that the server makes; None: any.
+            limit: the server's maximum number of tokens; None: no limit.
             defaults: those of the model's config.
 
         Raises:
-            HeddleError: a value is impossible.
+            HeddleError: a value is invalid.
         """
-        asked = {name: getattr(self, name) for name in ("beams", "max_tokens", "length_penalty")}
-        said = {name: value for name, value in asked.items() if value is not None}
-        found = completed(BeamConfig, said, defaults, "request")
-        tokens = min(found.max_tokens, most or found.max_tokens)
-        return found.model_copy(update={"max_tokens": tokens, "min_tokens": min(found.min_tokens, tokens - 1)})
+        fields = {name: getattr(self, name) for name in ("beams", "max_tokens", "length_penalty")}
+        settings = {name: value for name, value in fields.items() if value is not None}
+        config = completed(BeamConfig, settings, defaults, "request")
+        tokens = min(config.max_tokens, limit or config.max_tokens)
+        return config.model_copy(update={"max_tokens": tokens, "min_tokens": min(config.min_tokens, tokens - 1)})
 
 
 class ClassifyRequest(Request):
-    """`POST /classify`; `pair` has the second texts, for a model of pairs; `threshold` is for a model of several labels."""
+    """`POST /classify`. `pair` has the second texts, for a model of pairs. `threshold` is for a multi-label model."""
 
     text: Texts
     pair: Texts | None = None
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-def texts_of(given: str | list[str]) -> list[str]:
-    """One text as a list."""
-    return [given] if isinstance(given, str) else given
+def texts_of(field: str | list[str]) -> list[str]:
+    """The texts of a field that may be a single one."""
+    return [field] if isinstance(field, str) else field
 
 
-def prompts_of(given: Any) -> list[Any]:
-    """Texts or lists of ids, from what OpenAI's API allows as a prompt."""
-    if isinstance(given, str) or (given and isinstance(given[0], int)):
-        return [given]
-    if not given:
+def prompts_of(field: Any) -> list[Any]:
+    """The prompts of a completion, each a text or a list of ids."""
+    if isinstance(field, str) or (field and isinstance(field[0], int)):
+        return [field]
+    if not field:
         raise ApiError(400, "the prompt is an empty list", param="prompt")
-    return list(given)
+    return list(field)

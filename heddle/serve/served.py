@@ -1,4 +1,4 @@
-"""A run that is served: what its kind of model can do, as ids and texts."""
+"""A run with the thread that serves it: prompts from texts, chunks of text from the worker."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from heddle.errors import HeddleError, TextError, pluralize
 from heddle.generate.chat import chat_template, ends_of
 from heddle.generate.engine import QueueFull
 from heddle.generate.logprobs import NoValidToken
-from heddle.generate.text import opening
+from heddle.generate.text import bos_prefix
 from heddle.generate.translate import Marks, learned_sources, sentinels, source_ids
 from heddle.model.transformer import Transformer
 from heddle.serve.errors import ApiError
@@ -22,14 +22,14 @@ from heddle.text.chat_template import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
 Prompt = tuple[list[int], list[int] | None]
-"""Ids of a prompt, and of the source that an encoder reads, if there is one."""
+"""Ids of a prompt, and of the encoder's source, if any."""
 
 
-TOGETHER = 16  # texts to translate, classify or embed before others of the same model go on
+BATCH = 16  # texts to translate, classify or embed in one call, between which other requests to the model go on
 
 
 def size(prompt: Prompt) -> int:
-    """Its tokens, the source's included."""
+    """Number of tokens, including the source's."""
     return len(prompt[0]) + len(prompt[1] or ())
 
 
@@ -38,12 +38,12 @@ class ServedRun:
     """A run to serve.
 
     Attributes:
-        name: what clients call it.
+        name: the model's name for clients.
         model: the model, in the precision that it computes in.
         tokenizer: its tokenizer.
-        created: Unix time of the run, which clients are told.
-        task: what it was trained for; None: that is not known, as of an imported model.
-        pairs: whether it was trained to classify pairs of texts; None: that is not known.
+        created: Unix time of the run, for clients.
+        task: its training task; None: unknown, as for an imported model.
+        pairs: whether it was trained to classify pairs of texts; None: unknown.
     """
 
     name: str
@@ -55,11 +55,11 @@ class ServedRun:
 
 
 class ServedModel:
-    """A run with the thread that answers for it.
+    """A run with its worker thread.
 
     Args:
         run: the run.
-        engine: how much to do at once.
+        engine: limits of the engine.
     """
 
     def __init__(self, run: ServedRun, engine: EngineConfig) -> None:
@@ -72,38 +72,38 @@ class ServedModel:
         ids = run.model.config.ids
         self.sentinels = sentinels(run.task, run.tokenizer)
         self.forced = () if ids is None or ids.forced_begin is None else (ids.forced_begin,)
-        starts = bool(ends) or (ids is not None and ids.begin is not None)
-        self.starts = starts and run.model.config.prompts != "needed"
+        has_start = bool(ends) or (ids is not None and ids.begin is not None)
+        self.allows_empty = has_start and run.model.config.prompts != "needed"
         self.worker = Worker(run.model, run.tokenizer, engine, ends)
 
-    def prompt(self, given: str | list[int]) -> Prompt:
-        """What the model reads for a text to complete; ids are taken as they are. An encoder-decoder reads it as its source.
+    def prompt(self, text: str | list[int]) -> Prompt:
+        """The model's input for a text to complete, or for ids, which are used as they are. An encoder-decoder reads it as source.
 
         Raises:
-            ApiError: the text has characters that the tokenizer does not know, or is too long.
+            ApiError: the tokenizer cannot encode the text, or it is too long.
         """
         with as_api_error("prompt"):
             if self.model.encoder is not None:
-                if isinstance(given, list):
-                    return [], given
+                if isinstance(text, list):
+                    return [], text
                 marks = Marks.of(self.model.config, self.tokenizer)
-                return [], source_ids(self.model.config, self.tokenizer, marks, {0: given}, special=self.sentinels)[0]
-            own = self.tokenizer.encode(given) if isinstance(given, str) else given
-            return [*opening(self.model, self.tokenizer, given), *own], None
+                return [], source_ids(self.model.config, self.tokenizer, marks, {0: text}, special=self.sentinels)[0]
+            ids = self.tokenizer.encode(text) if isinstance(text, str) else text
+            return [*bos_prefix(self.model, self.tokenizer, text), *ids], None
 
-    def bos_prefix(self, given: str | list[int]) -> tuple[int, ...]:
-        """The ids before a text to complete that are no part of it; those before given ids are."""
-        return opening(self.model, self.tokenizer, given)
+    def bos_prefix(self, text: str | list[int]) -> tuple[int, ...]:
+        """The ids that the model reads before a text or ids to complete. They are not part of the answer."""
+        return bos_prefix(self.model, self.tokenizer, text)
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> Prompt:
-        """What the model reads before its answer in a conversation.
+        """The model's input for the next message of a conversation.
 
         Raises:
             ApiError: the model has no chat template, or the template refuses the conversation.
         """
         if self.template is None:
-            said = f"{self.run.name} has no chat template; use /v1/completions, or train it with task=chat"
-            raise ApiError(400, said, "no_chat_template", "model")
+            message = f"{self.run.name} has no chat template; use /v1/completions, or train it with task=chat"
+            raise ApiError(400, message, "no_chat_template", "model")
         with as_api_error("messages"):
             return self.template.render(messages, add_generation_prompt=True), None
 
@@ -112,72 +112,65 @@ class ServedModel:
         return max(1, self.context + 1 - len(prompt[0]))
 
     def check(self, prompt: Prompt, param: str) -> None:
-        """Refuse ids that the model does not have, prompts that do not fit, and empty ones that the model cannot start from.
+        """Raise if a prompt has ids out of range, is too long, or is empty where the model needs one.
 
-        `param` is the field that the prompt came in.
-
-        Raises:
-            ApiError: the prompt is one of these.
+        `param` is the field of the prompt.
         """
-        if not prompt[0] and prompt[1] is None and not self.starts:
+        if not prompt[0] and prompt[1] is None and not self.allows_empty:
             raise ApiError(
                 400, "the prompt is empty, and this model cannot start a text without one", "invalid_value", param
             )
         for ids, count in ((prompt[0], self.model.vocab_size), (prompt[1] or (), self.model.config.source_vocab_size)):
             largest = max(ids, default=0)
             if largest >= (count or self.model.vocab_size):
-                said = f"the prompt has the id {largest}; ids must be below {count or self.model.vocab_size}"
-                raise ApiError(400, said, "invalid_value", param)
+                message = f"the prompt has the id {largest}; ids must be below {count or self.model.vocab_size}"
+                raise ApiError(400, message, "invalid_value", param)
             if len(ids) > self.context:
-                said = f"the prompt has {len(ids)} tokens, but the model's context is {self.context}; shorten it"
-                raise ApiError(400, said, "context_length_exceeded", param)
+                message = f"the prompt has {len(ids)} tokens, but the model's context is {self.context}; shorten it"
+                raise ApiError(400, message, "context_length_exceeded", param)
 
     @contextlib.asynccontextmanager
-    async def parts(
+    async def generate(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingConfig], echo: bool = False, param: str = "prompt"
     ) -> AsyncIterator[AsyncIterator[tuple[int, Chunk]]]:
-        """Continue prompts: parts as they come, with the number of their prompt. Leaving the context ends all texts.
+        """Continue prompts: iterate over the chunks with the index of their prompt. Leaving the context ends all texts.
 
-        `param` is the field that the prompts came in.
+        `param` is the field of the prompts.
 
         Raises:
-            ApiError: a prompt is impossible, too many texts wait, or a text broke.
+            ApiError: a prompt is invalid, the queue is full, or a text cannot go on.
         """
-        loop, heard = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Chunk]]()
+        loop, chunks = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Chunk]]()
 
-        def listener(number: int) -> Callable[[Chunk], None]:
-            def deliver(part: Chunk) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                    loop.call_soon_threadsafe(heard.put_nowait, (number, part))
+        def receiver(number: int) -> Callable[[Chunk], None]:
+            def receive(chunk: Chunk) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits for the chunk
+                    loop.call_soon_threadsafe(chunks.put_nowait, (number, chunk))
 
-            return deliver
+            return receive
 
-        asked = [
-            GenerationRequest(ids, sampling, listener(number), source, echo)
+        requests = [
+            GenerationRequest(ids, sampling, receiver(number), source, echo)
             for number, ((ids, source), sampling) in enumerate(zip(prompts, samplings, strict=True))
         ]
-        keys, admitted = self.worker.ask(asked)
+        keys, admitted = self.worker.submit(requests)
         try:
             with as_api_error(param):
                 await asyncio.wrap_future(admitted)
-            yield _until_finished(heard, len(asked))
+            yield _until_finished(chunks, len(requests))
         finally:
             self.worker.cancel(keys)
 
     def check_translates(self) -> None:
-        """Refuse a run that learned another task than to answer a source.
-
-        Raises:
-            ApiError: it did.
-        """
+        """Raise if the run was not trained to answer a source."""
         if not learned_sources(self.run.task):
             raise ApiError(400, f"{self.run.name} was not trained to translate", "invalid_value", "model")
 
     def pairs(self, texts: Sequence[str], seconds: Sequence[str] | None) -> list[Any]:
-        """The texts, or the pairs of texts, to classify.
+        """The texts or pairs of texts to classify.
 
         Raises:
-            ApiError: the run was trained on the other ones, or there are more of one than of the other.
+            ApiError: the run needs pairs but has single texts, or the other way round; or the numbers of texts differ.
         """
         if seconds is None:
             if self.run.pairs:
@@ -197,38 +190,38 @@ class ServedModel:
     async def call(
         self, function: Callable[[Sequence[Any]], Sequence[Any]], items: Sequence[Any], param: str
     ) -> list[Any]:
-        """Call a function of items, a few of them at a time, between the steps of texts; it may use the model. Returns its results.
+        """Call a function on batches of items in the worker's thread, between steps of the engine, and return all results.
 
         Raises:
-            ApiError: it raises a `HeddleError`, which is about this field.
+            ApiError: the function raises a `HeddleError`, which is about the field `param`.
         """
-        found: list[Any] = []
+        results: list[Any] = []
         with as_api_error(param):
-            self.worker.check_calls()  # once: what has begun is not refused half-way
-        for start in range(0, len(items), TOGETHER):
-            some = partial(function, items[start : start + TOGETHER])
+            self.worker.check_calls()  # once, so that a request is not refused half-way
+        for start in range(0, len(items), BATCH):
+            call = partial(function, items[start : start + BATCH])
             with as_api_error(param):
                 try:
-                    found += await asyncio.wrap_future(self.worker.call(some))
+                    results += await asyncio.wrap_future(self.worker.call(call))
                 except TextError as error:
                     raise TextError(error.name, start + error.number, error.fault) from None
-        return found
+        return results
 
 
-async def _until_finished(heard: "asyncio.Queue[tuple[int, Chunk]]", texts: int) -> AsyncIterator[tuple[int, Chunk]]:
-    """The parts of so many texts, until all have ended."""
+async def _until_finished(chunks: "asyncio.Queue[tuple[int, Chunk]]", texts: int) -> AsyncIterator[tuple[int, Chunk]]:
+    """The chunks of so many texts, until all have ended."""
     while texts:
-        number, part = await heard.get()
-        if part.error is not None:
-            asked = isinstance(part.error, NoValidToken)
-            raise ApiError(400, part.error, "invalid_value") if asked else ApiError(500, part.error, "broken")
-        texts -= part.finish is not None
-        yield number, part
+        number, chunk = await chunks.get()
+        if chunk.error is not None:
+            invalid = isinstance(chunk.error, NoValidToken)  # the request's constraints, not the model
+            raise ApiError(400, chunk.error, "invalid_value") if invalid else ApiError(500, chunk.error, "broken")
+        texts -= chunk.finish is not None
+        yield number, chunk
 
 
 @contextlib.contextmanager
 def as_api_error(param: str) -> Any:
-    """What the library refuses inside, as an error of the API."""
+    """Raise the library's errors as errors of the API, about the field `param`."""
     try:
         yield
     except QueueFull as error:

@@ -1,4 +1,4 @@
-"""One thread for one model: it steps the engine, and answers what other threads ask between its steps."""
+"""One thread for one model: it steps the engine, and runs jobs of other threads between the steps."""
 
 import contextlib
 import itertools
@@ -26,23 +26,23 @@ from heddle.text.tokenizer import Tokenizer
 
 
 class ShuttingDown(HeddleError):
-    """The worker admits nothing more."""
+    """The worker accepts no more requests."""
 
 
 class Broken(HeddleError):
-    """The worker's thread has failed, so it answers nothing more."""
+    """The worker's thread has failed."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The next piece of one text, with the token that it came with.
+    """The text that one token adds.
 
     Attributes:
-        text: whole characters, possibly none.
-        token: the drawn id and its probability.
+        text: complete characters, possibly none.
+        token: the sampled token with its log probability.
         finish: why the text ends here, or None.
-        prompt: with the first part, the probabilities of the prompt's tokens, if asked for.
-        error: why no token could be drawn.
+        prompt: in the first chunk, the prompt's tokens with their log probabilities, if requested.
+        error: why there is no valid token.
     """
 
     text: str
@@ -58,16 +58,15 @@ class GenerationRequest:
 
     Attributes:
         prompt: ids.
-        sampling: how, with its seed.
-        source: what an encoder reads.
-        echo: whether the prompt's log probabilities are wanted.
-        deliver: hears each part, in the worker's thread; it must return at once.
-        end: an id that ends the text, besides those of the model.
+        sampling: how to sample, with the seed.
+        on_chunk: called with each chunk, in the worker's thread. It must return at once.
+        source: ids for the encoder.
+        echo: whether to return the prompt's log probabilities.
     """
 
     prompt: Sequence[int]
     sampling: SamplingConfig
-    deliver: Callable[[Chunk], None]
+    on_chunk: Callable[[Chunk], None]
     source: Sequence[int] | None = None
     echo: bool = False
 
@@ -83,9 +82,9 @@ class Worker:
     Args:
         model: the model. No other thread may use it while the worker runs.
         tokenizer: its tokenizer.
-        config: how much to do at once.
-        end_of_text: see `Decoding`.
-        proposer: see `Engine`.
+        config: limits of the engine.
+        end_of_text: see `DecodingRules`.
+        draft_source: see `Engine`.
     """
 
     def __init__(
@@ -94,34 +93,34 @@ class Worker:
         tokenizer: Tokenizer,
         config: EngineConfig,
         end_of_text: Ends = None,
-        proposer: DraftSource | None = None,
+        draft_source: DraftSource | None = None,
     ) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self.engine = None
         if model.decoder is not None and isinstance(model.head, LanguageHead):  # others classify or embed
-            self.engine = Engine(model, end_of_text, tokenizer.vocab_size, config, proposer, Guides(tokenizer))
+            self.engine = Engine(model, end_of_text, tokenizer.vocab_size, config, draft_source, Guides(tokenizer))
         self.state: State = "ready"
-        self.growing, self.waiting = 0, 0  # texts, for other threads to read
-        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # quick things: texts to admit, texts to end
-        self._calls: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # longer things, one of them before each step
+        self.running, self.waiting = 0, 0  # texts, for other threads to read
+        self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # quick jobs: texts to admit, texts to end
+        self._calls: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # longer jobs, one before each step
         self._rows: dict[int, tuple[GenerationRequest, RowText]] = {}
         self._keys = itertools.count()
-        self._numbers: dict[int, int] = {}  # of the engine's row, by the key that the asker has
+        self._numbers: dict[int, int] = {}  # of the engine's rows, by the keys that `submit` returned
         self._thread = threading.Thread(target=self._run, name="heddle worker", daemon=True)
-        release_threads()  # of the thread that has loaded the model
+        release_threads()  # of the thread that loaded the model
         self._thread.start()
 
-    def ask(self, asked: Sequence[GenerationRequest]) -> "tuple[list[int], Future[None]]":
-        """Continue texts, all or none. Returns their keys for `cancel`, and a future that is done when they are admitted.
+    def submit(self, requests: Sequence[GenerationRequest]) -> "tuple[list[int], Future[None]]":
+        """Continue texts, all or none. Return their keys for `cancel`, and a future that is done when they are admitted.
 
-        The future raises `QueueFull` if too many texts wait, `ShuttingDown` after `drain`, `Broken` if the thread has failed, and
+        The future raises `QueueFull` if the queue is full, `ShuttingDown` after `drain`, `Broken` if the thread has failed, and
         `HeddleError` as `Engine.submit` does.
         """
-        keys = [next(self._keys) for _ in asked]
-        return keys, self._post(lambda: self._admit(keys, asked), self._inbox)
+        keys = [next(self._keys) for _ in requests]
+        return keys, self._post(lambda: self._admit(keys, requests), self._inbox)
 
     def cancel(self, keys: Sequence[int]) -> None:
-        """End these texts, without another part. Keys of texts that have ended are ignored."""
+        """End these texts without another chunk. Keys of texts that have ended are ignored."""
 
         def end() -> None:
             numbers = {self._numbers.pop(key) for key in keys if key in self._numbers}
@@ -133,22 +132,22 @@ class Worker:
         self._inbox.put(end)
 
     def call(self, function: Callable[[], Any]) -> "Future[Any]":
-        """Call a function between two steps, in the worker's thread; of several functions, one between each two steps.
+        """Call a function in the worker's thread, between two steps. Of several functions, one is called between each two steps.
 
-        The future raises what the function does, and otherwise as that of `ask`. Who gives it up cancels it.
+        The future raises the function's error, and otherwise like that of `submit`. Cancel it to withdraw the call.
         """
         future = self._post(function, self._calls)
-        self._inbox.put(None)  # which wakes a thread that waits there
+        self._inbox.put(None)  # wakes the thread if it waits there
         return future
 
     def check_calls(self) -> None:
-        """Refuse a request that needs calls, if as many wait as may wait.
+        """Raise if the queue of calls is full.
 
         Raises:
-            QueueFull: so many wait.
+            QueueFull: it is.
         """
-        most = self.config.queue
-        if most is not None and (waiting := self._calls.qsize()) >= most:
+        limit = self.config.queue
+        if limit is not None and (waiting := self._calls.qsize()) >= limit:
             raise QueueFull(f"{pluralize(waiting, 'request')} waiting; try again later")
 
     def _post(self, function: Callable[[], Any], inbox: "queue.SimpleQueue[Job | None]") -> "Future[Any]":
@@ -162,7 +161,7 @@ class Worker:
                     raise Broken("the thread of this model has failed; restart the server")
                 future.set_result(function())
             except StopIteration as error:
-                # A coroutine that waits for the future could not raise this one, and would wait forever.
+                # A coroutine that awaits the future could not raise a StopIteration, and would wait forever.
                 future.set_exception(RuntimeError(f"a function raised {error!r}"))
             except BaseException as error:
                 future.set_exception(error)
@@ -172,99 +171,99 @@ class Worker:
             future.set_exception(ShuttingDown("the server is shutting down"))
             return future
         inbox.put(run)
-        if self.state == "broken":  # perhaps since a moment ago, so that nobody reads it
-            self._refuse()
+        if self.state == "broken":  # perhaps just now, after the thread read its inbox for the last time
+            self._run_leftovers()
         return future
 
     def drain(self) -> None:
-        """Admit nothing more, and end when all texts have ended."""
+        """Accept no more requests, and end the thread when all texts have ended."""
         self.state = "ended" if self.state == "broken" else "draining"
         self._inbox.put(None)
 
     def join(self, seconds: float | None = None) -> bool:
-        """Wait for the thread to end; whether it has."""
+        """Wait for the thread to end. Return whether it has."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def _admit(self, keys: Sequence[int], asked: Sequence[GenerationRequest]) -> None:
+    def _admit(self, keys: Sequence[int], requests: Sequence[GenerationRequest]) -> None:
         if self.engine is None:
             check_generates(self.model)
         assert self.engine is not None
-        most = self.config.queue
-        if most is not None and len(asked) > most:
-            raise HeddleError(f"{len(asked)} texts in one request are more than may wait here, {most}; ask for fewer")
-        if most is not None and len(asked) > most - len(self.engine.waiting):
+        limit = self.config.queue
+        if limit is not None and len(requests) > limit:
+            raise HeddleError(f"{len(requests)} texts in one request exceed the queue of {limit}; ask for fewer")
+        if limit is not None and len(requests) > limit - len(self.engine.waiting):
             raise QueueFull(f"{pluralize(len(self.engine.waiting), 'text')} waiting; try again later")
         numbers: list[int] = []
         try:
-            for each in asked:
-                numbers.append(self.engine.submit(each.prompt, each.sampling, None, each.source, each.echo))
+            for request in requests:
+                numbers.append(self.engine.submit(request.prompt, request.sampling, None, request.source, request.echo))
         except BaseException:
             self.engine.leave(set(numbers))
             raise
-        for key, number, each in zip(keys, numbers, asked, strict=True):
-            last = each.prompt[-1] if each.prompt else None
-            forced = None if each.prompt or self.model.config.ids is None else self.model.config.ids.forced_begin
-            self._rows[number] = (each, RowText(self.tokenizer, each.sampling.stop, last, forced))
+        for key, number, request in zip(keys, numbers, requests, strict=True):
+            last_id = request.prompt[-1] if request.prompt else None
+            forced = None if request.prompt or self.model.config.ids is None else self.model.config.ids.forced_begin
+            self._rows[number] = (request, RowText(self.tokenizer, request.sampling.stop, last_id, forced))
             self._numbers[key] = number
 
     def _run(self) -> None:
         try:
-            while self._go_on():
+            while self._run_once():
                 pass
             self.state = "ended"
         except BaseException:
-            LOG.exception("the thread of a model failed, so the model answers nothing more")
-            self.state, self.growing, self.waiting = "broken", 0, 0
-            self._tell_all("the model failed; restart the server")
-            self._refuse()
+            LOG.exception("the thread of a model failed; the model accepts no more requests")
+            self.state, self.running, self.waiting = "broken", 0, 0
+            self._end_all("the model failed; restart the server")
+            self._run_leftovers()
 
-    def _go_on(self) -> bool:
-        """Do what was asked for since the last step, then make a step; whether there is or may come more to do."""
+    def _run_once(self) -> bool:
+        """Run the jobs since the last step, then make a step. Return whether to continue."""
         idle = self._calls.empty() and not self.engine
         if self.state == "draining" and idle and self._inbox.empty():
             return False
-        self._listen(wait=idle)
+        self._handle_inbox(wait=idle)
         while not self._calls.empty() and (call := self._calls.get()) is not None:
-            if call():  # not one that was given up
+            if call():  # False if it was cancelled
                 break
         if self.engine:
             self._step(self.engine)
         return True
 
-    def _listen(self, wait: bool) -> None:
-        """Admit and end texts; with `wait`, wait for something to do."""
+    def _handle_inbox(self, wait: bool) -> None:
+        """Admit and end texts. With `wait`, wait for a job."""
         if wait and self._inbox.empty():
-            release_threads()  # so that other models' workers keep theirs awake
+            release_threads()  # so that the workers of other models can use the cores
         while wait or not self._inbox.empty():
-            wanted = self._inbox.get()
+            job = self._inbox.get()
             wait = False
-            if wanted is not None:
-                wanted()
+            if job is not None:
+                job()
         self._count()
 
-    def _refuse(self) -> None:
-        """Do what still waits, now that the thread has failed: all of it raises `Broken`."""
+    def _run_leftovers(self) -> None:
+        """Run the remaining jobs after the thread has failed: their futures raise `Broken`."""
         for inbox in (self._inbox, self._calls):
             with contextlib.suppress(queue.Empty):
                 while True:
-                    if (wanted := inbox.get_nowait()) is not None:
-                        wanted()
+                    if (job := inbox.get_nowait()) is not None:
+                        job()
 
     def _step(self, engine: Engine) -> None:
         try:
             events = engine.step()
-        except Exception:  # one that concerns all rows, such as memory that is used up
-            LOG.exception("a step of the model failed, which ends all its texts")
-            self._break(engine, "the model failed; the server's log says more")
+        except Exception:  # concerns all rows, for example out of memory
+            LOG.exception("a step of the model failed; all its texts end")
+            self._break(engine, "the model failed; see the server's log")
             return
         for event in events:
-            if event.row in self._rows:  # not after a stop text within the same step
+            if event.row in self._rows:  # else it ended at a stop text earlier in this step
                 self._deliver(engine, event)
         self._count()
 
     def _deliver(self, engine: Engine, event: Event) -> None:
-        asked, text = self._rows[event.row]
+        request, text = self._rows[event.row]
         token = SampledToken(event.token, event.logprob, event.top)
         piece = "" if event.error else text.push(event.token, event.finish)
         finish = event.finish if event.error else text.finish
@@ -273,21 +272,21 @@ class Worker:
             self._numbers = {key: row for key, row in self._numbers.items() if row != event.row}
         if finish == "stop":
             engine.leave({event.row})
-        asked.deliver(Chunk(piece, token, finish, event.prompt, event.error))
+        request.on_chunk(Chunk(piece, token, finish, event.prompt, event.error))
 
     def _break(self, engine: Engine, error: str) -> None:
         numbers = set(self._rows)
-        self._tell_all(error)
+        self._end_all(error)
         engine.leave(numbers)
         self._count()
 
-    def _tell_all(self, error: str) -> None:
+    def _end_all(self, error: str) -> None:
         """End all texts with this error."""
         rows, self._rows, self._numbers = self._rows, {}, {}
-        for asked, _ in rows.values():
-            asked.deliver(Chunk("", SampledToken(0, 0.0), "broken", error=error))
+        for request, _ in rows.values():
+            request.on_chunk(Chunk("", SampledToken(0, 0.0), "broken", error=error))
 
     def _count(self) -> None:
         if self.engine is not None:
-            waiting = len(self.engine.waiting) + (0 if self.engine.opening is None else len(self.engine.opening.rows))
-            self.growing, self.waiting = len(self.engine.active), waiting
+            waiting = len(self.engine.waiting) + (0 if self.engine.prefill is None else len(self.engine.prefill.rows))
+            self.running, self.waiting = len(self.engine.active), waiting

@@ -217,7 +217,7 @@ GENERATE = {
     "--lookup --draft a": "give --draft or --lookup, not both",
     "--regex (a": "regex: ",
     "--logprobs -1": "logprobs = -1",
-    "--ban=": "a text to ban must have more than blanks",
+    "--ban=": "a text to ban must not be empty or only whitespace",
     "--regex a --choice b": "exclude each other",
     "--json-schema nowhere": "nowhere: No such file",
     "--draft b": "no run 'b'",

@@ -64,10 +64,8 @@ def test_several_labels(heddle: Heddle, runs: Path, tmp_path: Path, refused: Ref
     assert shown.count("none") == 2
     assert "labels, probability" in shown
     alone = heddle("classify", "labels", "the warp", "--threshold", "0").out
-    assert ("predicted" in alone, alone.count("yes")) == (True, 2)
-    assert "threshold = 0.5 is for models of several labels" in refused(
-        "classify", "class", "warp", "--threshold", "0.5"
-    )
+    assert ("has it" in alone, alone.count("yes")) == (True, 2)
+    assert "threshold = 0.5 is for multi-label models" in refused("classify", "class", "warp", "--threshold", "0.5")
     (tmp_path / "rows.csv").write_text("text,cold,warm\nthe warp,1,0\nthrown,1,1\nis held,0,0\n")
     scored = heddle("eval", "labels", "rows.csv", "--label-column", "cold,warm", "--json").json
     assert scored["tokens"] == 3
@@ -427,7 +425,7 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
         (["classify", "class", "lines.txt", "--pair-column", "second"], "give a table"),
         (["classify", "tags", "one", "--pair", "two"], "do not apply to a run that classifies words"),
         (["fill", "a", "the [MASK]"], "heddle generate continues a text"),
-        (["fill", "class", "the [MASK]"], "head is of kind 'classifier', which predicts no tokens"),
+        (["fill", "class", "the [MASK]"], "head is of kind 'classifier', which does not predict tokens"),
         (["fill", "masked", "the warp"], "the text has no [MASK] to fill in"),
         (["fill", "masked", "the [MASK]", "the warp"], "text 2 has no [MASK] to fill in"),
         (["fill", "masked", "m.txt"], "m.txt:2 has no [MASK] to fill in"),

@@ -16,7 +16,7 @@ from heddle.convert.families import Family
 from heddle.convert.fitting import ALL
 from heddle.convert.special_ids import ALWAYS, NAMES, ids_to_fields, own_ids, read_ids
 from heddle.errors import HeddleError
-from heddle.generate.text import opening
+from heddle.generate.text import bos_prefix
 from heddle.model import build
 from heddle.text import END_OF_TEXT, train_tokenizer
 from heddle.weights import load, read_config, save
@@ -166,5 +166,5 @@ def test_an_export_begins_texts_as_training_did(tmp_path: Path) -> None:
     import_model(tmp_path / "out", tmp_path / "again")
     read = load(tmp_path / "again", "cpu")
     assert read.tokenizer is not None
-    assert opening(read.model, read.tokenizer, "warp") == opening(model, tokenizer, "warp") == (begin,)
+    assert bos_prefix(read.model, read.tokenizer, "warp") == bos_prefix(model, tokenizer, "warp") == (begin,)
     assert read.tokenizer.encode("warp") == own

@@ -16,7 +16,7 @@ from heddle.config.model import TransformerConfig
 from heddle.convert import export_model, import_model
 from heddle.model import build
 from heddle.predict import classify, fill
-from heddle.predict.rows import frame_for, framed
+from heddle.predict.rows import frame_for, frame_rows
 from heddle.text import END_OF_TEXT, Tokenizer, add_special_tokens, load_tokenizer, train_tokenizer
 from heddle.text.base import Base
 from heddle.text.chat_template import ChatTemplate
@@ -136,7 +136,7 @@ def test_a_trained_model_says_how_its_texts_are_framed(tmp_path: Path, head: str
     wanted = own if head == "masked" else [begin, *own, end]
     for made in (loaded, tokenizer_of(model, tokenizer), add_special_tokens(loaded, ["<more>"])):
         assert made.encode("weaver [MASK] lifts", special=True) == wanted == theirs("weaver [MASK] lifts")["input_ids"]
-    (row,) = framed(frame_for(model, tokenizer), [tokenizer.encode("weaver lifts")])
+    (row,) = frame_rows(frame_for(model, tokenizer), [tokenizer.encode("weaver lifts")])
     assert loaded.encode("weaver lifts", special=True) == row.ids
     assert mask not in loaded.encode("weaver [MASK] lifts")
     assert begin not in loaded.encode("weaver [CLS] lifts", special=True)[1:]
@@ -196,7 +196,7 @@ def test_a_long_pair_loses_the_same_ids(tmp_path: Path) -> None:
         frame = frame_for(load(run, "cpu").model, tokenizer, 2)
         for first, second in ((30, 30), (30, 9), (9, 30), (3, 30), (30, 3), (8, 8), (9, 8), (8, 9), (10, 9), (9, 11)):
             text, pair = "a" * first, "b" * second
-            (row,) = framed(frame, [tokenizer.encode(text)], [tokenizer.encode(pair)])
+            (row,) = frame_rows(frame, [tokenizer.encode(text)], [tokenizer.encode(pair)])
             assert theirs(text, pair, truncation=True)["input_ids"] == row.ids, (context, first, second)
 
 

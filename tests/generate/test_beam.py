@@ -157,7 +157,7 @@ def test_a_text_finishes_only_from_the_best_candidates(make: Make) -> None:
     """As in transformers: an end among the candidates beyond the beams' number neither counts nor takes a beam's place."""
     config = BeamConfig(beams=2, max_tokens=9)
     decoding = DecodingRules(make(), config, END)
-    search = Search(decoding.open(0, [5]), config)
+    search = Search(decoding.new_sequence(0, [5]), config)
     assert search.extend([(-0.1, 0, 6), (-0.2, 0, END), (-0.3, 0, END), (-0.4, 0, 7)], decoding) == [0, 0]
     assert [node.id for node in search.beams] == [6, 7]
     assert [each.logprob for each in search.finished] == [-0.2]

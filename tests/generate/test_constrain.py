@@ -77,7 +77,7 @@ def test_blanks_that_no_token_spells_count(make: Make, kind: Kind) -> None:
         assert generate_text(model, tokenizer, ",", choice=["warp weft", "loom"], **hot) in ("warp weft", "loom")
         for prompt, choice in (("the", "loom"), (",", "warpweft"), ("the", " warpweft")):
             if kind == "words":  # two words always have a blank between them, whoever asked before
-                with pytest.raises(HeddleError, match="choice: no tokens of this tokenizer spell"):
+                with pytest.raises(HeddleError, match="choice: this tokenizer has no tokens that spell"):
                     generate_text(model, tokenizer, prompt, choice=[choice], **hot)
 
 
@@ -85,7 +85,7 @@ def test_a_blank_that_is_missing_is_named(make: Make) -> None:
     tokenizer = train_tokenizer("words", ["the warp weft"])
     model = make(vocab_size=tokenizer.vocab_size).eval()
     for constraint in ({"choice": ["warp"]}, {"regex": "warp|weft"}):
-        with pytest.raises(HeddleError, match="after a word, a text begins with a blank: put one before yours"):
+        with pytest.raises(HeddleError, match="after a word, a text begins with a space: put one before yours"):
             generate_text(model, tokenizer, "the", **constraint)
 
 
@@ -145,9 +145,9 @@ def test_rows_with_and_without_constraints_do_not_mix(
     tokenizer = train_tokenizer("bytes", [])
     model, guides = make(vocab_size=tokenizer.vocab_size, context=96).eval(), Guides(tokenizer)
     some = [{}, {"choice": ("warp", "weft")}, {"regex": "(ab|ba){1,9}c"}, {"json_schema": json.dumps(SCHEMA)}]
-    proposer = data.draw(st.sampled_from([None, PromptLookup(count=3, shortest=1)]))
+    draft_source = data.draw(st.sampled_from([None, PromptLookup(count=3, shortest=1)]))
     end = tokenizer.end_of_text
-    engine = Engine(model, end, tokenizer.vocab_size, EngineConfig(rows=3), proposer, guides)
+    engine = Engine(model, end, tokenizer.vocab_size, EngineConfig(rows=3), draft_source, guides)
     asked: list[Any] = []
     found: dict[int, list[int]] = {}
     for number in range(6):
@@ -174,7 +174,7 @@ def test_rows_with_and_without_constraints_do_not_mix(
         ({"regex": "a{0}"}, "regex: only an empty text meets it"),
         ({"json_schema": ""}, "json_schema: Expecting value"),
         ({"choice": ["é"]}, "choice: it needs 'é', which no token of this tokenizer has"),
-        ({"choice": ["b", "aé"]}, "choice: no tokens of this tokenizer spell 'aé' here"),
+        ({"choice": ["b", "aé"]}, "choice: this tokenizer has no tokens that spell 'aé' here"),
         ({"regex": "é"}, "regex: it needs 'é', which no token of this tokenizer has"),
         ({"regex": "[ab](c|d)"}, "regex: no text of this tokenizer meets it"),
         ({"regex": "[éè]"}, "regex: no text of this tokenizer meets it"),
@@ -209,7 +209,7 @@ def test_bytes_that_must_come_may_be_the_beginning_of_a_longer_token(monkeypatch
 def test_a_text_breaks_where_no_token_spells_what_must_follow(make: Make) -> None:
     tokenizer = train_tokenizer("characters", ['ab {}"'])
     model = make(vocab_size=tokenizer.vocab_size).eval()
-    with pytest.raises(HeddleError, match="row 0: no token may follow: what is banned and what the text must match"):
+    with pytest.raises(HeddleError, match="row 0: no token may follow: bans and constraints exclude every token"):
         generate_text(model, tokenizer, "a", json_schema={"enum": ["ac", "bc"]})
 
 
@@ -241,7 +241,7 @@ def test_a_grammar_that_grows_too_large_ends_its_own_text(make: Make, monkeypatc
     engine = Engine(model, tokenizer.end_of_text, tokenizer.vocab_size, guides=guides)
     for regex in ("[ab]{9}", "[cd]{9}"):
         engine.submit([97], SamplingConfig(regex=regex, max_tokens=20))
-    large = engine.waiting[0].text.guide
+    large = engine.waiting[0].sequence.guide
     engine.step()
 
     class Large:

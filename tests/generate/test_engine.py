@@ -127,7 +127,7 @@ def test_equal_prompts_are_kept_once(make: Make) -> None:
     for prompt in (*prompts, *[prompts[1]] * 4):
         engine.submit(prompt, one)
         run(engine)
-    assert [prompt for prompt, _ in engine.prefixes.kept] == prompts
+    assert [prompt for prompt, _ in engine.prefix_cache.entries] == prompts
 
 
 def test_a_queue_is_bounded(make: Make) -> None:
@@ -151,17 +151,17 @@ def test_rows_that_grow_count_towards_the_limit(make: Make) -> None:
     seen = []
     for _ in range(3):
         engine.step()
-        seen.append(sorted(row.text.number for row in engine.active))
+        seen.append(sorted(row.sequence.number for row in engine.active))
     assert seen == [[0, 2], [0, 2, 3], [2, 3]], "the last one waits for the second to end"
 
 
 def test_as_many_samplings_are_kept_as_may_be(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their seeds and lengths, of which no number is kept."""
-    monkeypatch.setattr("heddle.generate.engine.CONFIGS", 2)
+    monkeypatch.setattr("heddle.generate.engine.MAX_RULES", 2)
     engine, counts = Engine(make().eval()), []
     for seed, temperature in enumerate((0.5, 0.5, 0.6, 0.7, 0.7)):
         engine.submit([1], SamplingConfig(temperature=temperature, seed=seed, max_tokens=1 + seed))
-        counts.append(len(engine.decodings))
+        counts.append(len(engine.rules))
     assert counts == [1, 1, 2, 1, 1]
     assert [len(events) for events in run(engine).values()] == [1, 2, 3, 4, 5]
 
@@ -259,11 +259,15 @@ def test_echo_is_the_log_probability_of_every_token_of_the_prompt(make: Make) ->
 def test_guesses_change_no_token(make: Make, data: st.DataObject) -> None:
     """Whoever guesses: an earlier text, another model, the model itself; greedy or sampled, beside rows that come and go."""
     model, other = (make(context=CONTEXT, seed=seed).eval() for seed in (1, 2))
-    proposer = data.draw(
+    draft_source = data.draw(
         st.sampled_from([PromptLookup(count=4, shortest=1), DraftModel(other, 3), DraftModel(model, 2)])
     )
     limits = data.draw(st.sampled_from(LIMITS))
-    engine, asked, found = Engine(model, 0, config=limits, proposer=proposer), list[Any](), dict[int, list[int]]()
+    engine, asked, found = (
+        Engine(model, 0, config=limits, draft_source=draft_source),
+        list[Any](),
+        dict[int, list[int]](),
+    )
     for _ in range(5):
         prompt = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=12))
         asked.append((prompt, data.draw(st.sampled_from(SAMPLINGS))))
@@ -280,7 +284,7 @@ def test_right_guesses_save_passes(make: Make) -> None:
     model, passes = make(context=64).eval(), list[int]()
     model.register_forward_pre_hook(lambda _, given: passes.append(given[0].shape[1]))
     greedy = SamplingConfig(temperature=0, max_tokens=21)
-    engine = Engine(model, proposer=DraftModel(make(context=64).eval(), 4))
+    engine = Engine(model, draft_source=DraftModel(make(context=64).eval(), 4))
     engine.submit([1, 2, 3], greedy)
     assert len(run(engine)[0]) == 21
     assert passes == [3, 5, 5, 5, 5], "one token after the prompt, then five in each pass"
@@ -289,7 +293,7 @@ def test_right_guesses_save_passes(make: Make) -> None:
 def test_guessed_samples_have_the_models_distribution(make: Make) -> None:
     """Chi-square over the second and third tokens of 6,000 texts, which a draft model guessed."""
     model, draft = (make(vocab_size=5, context=CONTEXT, seed=seed).eval() for seed in (1, 2))
-    engine, sampling = Engine(model, proposer=DraftModel(draft, 2)), SamplingConfig(max_tokens=3, temperature=0.8)
+    engine, sampling = Engine(model, draft_source=DraftModel(draft, 2)), SamplingConfig(max_tokens=3, temperature=0.8)
     for seed in range(TEXTS):
         engine.submit([1, 2], sampling, seed)
     counts = torch.zeros(5, 5, 5)
@@ -309,11 +313,11 @@ def test_guessed_samples_have_the_models_distribution(make: Make) -> None:
 @pytest.mark.parametrize("config", [config for config in COMBINATIONS if cannot_take_back(config)][:2], ids=name_of)
 def test_guesses_need_a_model_that_can_take_tokens_back(config: Any) -> None:
     with pytest.raises(HeddleError, match="windows or recurrent"):
-        Engine(tiny(config), proposer=PromptLookup())
+        Engine(tiny(config), draft_source=PromptLookup())
 
 
 def test_a_draft_of_another_vocabulary_is_refused(make: Make) -> None:
-    engine = Engine(make(vocab_size=61).eval(), proposer=DraftModel(make(vocab_size=60).eval()))
+    engine = Engine(make(vocab_size=61).eval(), draft_source=DraftModel(make(vocab_size=60).eval()))
     engine.submit([1, 2], SamplingConfig())
     with pytest.raises(HeddleError, match="60 ids, the model 61"):
         run(engine)

@@ -22,27 +22,27 @@ from transformers.generation.logits_process import (
 from heddle.config import SamplingConfig, SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.processors import (
-    Biased,
-    Forced,
-    NoRepeat,
+    ForcedIds,
+    LogitBias,
+    MinTokens,
+    NoRepeatNgram,
+    PresencePenalty,
     Processor,
-    Repetition,
-    Shortest,
+    RepetitionPenalty,
     TokenSequence,
-    Used,
     make_processors,
 )
 
 IDS = 7
 BANNED = ((6,), (2, 3), (4, 4, 5))
 PAIRS: dict[str, tuple[Processor, LogitsProcessor]] = {
-    "repetition": (Repetition(1.7), RepetitionPenaltyLogitsProcessor(1.7)),
-    "repetition is sought": (Repetition(0.6), RepetitionPenaltyLogitsProcessor(0.6)),
-    "no id twice": (NoRepeat(1), NoRepeatNGramLogitsProcessor(1)),
-    "no pair twice": (NoRepeat(2), NoRepeatNGramLogitsProcessor(2)),
-    "no three twice": (NoRepeat(3), NoRepeatNGramLogitsProcessor(3)),
-    "first": (Forced([4], lambda text: len(text.ids) == 1), ForcedBOSTokenLogitsProcessor(4)),
-    "last": (Forced([1, 5], lambda text: len(text.ids) == 5), ForcedEOSTokenLogitsProcessor(6, [1, 5])),
+    "repetition": (RepetitionPenalty(1.7), RepetitionPenaltyLogitsProcessor(1.7)),
+    "repetition is sought": (RepetitionPenalty(0.6), RepetitionPenaltyLogitsProcessor(0.6)),
+    "no id twice": (NoRepeatNgram(1), NoRepeatNGramLogitsProcessor(1)),
+    "no pair twice": (NoRepeatNgram(2), NoRepeatNGramLogitsProcessor(2)),
+    "no three twice": (NoRepeatNgram(3), NoRepeatNGramLogitsProcessor(3)),
+    "first": (ForcedIds([4], lambda text: len(text.ids) == 1), ForcedBOSTokenLogitsProcessor(4)),
+    "last": (ForcedIds([1, 5], lambda text: len(text.ids) == 5), ForcedEOSTokenLogitsProcessor(6, [1, 5])),
     "banned": (
         make_processors(SamplingConfig(), SpecialIds(banned=BANNED), {1}, None, IDS)[0],
         NoBadWordsLogitsProcessor([list(run) for run in BANNED], eos_token_id=1),
@@ -51,7 +51,7 @@ PAIRS: dict[str, tuple[Processor, LogitsProcessor]] = {
         make_processors(SamplingConfig(banned=BANNED), SpecialIds(), {1}, None, IDS)[0],
         NoBadWordsLogitsProcessor([list(run) for run in BANNED]),
     ),
-    "biased": (Biased(((2, -1.5), (5, 3.0))), SequenceBiasLogitsProcessor([[[2], -1.5], [[5], 3.0]])),
+    "biased": (LogitBias(((2, -1.5), (5, 3.0))), SequenceBiasLogitsProcessor([[[2], -1.5], [[5], 3.0]])),
 }
 
 
@@ -78,15 +78,15 @@ def test_what_was_generated_costs_what_openai_says() -> None:
     """mu[j] - c[j] * frequency - (c[j] > 0) * presence, of the ids that were generated."""
     rows, scores = drawn(9)
     given, presence, frequency = 3, 0.7, 0.4
-    found = Used(presence, frequency)(scores.double(), texts(rows, given))
+    found = PresencePenalty(presence, frequency)(scores.double(), texts(rows, given))
     for row, ids in enumerate(rows):
         counts = Counter(ids[given:])
         for j in range(IDS):
             wanted = scores[row, j].double() - counts[j] * frequency - (counts[j] > 0) * presence
             assert found[row, j] == pytest.approx(wanted.item(), abs=1e-12)
     fresh = texts([[1, 2, 3]], given)
-    assert Used(presence, frequency)(scores[:1], fresh) is not None
-    assert torch.equal(Used(presence, frequency)(scores[:1], fresh), scores[:1])
+    assert PresencePenalty(presence, frequency)(scores[:1], fresh) is not None
+    assert torch.equal(PresencePenalty(presence, frequency)(scores[:1], fresh), scores[:1])
 
 
 def test_only_what_applies_is_made() -> None:
@@ -94,11 +94,11 @@ def test_only_what_applies_is_made() -> None:
     config = SamplingConfig(repetition_penalty=1.2, frequency_penalty=0.1, no_repeat_ngram=2)
     ids = SpecialIds(banned=((3,),), forced_begin=2, forced_end=(1, 4))
     kinds = [type(each).__name__ for each in make_processors(config, ids, {1}, 6, IDS)]
-    assert kinds == ["Repetition", "Used", "NoRepeat", "Blocked", "Forced", "Forced"]
+    assert kinds == ["RepetitionPenalty", "PresencePenalty", "NoRepeatNgram", "BlockedIds", "ForcedIds", "ForcedIds"]
     config = SamplingConfig.of({"logit_bias": {"3": -2}, "banned": [[1]]})
     assert [type(each).__name__ for each in make_processors(config, SpecialIds(), {1}, None, IDS)] == [
-        "Biased",
-        "Blocked",
+        "LogitBias",
+        "BlockedIds",
     ]
     with pytest.raises(HeddleError, match="the id 7; ids must be from 0 to 6"):
         make_processors(SamplingConfig(logit_bias={7: 1.0}), SpecialIds(), {1}, None, IDS)
@@ -122,7 +122,7 @@ def test_forced_ids_have_their_places_whatever_was_given(length: int) -> None:
     theirs = ForcedBOSTokenLogitsProcessor(4), ForcedEOSTokenLogitsProcessor(3, [1, 5])
     wanted = [each(torch.tensor(rows), scores.clone()) for each in theirs]
     for given in range(1, length + 1):
-        grown = [replace(text, last=3) for text in texts(rows, given)]
+        grown = [replace(text, max_length=3) for text in texts(rows, given)]
         assert torch.equal(first(scores, grown), wanted[0])
         assert torch.equal(last(scores, grown), wanted[1])
 
@@ -131,9 +131,9 @@ def test_forced_ids_have_their_places_whatever_was_given(length: int) -> None:
 def test_a_shortest_text_is_counted_without_its_prompt(length: int) -> None:
     rows, scores = drawn(length)
     theirs = MinNewTokensLengthLogitsProcessor(3, 2, [1, 5])
-    assert torch.equal(Shortest((1, 5), 2)(scores, texts(rows, 3)), theirs(torch.tensor(rows), scores.clone()))
+    assert torch.equal(MinTokens((1, 5), 2)(scores, texts(rows, 3)), theirs(torch.tensor(rows), scores.clone()))
     whole = MinLengthLogitsProcessor(4, [1, 5])(torch.tensor(rows), scores.clone())
-    assert torch.equal(Shortest((1, 5), 4)(scores, texts(rows, 0)), whole)
+    assert torch.equal(MinTokens((1, 5), 4)(scores, texts(rows, 0)), whole)
 
 
 def test_ids_without_text_begin_behind_the_vocabulary() -> None:
@@ -143,7 +143,7 @@ def test_ids_without_text_begin_behind_the_vocabulary() -> None:
 
 def test_what_a_guide_reads_begins_behind_a_forced_id() -> None:
     """Of `[start, forced, 5, 6]`, which grew from `[start]`."""
-    grown = TokenSequence(0, [2, 4, 5, 6], 1, 100, 0, opened=1)
-    assert grown.written() == [5, 6]
-    assert replace(grown, opened=0).written() == [4, 5, 6]
+    grown = TokenSequence(0, [2, 4, 5, 6], 1, 100, 0, forced=1)
+    assert grown.generated() == [5, 6]
+    assert replace(grown, forced=0).generated() == [4, 5, 6]
     assert replace(grown, start=2).visible() == [5, 6]

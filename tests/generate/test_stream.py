@@ -283,7 +283,7 @@ def test_ids_without_text_are_never_drawn(make: Make) -> None:
         drawn += engine.step()
     assert {token for token in tokens(drawn) if token >= 40} == {58}  # what ends a text needs none
     assert all(event.finish == "end" for event in drawn if event.token == 58)
-    with pytest.raises(HeddleError, match="nothing can be drawn"):
+    with pytest.raises(HeddleError, match="nothing can be sampled"):
         Engine.of(make(), [[1]], sampling, vocabulary=0)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from heddle.config import SamplingConfig, SpecialIds, sized
 from heddle.errors import HeddleError
 from heddle.generate import Piece, PromptLookup, complete, generate, generate_text
-from heddle.generate.text import RowText, banned_runs, spelled, text_engine
+from heddle.generate.text import RowText, banned_runs, text_engine, token_text
 from heddle.model import Transformer, build
 from heddle.text import Tokenizer, load_tokenizer, train_tokenizer
 
@@ -187,7 +187,7 @@ def test_an_imported_model_begins_as_its_tokenizer_begins(make: Make, beginning:
     sampling = SamplingConfig(max_tokens=8, temperature=0)
 
     def fed(model: Transformer, tokenizer: Tokenizer, prompt: str) -> list[int]:
-        return text_engine(model, tokenizer, [prompt], sampling).waiting[0].text.ids
+        return text_engine(model, tokenizer, [prompt], sampling).waiting[0].sequence.ids
 
     own, other = make(vocab_size=257), imported(make(vocab_size=257), begin=256, end=256)
     assert fed(other, beginning, "ab") == [256, 97, 98]
@@ -247,8 +247,11 @@ def test_a_stop_text_ends_a_text_whose_next_tokens_were_guessed(make: Make) -> N
     sampling = SamplingConfig(max_tokens=40, temperature=0, logit_bias={x: 100.0}, stop=("xxxxx",))
     for prompt in ("xxxx", "axxbxx"):
         plain, guessed = (
-            [(piece.text, piece.finish) for piece in complete(model, tokenizer, [prompt], sampling, proposer=proposer)]
-            for proposer in (None, PromptLookup(count=9, shortest=1))
+            [
+                (piece.text, piece.finish)
+                for piece in complete(model, tokenizer, [prompt], sampling, draft_source=draft_source)
+            ]
+            for draft_source in (None, PromptLookup(count=9, shortest=1))
         )
         assert guessed == plain == [("", "stop")]
 
@@ -259,9 +262,9 @@ def test_texts_to_ban_are_runs_of_ids(bytes_: Tokenizer) -> None:
     assert banned_runs(bytes_, ["ab", "c"]) == ((97, 98), (32, 97, 98), (99,), (32, 99))
     assert banned_runs(words, ["warp"]) == (tuple(words.encode("warp")),)
     assert banned_runs(letters, ["wa"]) == (tuple(letters.encode("wa")),)
-    with pytest.raises(HeddleError, match="does not know 'loom', so it is never written"):
+    with pytest.raises(HeddleError, match="cannot encode 'loom', so the model cannot write it"):
         banned_runs(words, ["loom"])
-    with pytest.raises(HeddleError, match="more than blanks"):
+    with pytest.raises(HeddleError, match="must not be empty"):
         banned_runs(bytes_, [" "])
 
 
@@ -271,8 +274,8 @@ def test_pieces_bring_what_was_drawn(make: Make, bytes_: Tokenizer) -> None:
     sampling = SamplingConfig(max_tokens=20, logprobs=3, temperature=1.5)
     pieces = list(complete(model, bytes_, ["a", "bc"], sampling))
     for row in (0, 1):
-        drawn = [each for piece in pieces if piece.row == row for each in piece.drawn]
+        drawn = [each for piece in pieces if piece.row == row for each in piece.samples]
         assert [len(drawn)] == [piece.tokens for piece in pieces if piece.row == row][-1:]
         assert all(len(each.top) == 3 for each in drawn)
-        assert all(spelled(bytes_, id) for each in drawn for id, _ in each.top)
-    assert spelled(bytes_, bytes_.vocab_size + 3) == f"<{bytes_.vocab_size + 3}>"
+        assert all(token_text(bytes_, id) for each in drawn for id, _ in each.top)
+    assert token_text(bytes_, bytes_.vocab_size + 3) == f"<{bytes_.vocab_size + 3}>"

@@ -55,7 +55,7 @@ def test_the_strategy_is_a_config_or_keywords(model: Transformer) -> None:
     given = {"beams": 2, "best": 2, "max_tokens": 3}
     found = translate(model, TOKENIZER, SOURCES, **given)
     assert found == translate(model, TOKENIZER, SOURCES, BeamConfig.of(given))
-    with pytest.raises(HeddleError, match="translate: config and best: both say how to search; give a config or"):
+    with pytest.raises(HeddleError, match="translate: config and best exclude each other; give a config or"):
         translate(model, TOKENIZER, SOURCES, BeamConfig(), best=2)
 
 

@@ -119,7 +119,7 @@ def changes() -> dict[str, bool]:
     other = compile_steps(build(model.config, seed=9).eval())
     told["a model beside it"] = tokens(other, PROMPTS, 8) == [by_definition(other, prompt, 8) for prompt in PROMPTS]
     engine = Engine.of(
-        model, [[1, 2, 3, 1, 2, 3, 1, 2]], SamplingConfig(max_tokens=12, temperature=0.7), proposer=PromptLookup()
+        model, [[1, 2, 3, 1, 2, 3, 1, 2]], SamplingConfig(max_tokens=12, temperature=0.7), draft_source=PromptLookup()
     )
     guessed = [event.token for _ in range(12) if engine for event in engine.step()]
     told["with guesses"] = guessed == by_definition(model, [1, 2, 3, 1, 2, 3, 1, 2], 12)

@@ -127,4 +127,4 @@ def test_keys_of_answers_are_spelled_alike_on_both_sides() -> None:
         text=True,
         timeout=60,
     )
-    assert done.stdout == PANELS["map"].asked.of(fields, where="test").key("map"), done.stderr
+    assert done.stdout == PANELS["map"].query.of(fields, where="test").key("map"), done.stderr

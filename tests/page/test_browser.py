@@ -67,7 +67,7 @@ def test_every_panel_is_shown(look: Callable[..., Seen], kind: str) -> None:
 def test_the_loss_and_the_rows_are_the_library_s(look: Callable[..., Seen]) -> None:
     seen, given = look("decoder"), subject("decoder")
     panel = seen.show(panel="prefixes", text=TEXT)
-    tokens = given.read(PANELS["heads"].asked.of({"text": TEXT}, where="test")).tokens
+    tokens = given.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
     assert float(panel.locator("[data-loss]").get_attribute("data-loss")) == pytest.approx(
         float(lens(given.model, tokens).losses()[-1]), rel=1e-6
     )
@@ -81,7 +81,7 @@ def test_hovered_numbers_are_the_library_s(look: Callable[..., Seen], kind: str)
     more = {"target": "the weft"} if kind == "translation" else {}
     layer = "decoder.1.cross" if kind == "translation" else "decoder.1.mixer"
     panel = seen.show(panel="attention", text=TEXT, layer=layer, head="1", **more)
-    text = given.read(PANELS["heads"].asked.of({"text": TEXT} | more, where="test"))
+    text = given.read(PANELS["heads"].query.of({"text": TEXT} | more, where="test"))
     found = trace(given.model, text.tokens, attention=layer, **text.more).attention[layer]
     weights, readout = found.weights(heads=1)[0, 0], panel.locator(".readout")
     over = panel.locator("canvas.over")
@@ -110,7 +110,7 @@ def test_hovered_numbers_are_the_library_s(look: Callable[..., Seen], kind: str)
 def test_several_tokens_are_summed(look: Callable[..., Seen]) -> None:
     seen, given = look("decoder"), subject("decoder")
     panel = seen.show(panel="attention", text=TEXT, layer="decoder.0.mixer", head="0", rows="3,9")
-    tokens = given.read(PANELS["heads"].asked.of({"text": TEXT}, where="test")).tokens
+    tokens = given.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
     weights = trace(given.model, tokens, attention="*").attention["decoder.0.mixer"].weights(heads=0)[0, 0]
     shown = json.loads(panel.locator("[data-sums]").get_attribute("data-sums"))
     assert shown == pytest.approx((weights[3] + weights[9]).tolist(), abs=1e-5)
@@ -122,7 +122,7 @@ def test_several_tokens_are_summed(look: Callable[..., Seen]) -> None:
 def test_exports_are_what_is_shown(look: Callable[..., Seen]) -> None:
     seen, given = look("decoder"), subject("decoder")
     panel = seen.show(panel="attention", text="a,b =c", layer="decoder.0.mixer", head="1")
-    tokens = given.read(PANELS["heads"].asked.of({"text": "a,b =c"}, where="test")).tokens
+    tokens = given.read(PANELS["heads"].query.of({"text": "a,b =c"}, where="test")).tokens
     weights = trace(given.model, tokens, attention="*").attention["decoder.0.mixer"].weights(heads=1)[0, 0]
     files = {}
     for kind in ("SVG", "PNG", "CSV"):
@@ -146,7 +146,7 @@ def test_bars_are_the_probabilities_of_sampling(look: Callable[..., Seen], state
 
     seen, given = look("decoder"), subject("decoder")
     panel = seen.show(panel="write", text=TEXT, **state)
-    logits = unpacked(answer(given, "next", PANELS["next"].asked.of({"text": TEXT}, where="test"))["logits"])
+    logits = unpacked(answer(given, "next", PANELS["next"].query.of({"text": TEXT}, where="test"))["logits"])
     names = {"temperature": "temperature", "topk": "top_k", "topp": "top_p"}
     settings: Any = {names[name]: float(value) if name != "topk" else int(value) for name, value in state.items()}
     wanted = process(logits[None], SamplingConfig(**settings))[0].softmax(-1)
@@ -201,7 +201,7 @@ def test_a_head_that_is_switched_off_moves_the_distribution(look: Callable[..., 
     panel.locator('[data-keep="decoder.1.mixer.heads.0"]').click()
     seen.until(lambda: "off=" in seen.page.url)
     seen.page.locator(".panel[data-ready]", has_text="1 off: decoder.1.mixer.heads.0").wait_for()
-    tokens = given.read(PANELS["heads"].asked.of({"text": TEXT}, where="test")).tokens
+    tokens = given.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
     edit = ablate("decoder.1.mixer.heads", heads=[0])
     wanted = trace(given.model, tokens, edits=[edit]).logits[0, -1].softmax(-1)
     rows = seen.page.locator("table", has_text="with parts off").locator("tbody tr").all()
@@ -237,7 +237,7 @@ def test_what_is_off_and_unfolded_and_shown_before_is_kept(look: Callable[..., S
 def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
     seen, given = look("decoder"), subject("decoder")
     panel = seen.show(panel="pass", text=TEXT, name="decoder.0.mixer.heads", head="1")
-    tokens = given.read(PANELS["heads"].asked.of({"text": TEXT}, where="test")).tokens
+    tokens = given.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
     matrix = trace(given.model, tokens, "decoder.0.mixer.heads")["decoder.0.mixer.heads"][0, 1]
     cells = panel.locator(".viewer tbody tr").nth(2).inner_text().split("\t")
     assert cells[0].strip() == "T_2"
@@ -383,7 +383,7 @@ def test_the_pass_is_walked_in_three_dimensions(look: Callable[..., Seen]) -> No
     """With the slider, the keyboard, a click and by itself; the address holds the step."""
     seen, given = look("decoder"), subject("decoder")
     panel = seen.show(panel="pass", text=TEXT, step="1")
-    levels = answer(given, "plates", PANELS["plates"].asked.of({"text": TEXT}, where="test"))["levels"]
+    levels = answer(given, "plates", PANELS["plates"].query.of({"text": TEXT}, where="test"))["levels"]
     solid, canvas = panel.locator(".solid"), panel.locator("canvas.isometric")
 
     def shown(level: int) -> bool:

@@ -24,14 +24,14 @@ def stored(page: str) -> dict:  # type: ignore[type-arg]
 @pytest.mark.parametrize("kind", ["decoder", "translation", "masked", "classes", "recurrent"])
 def test_a_file_holds_what_the_page_asks(tmp_path: Path, kind: str) -> None:
     given, told = subject(kind), list[tuple[int, int]]()
-    write_page(given, tmp_path / "a.html", WORDS, told=lambda done, of: told.append((done, of)))
+    write_page(given, tmp_path / "a.html", WORDS, progress=lambda done, of: told.append((done, of)))
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     answers = stored(page)["answers"]
     assert told[-1] == (len(answers), len(answers))
     assert page.count("</script>") == 3
     assert "/static/" not in page
     for panel in ("prefixes", "heads", "walk"):
-        asked = PANELS[panel].asked.of({"text": WORDS}, where="test")
+        asked = PANELS[panel].query.of({"text": WORDS}, where="test")
         assert answers[asked.key(panel)] == json.loads(json.dumps(answer(given, panel, asked)))
     maps = [name for name in answers if name.startswith("map{")]
     assert len([name for name in answers if name.startswith("query{")]) == len(maps)
@@ -59,7 +59,10 @@ def test_its_policy_allows_its_own_scripts_alone(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     given = subject("decoder")
-    for name, text, said in (("a.txt", "warp", "a page is an .html file"), ("a.html", "w" * 65, "learned positions")):
+    for name, text, said in (
+        ("a.txt", "warp", "the page must be an .html file"),
+        ("a.html", "w" * 65, "learned positions"),
+    ):
         with pytest.raises(HeddleError, match=said):
             write_page(given, tmp_path / name, text)
     assert not list(tmp_path.iterdir())

@@ -24,7 +24,7 @@ WORDS = "the warp is held"
 
 
 def asked(given: PageModel, panel: str, **fields: Any) -> Any:
-    return answer(given, panel, PANELS[panel].asked.of(fields, where=panel))
+    return answer(given, panel, PANELS[panel].query.of(fields, where=panel))
 
 
 def unpacked(document: dict[str, Any]) -> Tensor:
@@ -140,7 +140,7 @@ def test_the_next_token_has_the_scores_of_the_model(kind: str) -> None:
     at = 4 if kind == "translation" else 2
     more = {"target": "the weft"} if kind == "translation" else {}
     found = asked(given, "next", text=WORDS, at=at, **more)
-    text = given.read(PANELS["heads"].asked.of({"text": WORDS} | more, where="test"))
+    text = given.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
     logits = given.model.logits(given.model(text.tokens, **text.more).hidden)[0, at].detach()
     shown = unpacked(found["logits"])
     torch.testing.assert_close(shown, logits)
@@ -169,7 +169,7 @@ def test_a_map_is_that_of_the_library(kind: str) -> None:
     """Scores and mask give the weights; thumbnails show their largest cells; one query's steps are the row."""
     given = subject(kind)
     more = {"target": "the weft"} if kind == "translation" else {}
-    text = given.read(PANELS["heads"].asked.of({"text": WORDS} | more, where="test"))
+    text = given.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
     attention = trace(given.model, text.tokens, attention="*", **text.more).attention
     every = asked(given, "heads", text=WORDS, **more)
     assert [each["layer"] for each in every["layers"]] == list(attention)
@@ -271,7 +271,7 @@ def test_exchanged_activations_restore_the_difference() -> None:
     assert len(heads["restored"]) == len(heads["restored"][0]) == 2
     with pytest.raises(HeddleError, match="both texts are continued by"):
         asked(given, "exchanged", text=text, other=text)
-    with pytest.raises(HeddleError, match="of one length"):
+    with pytest.raises(HeddleError, match="of the same length"):
         asked(given, "exchanged", text="the warp", other="the")
 
 
@@ -300,7 +300,7 @@ def test_plates_are_the_tensors_of_the_pass(kind: str) -> None:
     given = subject(kind)
     more = {"target": "the weft"} if kind == "translation" else {}
     levels = asked(given, "plates", text=WORDS, **more)["levels"]
-    text = given.read(PANELS["heads"].asked.of({"text": WORDS} | more, where="test"))
+    text = given.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
     names = [plate["name"] for level in levels for plate in level["plates"]]
     assert names[0] == f"{'encoder' if kind == 'translation' else given.stack}.entry"
     real = [name for name in names if name != "probabilities"]
@@ -329,9 +329,9 @@ def test_a_decoder_alone_that_translates_shows_the_pair() -> None:
     given = PageModel("joined", build(TransformerConfig.of(config), seed=1).eval(), tokenizer)
     boundary = tokenizer.special["<start_translation>"]
     assert asked(given, "about")["translates"]
-    read = given.read(PANELS["heads"].asked.of({"text": "warp", "target": "weft"}, where="test"))
+    read = given.read(PANELS["heads"].query.of({"text": "warp", "target": "weft"}, where="test"))
     assert read.tokens[0].tolist() == [*tokenizer.encode("warp"), boundary, *tokenizer.encode("weft")]
-    own = given.read(PANELS["heads"].asked.of({"text": "warp"}, where="test")).tokens[0].tolist()
+    own = given.read(PANELS["heads"].query.of({"text": "warp"}, where="test")).tokens[0].tolist()
     best = translate(given.model, tokenizer, ["warp"], beams=1)[0][0].text
     assert own == [*tokenizer.encode("warp"), boundary, *tokenizer.encode(best)][:40]
     assert len(asked(given, "next", text="warp")["pieces"]) == 5
@@ -343,7 +343,7 @@ def test_every_box_shows_its_tensor(kind: str) -> None:
     given = subject(kind)
     more = {"target": "the weft"} if kind == "translation" else {}
     boxes = asked(given, "walk", text=WORDS, **more)["boxes"]
-    text = given.read(PANELS["heads"].asked.of({"text": WORDS} | more, where="test"))
+    text = given.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
     kept = trace(given.model, text.tokens, [box["name"] for box in boxes], **text.more)
     assert [box["name"] for box in boxes] == list(kept)
     for box in boxes:
@@ -353,7 +353,7 @@ def test_every_box_shows_its_tensor(kind: str) -> None:
         matrix = whole[0, 0] if whole.dim() == 4 else whole[0]
         torch.testing.assert_close(unpacked(found["matrix"]), matrix.float())
         assert len(found["rows"]) == len(matrix)
-    with pytest.raises(HeddleError, match="nothing in this model is called"):
+    with pytest.raises(HeddleError, match="this model has no tensor"):
         asked(given, "tensor", text=WORDS, name="decoder.0.nothing")
 
 
@@ -362,7 +362,7 @@ def test_a_wide_tensor_keeps_its_last_column() -> None:
     given = subject("decoder", dim=260)
     name = "decoder.0.residual_after"
     found = asked(given, "tensor", text=WORDS, name=name)
-    text = given.read(PANELS["heads"].asked.of({"text": WORDS}, where="test"))
+    text = given.read(PANELS["heads"].query.of({"text": WORDS}, where="test"))
     whole = trace(given.model, text.tokens, [name])[name][0].float()
     assert found["shape"] == [1, len(WORDS), 260]
     assert found["columns"] == [*range(255), 259]

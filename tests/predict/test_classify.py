@@ -23,7 +23,7 @@ from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.predict import TextClass, TextLabels, TextNumber, WordClasses, classify
-from heddle.predict.rows import InputRow, passes, predicting
+from heddle.predict.rows import InputRow, evaluation, forward_batches
 from heddle.tasks import DataSpec, ExampleIndices, make_task
 from heddle.tasks.framing import frame_of
 from heddle.text import train_tokenizer
@@ -62,7 +62,7 @@ def test_what_predicts_is_what_training_scores(kind: str, pairs: bool, stack: st
     task = make_task(TASKS[kind], DataSpec(corpus, model.config, tokenizer=TOKENIZER))
     batch = task.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     assert (batch.types is not None) == pairs
-    with predicting(model):
+    with evaluation(model):
         losses = task.objective(model).by_row(batch)["loss"].tolist()
     texts: list[Any] = random_texts(there, "text")
     if pairs:
@@ -98,12 +98,12 @@ def test_a_row_is_the_same_alone_and_in_a_batch(config: TransformerConfig) -> No
     model = awake(config, torch.float32)
     draw = np.random.default_rng(0)
     rows = [InputRow(draw.integers(0, model.vocab_size, size).tolist(), size, False) for size in (5, 1, 9, 2, 9)]
-    with predicting(model):
+    with evaluation(model):
         together: dict[int, torch.Tensor] = {}
-        for numbers, hidden, _ in passes(model, rows):
+        for numbers, hidden, _ in forward_batches(model, rows):
             together |= dict(zip(numbers, hidden, strict=True))
         for number, row in enumerate(rows):
-            ((_, alone, _),) = passes(model, [row])
+            ((_, alone, _),) = forward_batches(model, [row])
             torch.testing.assert_close(together[number][: len(row.ids)], alone[0], rtol=1e-4, atol=1e-5)
 
 
@@ -113,8 +113,11 @@ def test_batches_are_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [4, 12, 3, 20, 4, 1]
     done: list[tuple[int, int]] = []
     rows = [InputRow([1] * min(size, 16), 16, False) for size in sizes]
-    with predicting(model):
-        widths = [(numbers, hidden.shape[1]) for numbers, hidden, _ in passes(model, rows, lambda *so: done.append(so))]
+    with evaluation(model):
+        widths = [
+            (numbers, hidden.shape[1])
+            for numbers, hidden, _ in forward_batches(model, rows, lambda *so: done.append(so))
+        ]
     assert widths == [([3], 16), ([1], 12), ([0, 4, 2], 4), ([5], 1)]
     assert done == [(1, 6), (2, 6), (5, 6), (6, 6)]
 
@@ -173,7 +176,7 @@ def test_a_published_model_of_several_labels_says_what_transformers_pipeline_say
     eager.load_state_dict(model.state_dict())
     assert sum(len(each.labels) for each in classify(eager, tokenizer, texts)) < sum(chosen)  # type: ignore[union-attr]
     other = build(model_for(TASKS["class"], Corpus(records("class"))))
-    with pytest.raises(HeddleError, match=r"threshold = 0.5 is for models of several labels; this one has one answer"):
+    with pytest.raises(HeddleError, match=r"threshold = 0.5 is for multi-label models, and this model is not one"):
         classify(other, TOKENIZER, ["warp"], threshold=0.5)
 
 
@@ -228,7 +231,7 @@ def test_a_published_tokenizer_frames_texts_as_it_says(
 def test_a_blank_text_has_a_row_and_no_class_and_a_warning_says_so() -> None:
     model = build(model_for(TASKS["class"], Corpus(records("class"))))
     plain = classify(model, TOKENIZER, ["warp", "weft over"])
-    with pytest.warns(UserWarning, match="classify: 2 texts of 4 with nothing but blanks: no result, which is None"):
+    with pytest.warns(UserWarning, match="classify: 2 texts of 4 empty or only whitespace: the result is None"):
         found = classify(model, TOKENIZER, ["", "warp", " \n", "weft over"])
     assert found == [None, plain[0], None, plain[1]]
     with pytest.warns(UserWarning, match="1 text of 2"):  # training leaves out a pair if one of its texts is blank
@@ -244,7 +247,7 @@ def test_a_blank_text_has_a_row_and_no_class_and_a_warning_says_so() -> None:
 def test_what_cannot_be_classified_is_refused() -> None:
     model = build(model_for(TASKS["class"], Corpus(records("class"))))
     for texts, said in (
-        (["warp", 3], "item 1 is an int, but a text or a pair of texts is needed"),
+        (["warp", 3], "item 1 is an int, but must be a text or a pair of texts"),
         ([["warp", " ", "x"]], "item 0 has 3 parts"),
         ([("warp", "weft", "loom")], "item 0 has 3 parts"),
         (["warp", None], "item 1 is a NoneType"),

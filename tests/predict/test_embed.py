@@ -80,7 +80,7 @@ def test_the_pooling_of_the_head_is_the_default() -> None:
             np.testing.assert_array_equal(default.vectors, asked.vectors)
     vectors = embed(model({"kind": "embedding", "normalise": True}), tokenizer, ["the warp", "over"]).vectors
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
-    with pytest.warns(UserWarning, match="embed: 1 text of 3 with nothing but blanks"):
+    with pytest.warns(UserWarning, match="embed: 1 text of 3 empty or only whitespace"):
         found = embed(made, tokenizer, ["warp", "", "weft"])
     plain = embed(made, tokenizer, ["warp", "weft"])
     np.testing.assert_allclose(found.vectors[[0, 2]], plain.vectors, atol=1e-6)

@@ -126,7 +126,7 @@ def test_what_cannot_be_filled_in_is_refused() -> None:
     ):
         fill(model, tokenizer, ["", "the warp"])
     decoder = build(sized(1, vocab_size=tokenizer.vocab_size, context=8, dim=16))
-    with pytest.raises(HeddleError, match="this decoder sees only what is on the left of a mask: heddle generate"):
+    with pytest.raises(HeddleError, match="this decoder sees only the text before a mask: heddle generate"):
         heddle.fill(decoder, tokenizer, ["[MASK]"])
     stack = {"depth": 1, "block": {"mixer": {"heads": 2}}}
     both = {"encoder": stack, "decoder": {"depth": 1, "block": {"mixer": {"heads": 2}, "cross": {"heads": 2}}}}

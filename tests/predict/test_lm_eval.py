@@ -164,7 +164,7 @@ def test_tasks_have_the_figures_of_the_harness(
     assert {"acc", "acc_norm"} <= found["choices"].keys()
     assert {"word_perplexity", "bits_per_byte"} <= found["texts"].keys()
     assert found["writing"]["exact_match"] == 0.5
-    limited = evaluate_tasks(ours.model, ours.cut, files[:1], limit=3)
+    limited = evaluate_tasks(ours.model, ours._tokenizer, files[:1], limit=3)
     assert limited["choices"]["examples"] == 3
 
 
@@ -226,7 +226,7 @@ def test_a_mistake_in_a_task_is_one_line(both: tuple[HarnessModel, Any, Path], t
     (tmp_path / "beside.py").write_text("found = 1\n")
     (tmp_path / "wrong.yaml").write_text(said.replace("FOLDER", str(tmp_path)))
     with pytest.raises(HeddleError) as refusal:
-        evaluate_tasks(ours.model, ours.cut, [str(tmp_path / "wrong.yaml")])
+        evaluate_tasks(ours.model, ours._tokenizer, [str(tmp_path / "wrong.yaml")])
     line = str(refusal.value)
     assert line.startswith(f"lm-eval cannot evaluate {tmp_path / 'wrong.yaml'}: ")
     assert line.endswith("; check the task and the data that it names")
@@ -244,15 +244,15 @@ def test_what_the_model_raises_is_no_mistake_in_a_task(
     def broken(*args: Any) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("heddle.predict.lm_eval.passes", broken)
+    monkeypatch.setattr("heddle.predict.lm_eval.forward_batches", broken)
     with pytest.raises(KeyError, match="a bug"):
-        evaluate_tasks(ours.model, ours.cut, [str(tmp_path / "right.yaml")])
+        evaluate_tasks(ours.model, ours._tokenizer, [str(tmp_path / "right.yaml")])
 
 
 def test_what_the_harness_cannot_do_is_refused(both: tuple[HarnessModel, Any, Path], tmp_path: Path) -> None:
     ours, _, folder = both
     with pytest.raises(HeddleError, match=r"none.yaml: no such file"):
-        evaluate_tasks(ours.model, ours.cut, ["none.yaml"])
+        evaluate_tasks(ours.model, ours._tokenizer, ["none.yaml"])
     for said, line in (
         (f"run={folder / 'run'},dtype=float16", "model_args: dtype is unknown"),
         (f"run={folder / 'run'},batch_size=auto", "batch_size = auto: must be a whole number"),
@@ -262,7 +262,7 @@ def test_what_the_harness_cannot_do_is_refused(both: tuple[HarnessModel, Any, Pa
             HarnessModel.create_from_arg_string(said)
     plain = heddle.train_tokenizer("characters", ["the warp"], special=())
     model = build(heddle.sized(1, vocab_size=plain.vocab_size, context=8, dim=16))
-    with pytest.raises(HeddleError, match="no end of text"):
+    with pytest.raises(HeddleError, match="no end-of-text token"):
         HarnessModel(model, plain).loglikelihood([asked("", "the")])
     block = {"mixer": {"heads": 2}}
     encoder = build(

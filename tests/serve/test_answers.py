@@ -11,7 +11,7 @@ from heddle.generate.logprobs import SampledToken
 from heddle.generate.stream import Finish
 from heddle.model import build
 from heddle.serve import ServedRun
-from heddle.serve.answers import Alternative, ByteDecoder, Choice, DecodedToken, completion_logprobs, spell, usage
+from heddle.serve.answers import Alternative, ByteDecoder, Choice, DecodedToken, completion_logprobs, decode, usage
 from heddle.serve.worker import Chunk
 from heddle.text import Tokenizer, train_tokenizer
 from tests.serve.conftest import DECODER, ENGINE, LOUD, TOKENIZER, Server
@@ -28,34 +28,34 @@ def tokenizer_of(kind: str) -> Tokenizer:
 def test_the_bytes_of_tokens_join_to_the_text(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode("the weft is held")
-    spelling = ByteDecoder(tokenizer)
-    found = [spelling.push(SampledToken(id, 0.0)) for id in ids]
+    decoder = ByteDecoder(tokenizer)
+    found = [decoder.push(SampledToken(id, 0.0)) for id in ids]
     text = tokenizer.decode(ids)
-    assert b"".join(each.added for each in found).decode() == text == spell(tokenizer, ids)
-    assert [text[each.place :].encode().startswith(each.added) for each in found] == [True] * len(found)
+    assert b"".join(each.raw for each in found).decode() == text == decode(tokenizer, ids)
+    assert [text[each.offset :].encode().startswith(each.raw) for each in found] == [True] * len(found)
 
 
 def test_half_a_character_has_its_own_byte_and_its_characters_place() -> None:
-    spelling = ByteDecoder(TOKENIZER, start=3)
+    decoder = ByteDecoder(TOKENIZER, start=3)
     ids = [*TOKENIZER.encode("éa"), *TOKENIZER.encode("é")[:1], *TOKENIZER.encode("b")]
-    found = [spelling.push(SampledToken(id, 0.0)) for id in ids]
-    assert [each.added for each in found] == [b"\xc3", b"\xa9", b"a", b"\xc3", b"b"]
+    found = [decoder.push(SampledToken(id, 0.0)) for id in ids]
+    assert [each.raw for each in found] == [b"\xc3", b"\xa9", b"a", b"\xc3", b"b"]
     assert TOKENIZER.decode(ids) == "éa\ufffdb"
-    assert [each.place for each in found] == [3, 3, 4, 5, 6]
+    assert [each.offset for each in found] == [3, 3, 4, 5, 6]
 
 
 def test_ids_before_a_text_are_silent_once() -> None:
-    spelling = ByteDecoder(TOKENIZER, silent=(3, 4))
-    assert [spelling.push(SampledToken(id, 0.0)).added for id in (3, 4, 97, 3)] == [b"", b"", b"a", b"\x03"]
-    again = ByteDecoder(TOKENIZER, silent=(3,))
-    assert [again.push(SampledToken(id, 0.0)).added for id in (3, 3)] == [b"", b"\x03"]
+    decoder = ByteDecoder(TOKENIZER, bos_prefix=(3, 4))
+    assert [decoder.push(SampledToken(id, 0.0)).raw for id in (3, 4, 97, 3)] == [b"", b"", b"a", b"\x03"]
+    again = ByteDecoder(TOKENIZER, bos_prefix=(3,))
+    assert [again.push(SampledToken(id, 0.0)).raw for id in (3, 3)] == [b"", b"\x03"]
 
 
 def test_every_alternative_has_a_name_of_its_own() -> None:
     """Of a tokenizer of bytes, 128 alternatives are parts of characters, which as text would all be U+FFFD."""
     top = tuple((id, -0.1 * number) for number, id in enumerate([*range(190, 200), *range(97, 107)]))
-    spelling = ByteDecoder(TOKENIZER, previous=97)
-    tokens = [spelling.push(SampledToken(id, logprob, top)) for id, logprob in ((190, 0.0), (191, -0.1), (98, -1.1))]
+    decoder = ByteDecoder(TOKENIZER, previous=97)
+    tokens = [decoder.push(SampledToken(id, logprob, top)) for id, logprob in ((190, 0.0), (191, -0.1), (98, -1.1))]
     table = completion_logprobs(tokens, 20)
     assert table is not None
     assert [len(each) for each in table["top_logprobs"]] == [20, 20, 20]
@@ -66,9 +66,9 @@ def test_every_alternative_has_a_name_of_its_own() -> None:
 def test_ids_that_spell_the_same_are_told_apart() -> None:
     tokenizer = tokenizer_of("bpe").with_special(["<|a|>", "<|b|>"])
     alike = [id for id in range(tokenizer.vocab_size) if not tokenizer.token_bytes(id)]
-    spelling = ByteDecoder(tokenizer, previous=97)
+    decoder = ByteDecoder(tokenizer, previous=97)
     top = tuple((id, -0.1 * id) for id in [*alike, 98, 99])
-    (token,) = [spelling.push(SampledToken(98, -9.8, top))]
+    (token,) = [decoder.push(SampledToken(98, -9.8, top))]
     assert len(set(token.names().values())) == len(top)
     assert token.names()[98] == tokenizer.token_bytes(98).decode()
 
@@ -112,7 +112,7 @@ def test_no_alternatives_are_no_tables(wanted: int | None, tables: Any) -> None:
 
 def test_lm_eval_reads_from_names_whether_a_text_is_the_most_probable() -> None:
     completions = pytest.importorskip("lm_eval.models.openai_completions").LocalCompletionsAPI
-    spelling = ByteDecoder(TOKENIZER)
+    decoder = ByteDecoder(TOKENIZER)
     # Two bytes of characters; the second one is not the most probable, but another part of a character is.
     drawn = [
         SampledToken(97, 0.0),
@@ -124,8 +124,8 @@ def test_lm_eval_reads_from_names_whether_a_text_is_the_most_probable() -> None:
         (drawn, False),
         ([drawn[0], drawn[1], SampledToken(169, -0.2, ((169, -0.2),)), drawn[3]], True),
     ):
-        spelling = ByteDecoder(TOKENIZER)
-        first, *others = [spelling.push(each) for each in rows]
+        decoder = ByteDecoder(TOKENIZER)
+        first, *others = [decoder.push(each) for each in rows]
         choices = [{"index": 0, "logprobs": completion_logprobs(others, 1, first)}]
         ((total, exact),) = completions.parse_logprobs({"choices": choices}, tokens=[[97, 195, 169]], ctxlens=[1])
         assert (total, exact) == (sum(each.logprob for each in rows[1:3]), greedy)

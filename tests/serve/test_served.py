@@ -64,9 +64,9 @@ def test_a_bias_of_minus_100_bans_an_id() -> None:
 
 def test_a_shorter_translation_than_the_models_shortest_is_possible() -> None:
     """The server's limit is below what the model's files ask for."""
-    found = TranslateRequest(model="m", text="a").searching(3, DecodingDefaults(min_tokens=10, max_tokens=30))
+    found = TranslateRequest(model="m", text="a").beam_config(3, DecodingDefaults(min_tokens=10, max_tokens=30))
     assert (found.max_tokens, found.min_tokens) == (3, 2)
-    found = TranslateRequest(model="m", text="a").searching(None, DecodingDefaults(min_tokens=10, max_tokens=30))
+    found = TranslateRequest(model="m", text="a").beam_config(None, DecodingDefaults(min_tokens=10, max_tokens=30))
     assert (found.max_tokens, found.min_tokens) == (30, 10)
 
 
@@ -93,10 +93,10 @@ def test_times_are_from_token_to_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_texts_whose_prompts_are_being_read_wait() -> None:
-    engine = SimpleNamespace(waiting=[1], opening=SimpleNamespace(rows=[2, 3]), active=[4, 5, 6, 7])
+    engine = SimpleNamespace(waiting=[1], prefill=SimpleNamespace(rows=[2, 3]), active=[4, 5, 6, 7])
     books = SimpleNamespace(engine=engine)
     Worker._count(books)  # type: ignore[arg-type]
-    assert (books.growing, books.waiting) == (4, 3)
-    engine.opening = None
+    assert (books.running, books.waiting) == (4, 3)
+    engine.prefill = None
     Worker._count(books)  # type: ignore[arg-type]
-    assert (books.growing, books.waiting) == (4, 1)
+    assert (books.running, books.waiting) == (4, 1)

@@ -108,8 +108,8 @@ function header() {
   const theme = h("button", { type: "button", onclick: () => set({ theme: dark() ? "light" : "dark" }, paint()) }, "Light / dark");
   byId("head").replaceChildren(h("h1", {}, "heddle look: ", about.run),
     h("span", { class: "soft" }, `${about.family}, ${about.parameters.toLocaleString("en-US")} parameters, ${about.depth} layers, width ${about.dim}, vocabulary of ${about.vocabulary.toLocaleString("en-US")}`), theme);
-  byId("foot").replaceChildren(h("p", {}, offline ? "This file holds the numbers of one text; it loads nothing. heddle look RUN opens the page with the model."
-    : "Nothing leaves this machine. The address holds what is shown: copy it to show it again."));
+  byId("foot").replaceChildren(h("p", {}, offline ? "This file contains the numbers of one text and loads nothing. heddle look RUN opens the page with the model."
+    : "Nothing leaves this machine. The address describes the current view: copy it to open the view again."));
   document.title = about.run + " - heddle";
 }
 

@@ -42,7 +42,7 @@ export async function started() {
 /** @param {string} name */
 async function look(name) {
   const found = stored?.answers[name];
-  if (!found) throw new Refused("This file holds the numbers of one text. For this view the model is needed: heddle look RUN opens it.");
+  if (!found) throw new Refused("This file contains the numbers of one text. This view needs the model: open it with heddle look RUN.");
   if (found.error) throw new Refused(found.error);
   return found;
 }

@@ -16,7 +16,7 @@ const KEYS = 200; // keys of a query's table
 export const attention = {
   name: "attention",
   title: "Attention",
-  caption: "Each small picture is a head. Rows are tokens that ask, columns the tokens that they attend to; the stronger the colour, the higher the weight. What the mask blocks has a colour of its own.",
+  caption: "Each thumbnail is a head. Rows are queries, columns are keys. The stronger the colour, the higher the weight. Masked cells have their own colour.",
   shown: (about) => about.attention.length > 0,
   async render(root, context) {
     const { state } = context, found = await context.ask("heads", context.reading());
@@ -91,7 +91,7 @@ function scores(layers) {
   const fields = ["previous", "diagonal", "first", "induction", "duplicate", "stripe", "entropy"];
   const rows = layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => [`${layer.layer.split(".")[1]}.${head}`, layer.names[head], ...fields.map((field) => said(layer.scores[field][head], 3))]));
   return h("details", {}, h("summary", {}, "What each head looks at, as numbers"),
-    h("p", { class: "caption" }, "Shares of attention on this text: to the token before (previous), to itself (diagonal), to the first token, to what came after the same token last time (induction), to the same token last time (duplicate), to the token that receives most (stripe). What a head looks at is named after its largest share. Entropy: 0 is one token, 1 all alike. Where no token repeats, induction and duplicate are 0. Head 3.2 is head 2 of layer 3."),
+    h("p", { class: "caption" }, "Shares of attention on this text: to the token before (previous), to itself (diagonal), to the first token, to what came after the same token last time (induction), to the same token last time (duplicate), to the token that receives most (stripe). A head is named after its largest share. Entropy: 0 is one token, 1 is all tokens equally. Where no token repeats, induction and duplicate are 0. Head 3.2 is head 2 of layer 3."),
     table("Scores of all heads", ["head", "looks at", ...fields], rows, ["", "", ...fields.map(() => "number")]));
 }
 
@@ -138,7 +138,7 @@ async function single(found, layer, head, context) {
       h("button", { type: "button", "data-keep": "mask", "aria-pressed": String(masking), onclick: () => context.set({ mask: masking ? "off" : "" }) }, "Mask"),
       Object.entries(exported).map(([kind, act]) => h("button", { type: "button", "data-export": kind, onclick: act }, kind))),
     state.view === "lines" && Math.max(rows, columns) > LINES ? h("p", { class: "soft" }, `Lines are drawn for up to ${LINES} tokens; this is the map.`) : null,
-    masking ? null : h("p", { class: "soft" }, "The mask is off: the weights are those that the model would have if every token saw every token. It was not trained so."),
+    masking ? null : h("p", { class: "soft" }, "The mask is off: these are the weights if every token could attend to every token. The model was not trained this way."),
     readout, drawing.element);
   const side = h("div", {}, summed(found, shares, context), strongest(found));
   const query = h("div", { class: "query" }, h("h3", {}, "One query, step by step"), steps(found, layer, head, context));

@@ -16,7 +16,7 @@ const PARTS = 16;
 export const layers = {
   name: "layers",
   title: "Layers",
-  caption: "What the model would predict if it ended after each layer, what each part adds to a prediction, and what changes when a part is switched off.",
+  caption: "The prediction after each layer, the contribution of each part, and the effect of switching parts off.",
   shown: (about) => about.predicts === "next" || about.predicts === "translation" || about.predicts === "masked",
   async render(root, context) {
     const found = await context.ask("layers", context.reading());
@@ -33,7 +33,7 @@ function lens(found) {
     return h("td", { class: "piece shaded", dir: "auto", title: said, style: { background: shade(0.55 * share) } }, visible(found.top[layer][at][0]) + " " + share.toFixed(2));
   })]);
   /** @type {HTMLElement[]} */
-  const made = [h("h3", {}, "The logit lens"), h("p", { class: "caption" }, "Rows are the tokens read so far; each cell is the most probable next token if the model ended there, with its probability. The last column is the model's own prediction."),
+  const made = [h("h3", {}, "The logit lens"), h("p", { class: "caption" }, "Rows are the tokens read so far. Each cell is the most probable next token if the model ended at that layer, with its probability. The last column is the model's own prediction."),
     table(`The most probable token after each layer, for ${rows.length} of ${found.pieces.length} tokens`, ["read so far", ...places], rows, ["piece"])];
   if (found.losses) {
     const first = (/** @type {number} */ place) => found.target_probabilities[found.places.length - 1][place];
@@ -82,12 +82,12 @@ async function ablation(context) {
 /** @param {Context} context */
 async function division(context) {
   const made = [h("h3", {}, "What adds to a prediction")];
-  if (several(context.state.off).length) return [...made, h("p", { class: "soft" }, "This divides a score of the whole model, so all parts must be on.")];
+  if (several(context.state.off).length) return [...made, h("p", { class: "soft" }, "Attribution needs the whole model, so all parts must be on.")];
   const { state } = context, asked = { ...context.reading(), ...(state.at ? { at: Number(state.at) } : {}), ...(state.token ? { token: Number(state.token) } : {}) };
   const found = await context.ask("divided", asked);
   const by = state.by ?? "depth", all = by === "depth" ? summed(found.layers) : /** @type {[string, number][]} */ (found[by]);
   const order = all.filter(([, value]) => value !== 0).sort((one, two) => Math.abs(two[1]) - Math.abs(one[1])).slice(0, PARTS), most = Math.abs(order[0]?.[1] ?? 1);
-  return [...made, h("p", { class: "caption" }, `The score of ${visible(found.token)} after token ${found.at} is ${said(found.score)}: the sum of what every part adds to it directly. Positive parts speak for the token, negative ones against it.`),
+  return [...made, h("p", { class: "caption" }, `The score of ${visible(found.token)} after token ${found.at} is ${said(found.score)}: the sum of the direct contributions of all parts. Positive ones raise the score, negative ones lower it.`),
     context.offline ? null : tokens(found.pieces, { label: "After which token", pressed: (place) => place === found.at, onclick: (place) => context.set({ at: String(place), token: "" }) }),
     choice("Divide by", [["depth", "by layer"], ["layers", "by part of a layer"], ["parts", "by head"]], by, (name) => context.set({ by: name })),
     h("div", { class: "parts" }, order.map(([name, value]) => bar(name, value, { said: (value > 0 ? "+" : "") + said(value, 3), most }))),
@@ -133,13 +133,13 @@ function patching(context) {
       const rows = found.names.map((/** @type {string} */ name) => name.split(".").slice(0, 2).join(" "));
       const map = heatmap({ values, allowed: null, rows, columns, low: 0, high: 1, label: "What each exchange restores", onread: (row, column) =>
         (readout.textContent = `${found.names[row]}, ${found.by === "positions" ? "position" : "head"} ${column}: restores ${percent(values[row * columns.length + column])}`) });
-      view.replaceChildren(h("p", { class: "caption" }, `The first text is continued by ${visible(found.first)}, the second by ${visible(found.second)}: scores differ by ${said(found.clean)} and ${said(found.corrupted)}. Each cell puts one activation of the first into the second; 1 restores all of the difference, 0 none.`),
+      view.replaceChildren(h("p", { class: "caption" }, `The first text is continued by ${visible(found.first)}, the second by ${visible(found.second)}: scores differ by ${said(found.clean)} and ${said(found.corrupted)}. Each cell patches one activation of the first into the second. 1 restores all of the difference, 0 none.`),
         readout, map.element, table("The same as numbers", ["", ...columns.map(visible)], rows.map((/** @type {string} */ name, /** @type {number} */ row) => [name, ...found.restored[row].map((/** @type {number} */ each) => said(each, 3))]), ["", ...columns.map(() => "number")]));
     } catch (error) {
       view.replaceChildren(h("p", { class: "error", role: "alert" }, error instanceof Error ? error.message : String(error)));
     }
   };
   const by = h("select", { id: "by", disabled: context.offline }, h("option", { value: "positions" }, "layers and positions"), h("option", { value: "heads", selected: state.exchange === "heads" }, "heads"));
-  return h("div", {}, h("h3", {}, "Exchange activations with another text"), h("p", { class: "caption" }, "Write a second text of as many tokens that is continued differently. Where its activations are replaced by those of the text above and the prediction comes back, the difference is carried."),
+  return h("div", {}, h("h3", {}, "Exchange activations with another text"), h("p", { class: "caption" }, "Write a second text with the same number of tokens and another continuation. Its activations are replaced, one at a time, by those of the text above. Where the prediction comes back, the activation carries the difference."),
     h("label", { for: "other" }, "The second text"), other, h("div", { class: "row" }, h("label", {}, "Exchange ", by), h("button", { type: "button", id: "exchange", disabled: context.offline, onclick: act }, "Exchange")), view);
 }

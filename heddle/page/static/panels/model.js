@@ -11,7 +11,7 @@ import { chart, curveColour } from "../svg.js";
 export const model = {
   name: "model",
   title: "The model as a drawing",
-  caption: "Drawn from the model's config. Orange arrows are skips; ⊕ adds what they bring. Choose a box to see its shape, its parameters, its formula and its numbers.",
+  caption: "Drawn from the model's config. Orange arrows are skip connections, added at ⊕. Select a box for its shape, parameters, formula and numbers.",
   async render(root, context) {
     const found = await context.ask("model", {});
     const chosen = found.boxes.find((/** @type {Document} */ box) => box.name === context.state.box) ?? found.boxes[0];
@@ -69,7 +69,7 @@ function areas(found) {
     made.append(s("rect", { x: 400 * area.x, y: 260 * area.y, width: 400 * area.width, height: 260 * area.height, fill: curveColour(number), "fill-opacity": 0.3, stroke: curveColour(number) }, s("title", {}, `${area.name}: ${area.parameters}, ${share}`)));
     if (area.width * 400 > 7 * area.name.length && area.height * 260 > 18) made.append(s("text", { x: 400 * area.x + 5, y: 260 * area.y + 16 }, area.name));
   });
-  return h("div", {}, h("h3", {}, "Where the parameters are"), h("p", { class: "caption" }, "Areas are shares of all parameters; a part that every layer has is the sum over its stack's layers."), made,
+  return h("div", {}, h("h3", {}, "Where the parameters are"), h("p", { class: "caption" }, "Areas are proportional to the number of parameters. A part of every layer is summed over the layers of its stack."), made,
     table("Parameters by part", ["part", "parameters", "share"], found.areas.map((/** @type {Document} */ area) => [area.name, whole(area.parameters), percent(area.parameters / found.parameters)]), ["", "number", "number"]));
 }
 
@@ -77,7 +77,7 @@ function areas(found) {
 function cost(found) {
   const once = found.costs[0]?.once ?? 0;
   const points = (/** @type {string} */ name) => found.costs.map((/** @type {Document} */ each) => [each.length, each[name]]);
-  return h("div", {}, h("h3", {}, "What a longer text costs"), h("p", { class: "caption" }, "Operations of one pass: what grows with the length n, and what tokens that attend to each other add, which with full attention grows with n²." + (once ? ` The head reads the text as a whole: ${said(once)} operations, however long it is.` : "")),
+  return h("div", {}, h("h3", {}, "What a longer text costs"), h("p", { class: "caption" }, "Operations of one pass: a part that grows with the length n, and the attention between tokens, which grows with n² for full attention." + (once ? ` The head runs once per text: ${said(once)} operations, however long it is.` : "")),
     chart([{ name: "grows with n", points: points("linear"), colour: 0 }, { name: "the rest, n²", points: points("quadratic"), colour: 1 }], { label: "Operations by length", across: "tokens", up: "operations" }),
     table("Operations of one pass", ["tokens", "grow with n", "the rest", "share of the rest"], found.costs.map((/** @type {Document} */ each) => [each.length, said(each.linear), said(each.quadratic), percent(each.quadratic / (each.once + each.linear + each.quadratic))]), ["number", "number", "number", "number"]));
 }

@@ -9,10 +9,10 @@ import { percent, said, visible } from "../numbers.js";
 const SHOWN = 400; // rows of the table
 /** What a row is, by what the model predicts; a model that is not named here gives vectors, numbers or classes of words. */
 const CAPTIONS = /** @type {Record<string, string>} */ ({
-  next: "Each row is a beginning of the text and the token that really follows, with the probability that the model gave it. The mean surprise of the rows is the loss.",
-  translation: "Each row is a beginning of the target and the token that really follows, with the probability that the model gave it. The mean surprise of the rows is the loss.",
-  masked: "Each row is a token of the text that was hidden, with the probability that the model gave it. The mean surprise of the rows is the loss.",
-  classes: "Each row is a beginning of the text, word by word, with the classes that the model would give it.",
+  next: "Each row is a prefix of the text and the token that follows, with the probability that the model gives it. The mean surprise of the rows is the loss.",
+  translation: "Each row is a prefix of the target and the token that follows, with the probability that the model gives it. The mean surprise of the rows is the loss.",
+  masked: "Each row is a masked token of the text, with the probability that the model gives it. The mean surprise of the rows is the loss.",
+  classes: "Each row is a prefix of the text, word by word, with the classes that the model predicts for it.",
 });
 
 /** @type {import("../app.js").Panel} */

@@ -17,7 +17,7 @@ const UNDRAWN = ["bytes"]; // how much text an evaluation reads: a flat line
 export const training = {
   name: "training",
   title: "Training",
-  caption: "The curves of the run; while it trains they grow. Runs that are named together are drawn over each other.",
+  caption: "The curves of the run, updated while it trains. Several runs share the same charts.",
   shown: (about) => about.curves,
   async render(root, context) {
     const found = await context.ask("training", {}, !context.offline), view = h("div", { "aria-live": "off" });
@@ -90,7 +90,7 @@ function readings(found, context) {
   const up = measure.replaceAll("_", " ");
   return [
     h("h3", {}, "What its layers and heads did"),
-    h("p", {}, "Saved while training: lengths of the residual stream, the loss if the model ended there, and what each head looks at on random tokens that repeat."),
+    h("p", {}, "Saved during training: norms of the residual stream, the loss if the model ended at that layer, and attention patterns of each head on repeated random tokens."),
     choice("Which measure", measures.map((each) => [each, each.replaceAll("_", " ")]), measure, (each) => context.set({ measure: each })),
     layers.length > 1 ? choice("Layer", layers.map((each) => [each, each]), layer, (each) => context.set({ layer: each })) : null,
     chart(curves, { label: `${up} by step`, across: "step", up, log: false }),

@@ -9,18 +9,18 @@ import { colour, rgb } from "../heatmap.js";
 /** @typedef {import("../app.js").Document} Document */
 
 const STEPS = /** @type {[string, string[], string][]} */ ([
-  ["1 Read", ["input"], "What the layer reads: one vector for each token."],
+  ["1 Read", ["input"], "The input of the layer: one vector per token."],
   ["2 Project", ["q", "k", "v"], "Each head has its own queries, keys and values."],
-  ["3 Compare", ["scores", "weights"], "Queries times keys, scaled and masked; their softmax."],
-  ["4 Sum", ["heads"], "Each head's Z: the values, summed by the weights."],
-  ["5 Join", ["output"], "The heads side by side, times the output matrix."],
+  ["3 Compare", ["scores", "weights"], "Queries times keys, scaled and masked, then the softmax."],
+  ["4 Sum", ["heads"], "Each head's Z: the sum of the values by the weights."],
+  ["5 Join", ["output"], "The concatenated heads times the output matrix."],
 ]);
 
 /** @type {import("../app.js").Panel} */
 export const walk = {
   name: "pass",
   title: "One pass",
-  caption: "Every tensor that the model makes while it reads this text, in order. Choose a box to see its numbers.",
+  caption: "All tensors of the pass over this text, in order. Select a box to see its numbers.",
   async render(root, context) {
     const found = await context.ask("walk", context.reading());
     const name = found.boxes.some((/** @type {Document} */ box) => box.name === context.state.name) ? context.state.name : found.stack + ".entry";

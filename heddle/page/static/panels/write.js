@@ -13,7 +13,7 @@ const BARS = 20;
 export const write = {
   name: "write",
   title: "Write and watch",
-  caption: "The bars are the model's probabilities for the next token, after temperature, top-k and top-p. Click a bar to append that token, or let the model draw one.",
+  caption: "The bars are the model's probabilities for the next token, after temperature, top-k and top-p. Click a bar to append that token, or sample one.",
   shown: (about) => about.predicts === "next" || about.predicts === "translation" || about.predicts === "masked",
   async render(root, context) {
     const { state } = context, added = several(state.added).map(Number);
@@ -109,7 +109,7 @@ function beams(context, reading) {
     view.replaceChildren(h("p", { class: "busy", role: "status" }, "Searching …"));
     try {
       const found = await context.ask("beams", { ...reading, beams: Number(width.value), tokens: 12 });
-      view.replaceChildren(h("p", { class: "caption" }, "Continuations that begin alike share branches. Each token has its probability after those before it; the best text has rank 1."),
+      view.replaceChildren(h("p", { class: "caption" }, "Continuations with the same beginning share branches. Each token has its probability after the tokens before it. The best text has rank 1."),
         h("ul", { class: "tree" }, tree(found.beams).map(branch)));
     } catch (error) {
       view.replaceChildren(h("p", { class: "error", role: "alert" }, error instanceof Error ? error.message : String(error)));
