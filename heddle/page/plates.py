@@ -34,7 +34,7 @@ def plates(subject: PageModel, asked: CheckpointQuery) -> Document:
         else:
             whole = found[name].float()
             plate, shape = _first(whole[0] if whole.dim() == 4 else whole[:1]), list(whole.shape)
-        made = _plate(name, site.said, plate, shape)
+        made = _plate(name, site.description, plate, shape)
         if end in BESIDE and levels[-1]["plates"][0]["name"] == f"{branch}.q":
             levels[-1]["plates"].append(made)
         else:

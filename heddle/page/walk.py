@@ -22,7 +22,7 @@ def walk(subject: PageModel, asked: CheckpointQuery) -> Document:
     maps = subject.attention(asked)
     boxes = []
     for name, site in every.items():
-        row: Document = {"name": name, "axes": site.axes, "said": site.said}
+        row: Document = {"name": name, "axes": site.axes, "said": site.description}
         if name in found:
             tensor = found[name].float()
             row |= {
@@ -67,7 +67,7 @@ def tensor(subject: PageModel, asked: OneTensor) -> Document:
     across = asked.name.split(".")[-2:-1] == ["cross"] and keys
     return {
         "name": asked.name,
-        "said": sites(subject.model)[asked.name].said,
+        "said": sites(subject.model)[asked.name].description,
         "axes": sites(subject.model)[asked.name].axes,
         "shape": shape,
         "rows": text.source_pieces if of_source or across else text.pieces,
