@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from heddle.errors import HeddleError  # noqa: E402
-from heddle.prove.kills import SLOW, after, differences, fork, inside_save, kill, saved, until, wait  # noqa: E402
+from heddle.prove.kills import SAVE_SECONDS, after, differences, fork, inside_save, kill, saved, until, wait  # noqa: E402
 from heddle.weights.files import SLOW_SAVE  # noqa: E402
 
 TASKS = ("next_token", "masked", "translation", "classification")
@@ -78,7 +78,7 @@ class Server:
         return fork(work, self.folder / "log.txt")
 
     def command(self, words: Sequence[str]) -> int:
-        env = {**os.environ, "PYTHONPATH": str(ROOT), SLOW_SAVE: str(SLOW)}
+        env = {**os.environ, "PYTHONPATH": str(ROOT), SLOW_SAVE: str(SAVE_SECONDS)}
         with (self.folder / "log.txt").open("a") as log:
             call = [sys.executable, "-m", "heddle", *words]
             process = subprocess.Popen(call, cwd=self.folder, env=env, stdout=log, stderr=log)

@@ -94,20 +94,20 @@ def outputs(folder: Path) -> dict[str, Any]:
     model = subject.model
     draw = torch.Generator().manual_seed(5)
     tokens = torch.randint(61, (3, 24), generator=draw)
-    source = torch.randint(61, (3, 9), generator=draw) if subject.both else None
-    padded = Layout.padded([9, 5, 2], 9) if subject.both else None
-    found = {"whole": subject.whole(tokens, None, source)}
-    found["source"] = subject.whole(tokens, None, source, padded)
+    source = torch.randint(61, (3, 9), generator=draw) if subject.is_encoder_decoder else None
+    padded = Layout.padded([9, 5, 2], 9) if subject.is_encoder_decoder else None
+    found = {"whole": subject.full_pass(tokens, None, source)}
+    found["source"] = subject.full_pass(tokens, None, source, padded)
     for side in ("left", "right"):
         layout = Layout.padded([24, 11, 3], 24, side)
-        trace = subject.whole(tokens, layout, source)
+        trace = subject.full_pass(tokens, layout, source)
         found[side] = {"output": trace["output"][layout.segment >= 0]}
-    found["packed"] = subject.whole(tokens, Layout.packed([[9, 15]] * 3, 24), source)
+    found["packed"] = subject.full_pass(tokens, Layout.packed([[9, 15]] * 3, 24), source)
     for kernel in ("reference", "blockwise"):
         with contextlib.suppress(HeddleError):  # it cannot do what the model asks of it
             other = type(model)(with_kernel(model.config, kernel))
             other.load_state_dict(model.state_dict())
-            found[kernel] = subject.whole(tokens, None, source, model=other.eval())
+            found[kernel] = subject.full_pass(tokens, None, source, model=other.eval())
     if model.decoder is not None:
         found |= remembered(subject, tokens, source)
     if model.decoder is not None and source is None:
@@ -120,23 +120,23 @@ def remembered(subject: Any, tokens: Any, source: Any) -> dict[str, Any]:
     import torch
 
     model, draw = subject.model, torch.Generator().manual_seed(6)
-    found = {"stepped": subject.stepped(tokens, range(1, 24), source)}
+    found = {"stepped": subject.stepwise_pass(tokens, range(1, 24), source)}
     long = torch.randint(61, (2, 72), generator=draw)
-    found["long"] = subject.stepped(long, [60, 66], None if source is None else source[:2])
+    found["long"] = subject.stepwise_pass(long, [60, 66], None if source is None else source[:2])
     with torch.no_grad():
         first, second = model.new_cache(2), model.new_cache(1)
         subject.step(tokens[:2, :9], first, None, None if source is None else source[:2])
         subject.step(tokens[2:, :5], second, None, None if source is None else source[2:, :4])
         both = second.join(first)
-        found["joined"] = subject.traced(lambda: subject.step(tokens[:, 9:10], both))
+        found["joined"] = subject.trace(lambda: subject.step(tokens[:, 9:10], both))
     with torch.no_grad():
         cache = model.new_cache(3)
         subject.step(tokens[:, :9], cache, [9, 4, 6], source)
         forked = cache.select([2, 0, 2])
-        found["forked"] = subject.traced(lambda: subject.step(tokens[:, 9:10], forked))
-        found["ragged"] = subject.traced(lambda: subject.step(tokens[:, 9:12], cache, [3, 1, 2]))
+        found["forked"] = subject.trace(lambda: subject.step(tokens[:, 9:10], forked))
+        found["ragged"] = subject.trace(lambda: subject.step(tokens[:, 9:12], cache, [3, 1, 2]))
         found["ragged"] = {"output": found["ragged"]["output"][:, :1]}
-        found["ragged again"] = subject.traced(lambda: subject.step(tokens[:, 12:13], cache))
+        found["ragged again"] = subject.trace(lambda: subject.step(tokens[:, 12:13], cache))
     return found
 
 

@@ -20,7 +20,7 @@ from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
 from heddle.generate.logprobs import SampledToken
 from heddle.generate.speculative import DraftModel, DraftSource, PromptLookup
-from heddle.generate.text import Piece, banned_runs, complete
+from heddle.generate.text import Piece, banned_runs, complete, token_text
 from heddle.text.tokenizer import Tokenizer
 
 PATIENCE = 2.0  # seconds
@@ -138,7 +138,7 @@ def generate(
     prompts = [text_prompt or _default_prompt(path, ready.config, tokenizer) for text_prompt in _read_prompts(prompt)]
     model = compile_model(ready.model, min(len(prompts), 2)) if compile else ready.model
     pieces = complete(
-        model, tokenizer, prompts, sampling, proposer=_draft_source(draft, lookup, ready, device, weights)
+        model, tokenizer, prompts, sampling, draft_source=_draft_source(draft, lookup, ready, device, weights)
     )
     texts = _collect(prompts, _stream(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
     _print_completions(texts, tokenizer, sampling, {"run": str(path), "precision": ready.precision} if json else None)

@@ -1,18 +1,18 @@
-"""Look inside a model of any family, trained or imported, with its fast kernels. Nothing is converted.
+"""Interpretability for every model, trained or imported, with its fast kernels. Models need no conversion.
 
-- `sites`: the tensors inside a model by name (`names`), read and replaced by forward hooks.
-- `trace`: the named tensors of one pass (`trace`).
-- `attention`: attention maps of any kernel, mask and length, recomputed row by row (`AttentionPass`).
-- `edits`: heads switched off, activations replaced, directions added, in any pass (`edited`, `ablate`, `replace`, `steer`).
-- `heads`: what heads look at, as numbers and names (`score_heads`, `find_heads`).
-- `lens`: what the model would predict after each layer (`lens`).
-- `affine`, `attribution`: a score as the sum of what every head, feed-forward and shift adds (`attribute`).
-- `patching`: activations of one prompt in the pass of another (`patch`).
-- `gradients`: which tokens a score depends on (`input_gradients`, `integrated_gradients`, `rollout`).
-- `probes`: what a linear classifier reads from a layer (`probe`).
-- `drawing`, `svg`, `sizes`: the model as a drawing (`draw`, `write_drawing`), where its parameters are, what length costs.
-- `readings`: what layers and heads do at chosen steps of a training (`take_reading`, `read_readings`).
-- `weights`: products of projections, neighbours of tokens, tables of positions, activation curves.
+- `sites`: named tensors inside a model (`names`), read and replaced by forward hooks.
+- `trace`: record named tensors of a forward pass (`trace`).
+- `attention`: attention maps for any kernel, mask and length, recomputed row by row (`AttentionPass`).
+- `edits`: ablate heads, replace activations, add steering vectors (`edited`, `ablate`, `replace`, `steer`).
+- `heads`: attention pattern scores of heads (`score_heads`, `find_heads`).
+- `lens`: the logit lens (`lens`).
+- `affine`, `attribution`: direct logit attribution to heads, feed-forwards and biases (`attribute`).
+- `patching`: activation patching between two prompts (`patch`).
+- `gradients`: token saliency (`input_gradients`, `integrated_gradients`, `rollout`).
+- `probes`: linear probes (`probe`).
+- `drawing`, `svg`, `sizes`: architecture diagrams (`draw`, `write_drawing`), parameter treemap, cost by length.
+- `readings`: layer and head statistics during training (`take_reading`, `read_readings`).
+- `weights`: QK and OV products, nearest tokens, position tables, activation curves.
 
     traced = trace(model, tokens, "decoder.*.residual_after", attention="*")
     traced.attention["decoder.3.mixer"].weights(heads=2)          # [B 1 T S], sums to 1

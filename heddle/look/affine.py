@@ -1,7 +1,7 @@
-"""Norms and activations as the affine maps that they are in one pass, so that a score can be divided among what it is made of.
+"""Norms and activations linearized at one forward pass, for direct logit attribution.
 
-A norm divides by a number that depends on the token, and an activation multiplies by one; with these numbers held as they were in a
-pass, everything from the residual stream to a score is affine, and its parts add up to the score exactly (Elhage et al. 2021).
+A norm divides by a factor that depends on the token, and an activation multiplies by one. With these factors frozen at their values
+in the pass, the map from the residual stream to a score is affine, and its parts add up to the score exactly (Elhage et al. 2021).
 """
 
 from collections.abc import Callable
@@ -16,30 +16,30 @@ from heddle.nn.norm import LayerNorm, RMSNorm
 
 Vectors = Float[Tensor, "B P D"]
 Pulled = tuple[Vectors, Float[Tensor, "B P"]]
-"""The direction in front of a map, and what the map's shift gives to the score."""
+"""The direction pulled back through a map, and the contribution of the map's bias to the score."""
 
 
 @dataclass(frozen=True)
 class Affine:
-    """x to A x + b, as a norm, an activation or a linear layer was in one pass.
+    """The affine map x → A x + b of a norm, an activation or a linear layer in one pass.
 
     Attributes:
-        pull: from a direction u behind the map to (Aᵀ u, u · b): u · (A x + b) = (Aᵀ u) · x + u · b.
+        pull: from a direction u at the output to (Aᵀ u, u · b), since u · (A x + b) = (Aᵀ u) · x + u · b.
     """
 
     pull: Callable[[Vectors], Pulled]
 
 
 def identity() -> Affine:
-    """x to x."""
+    """The map x → x."""
     return Affine(lambda u: (u, u.new_zeros(u.shape[:-1])))
 
 
 def norm_at(norm: nn.Module, x: Vectors) -> Affine:
-    """A norm, with the statistics that it had at x.
+    """A norm with its statistics frozen at x.
 
     Raises:
-        HeddleError: it is none of heddle's norms.
+        HeddleError: the norm is not one of heddle's.
     """
     if isinstance(norm, nn.Identity):
         return identity()
@@ -47,7 +47,7 @@ def norm_at(norm: nn.Module, x: Vectors) -> Affine:
         return _rms(norm, x)
     if isinstance(norm, LayerNorm):
         return _layer_norm(norm, x)
-    raise HeddleError(f"a score cannot be divided among the parts in front of {article(type(norm).__name__)}")
+    raise HeddleError(f"attribution does not support {article(type(norm).__name__)}")
 
 
 def _rms(norm: RMSNorm, x: Vectors) -> Affine:
@@ -70,15 +70,13 @@ def _layer_norm(norm: LayerNorm, x: Vectors) -> Affine:
 
 
 def activation_at(activation: Callable[[Tensor], Tensor], x: Vectors) -> Affine:
-    """An activation as the factor act(x) / x that it was at x; at 0, as what it adds."""
+    """An activation as the factor act(x) / x, or as a bias where x is 0."""
     value, near = activation(x), x.abs() < 1e-12
     factor = torch.where(near, 0.0, value / torch.where(near, 1.0, x))
     return Affine(lambda u: (u * factor, (u * torch.where(near, value, 0.0)).sum(-1)))
 
 
 def linear(layer: nn.Linear) -> Affine:
-    """A linear layer."""
-
     def pull(u: Vectors) -> Pulled:
         shift = u.new_zeros(u.shape[:-1]) if layer.bias is None else u @ layer.bias.to(u.dtype)
         return u @ layer.weight.to(u.dtype), shift

@@ -1,7 +1,7 @@
-"""Attention maps, recomputed from what a kernel was given: any kernel, any mask, any length, a cached step too.
+"""Attention maps for any kernel, mask and length, including cached steps.
 
-Fast kernels never hold the weights. They are a function of the queries, the keys and the lowered mask, so they are computed
-again, row by row, and checked against the kernel's own output.
+Fast kernels never materialize the attention weights. They are recomputed row by row from the queries, the keys and the lowered
+mask, and `AttentionPass.error` checks them against the kernel's output.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ from heddle.errors import HeddleError
 from heddle.nn.kernels import Lowered, masked_softmax
 from heddle.nn.numeric import capped, wide_dtype
 
-MOST_NUMBERS = 1 << 28  # of one map: 1 GiB in fp32
-BLOCK_NUMBERS = 1 << 22  # of one block of rows: 16 MiB in fp32, of which a few are held at once
+MAX_WEIGHTS = 1 << 28  # in one result: 1 GiB in fp32
+BLOCK_WEIGHTS = 1 << 22  # in one block of rows: 16 MiB in fp32, a few of which are alive at once
 
 Rows = Sequence[int] | slice | None
 Heads = Sequence[int] | int | None
@@ -28,17 +28,17 @@ Heads = Sequence[int] | int | None
 
 @displayed()
 class Steps(NamedTuple):
-    """How one query's weights come about, in one head; each is a vector over the S keys (L3-18, L0-93).
+    """The steps of one query's attention in one head; each is a vector over the S keys (L3-18, L0-93).
 
     Attributes:
         products: q · k.
-        scaled: the same times the scale (L0-42).
-        biased: the same, capped and with the bias of relative positions, if the model has them.
+        scaled: products times the scale (L0-42).
+        biased: scaled scores after the soft cap and the relative position bias, if any.
         allowed: which keys the mask allows.
         masked: `biased`, -inf where the mask blocks.
-        weights: the softmax of `masked`, beside an attention sink if there is one.
+        weights: the softmax of `masked`, including an attention sink if there is one.
         values: Float[S d], the keys' values.
-        output: Float[d], the sum of the values by these weights.
+        output: Float[d], the weighted sum of the values.
     """
 
     products: Float[Tensor, " S"]
@@ -54,16 +54,16 @@ class Steps(NamedTuple):
 @displayed(".weights(heads=0), .allowed(), .steps(…)")
 @dataclass(frozen=True, eq=False)
 class AttentionPass:
-    """One call of an attention kernel: what it was given, and what it returned.
+    """The inputs and output of one attention kernel call.
 
     Attributes:
-        q: Float[R H T d], queries as the kernel got them: normed and rotated.
-        k: Float[B K S d], keys, those of a cache too.
+        q: Float[R H T d], queries, after norm and rotary positions.
+        k: Float[B K S d], keys, including cached ones.
         v: Float[B K S e].
-        output: Float[R H T e], the kernel's own. R is B unless neighbouring rows share their keys (`Cache.share`).
+        output: Float[R H T e], the kernel's output. R is B unless neighbouring rows share their keys (`Cache.share`).
         lowered: the mask and bias of the call.
         scale: the factor on q kᵀ.
-        cap: bound of the scores, or None.
+        cap: soft cap of the scores, or None.
     """
 
     q: Float[Tensor, "R H T d"]
@@ -91,7 +91,7 @@ class AttentionPass:
 
     @checked()
     def scores(self, rows: Rows = None, heads: Heads = None, *, masked: bool = True) -> Float[Tensor, "R h t S"]:
-        """The scores of some queries and heads, by default of all: capped and biased, -inf where the mask blocks (L0-91).
+        """The attention scores of some queries and heads, by default all: capped, biased, -inf where masked (L0-91).
 
         Args:
             rows: which queries, as indices or a slice.
@@ -99,7 +99,7 @@ class AttentionPass:
             masked: whether to apply the mask.
 
         Raises:
-            HeddleError: there is no such query or head, or these are too many numbers to hold at once.
+            HeddleError: a query or head is out of range, or the result is too large.
         """
         row, head = self._rows(rows), self._heads(heads)
         self._check_size(len(row), len(head))
@@ -108,48 +108,49 @@ class AttentionPass:
 
     @checked()
     def weights(self, rows: Rows = None, heads: Heads = None, *, masked: bool = True) -> Float[Tensor, "R h t S"]:
-        """The attention weights of some queries and heads, by default of all: each row sums to 1, or to less beside
-        an attention sink; 0 exactly where masked (L0-92).
+        """The attention weights of some queries and heads, by default all (L0-92).
+
+        Each row sums to 1, or to less with an attention sink. Masked weights are exactly 0.
 
         Args:
             rows: which queries, as indices or a slice.
             heads: which heads.
-            masked: False: as if every query saw every key (L1-29).
+            masked: False computes the weights without a mask (L1-29).
 
         Raises:
-            HeddleError: there is no such query or head, or these are too many numbers to hold at once.
+            HeddleError: a query or head is out of range, or the result is too large.
         """
         return self.softmaxed(self.scores(rows, heads, masked=masked), heads)
 
     def softmaxed(self, scores: Float[Tensor, "R h t S"], heads: Heads = None) -> Float[Tensor, "R h t S"]:
-        """The softmax of some heads' masked scores, beside their sinks; a row of only -inf has weights of 0 (D-10)."""
+        """The softmax of masked scores, including attention sinks; a row of only -inf gets weights of 0 (D-10)."""
         sinks = None if self.lowered.sinks is None else self.lowered.sinks.detach()[self._heads(heads)]
         return masked_softmax(scores, scores > -torch.inf, sinks=sinks)
 
     @checked()
     def allowed(self, rows: Rows = None) -> Bool[Tensor, "b 1 t S"]:
-        """The mask: which keys some queries may attend to. b is 1 if all rows of the batch share it."""
+        """The attention mask of some queries. b is 1 if all rows of the batch share it."""
         return self._allowed(self._rows(rows))
 
     def steps(self, row: int, head: int, batch: int = 0) -> Steps:
-        """One query's way through one head: products, scale, mask, softmax, weighted sum."""
-        at, which = self._rows([row]), self._heads(head)
-        products = self._products(at, which)
+        """The attention of one query in one head, step by step."""
+        row_index, head_index = self._rows([row]), self._heads(head)
+        products = self._products(row_index, head_index)
         scaled = products * self.scale
-        biased = self._biased(scaled, at, which)
-        allowed = self._allowed(at).expand(self.q.shape[0], 1, 1, -1)
+        biased = self._biased(scaled, row_index, head_index)
+        allowed = self._allowed(row_index).expand(self.q.shape[0], 1, 1, -1)
         masked = biased.masked_fill(~allowed, -torch.inf)
         weights = self.softmaxed(masked, head)
-        values = self._values(which)[batch, 0]
+        values = self._values(head_index)[batch, 0]
         products, scaled, biased, allowed, masked, weights = (
-            each[batch, 0, 0] for each in (products, scaled, biased, allowed, masked, weights)
+            tensor[batch, 0, 0] for tensor in (products, scaled, biased, allowed, masked, weights)
         )
         return Steps(products, scaled, biased, allowed, masked, weights, values, weights @ values)
 
     def blocks(self, heads: Heads = None) -> Iterator[tuple[int, int, Float[Tensor, "R h t S"]]]:
-        """All weights of some heads, some queries at a time: (first query, one after the last, weights)."""
+        """Iterate over the weights of some heads in blocks of queries: (first query, end, weights)."""
         head = self._heads(heads)
-        rows = max(1, BLOCK_NUMBERS // max(1, self.q.shape[0] * len(head) * self.keys))
+        rows = max(1, BLOCK_WEIGHTS // max(1, self.q.shape[0] * len(head) * self.keys))
         for start in range(0, self.queries, rows):
             stop = min(start + rows, self.queries)
             row = torch.arange(start, stop, device=self.q.device)
@@ -157,63 +158,65 @@ class AttentionPass:
             yield start, stop, self.softmaxed(scores.masked_fill_(~self._allowed(row), -torch.inf), heads)
 
     def weighted(self, weights: Float[Tensor, "R H T S"]) -> Float[Tensor, "R H T e"]:
-        """The values summed by other weights than the kernel's."""
+        """The weighted sum of the values for the given weights."""
         return weights @ self._values(torch.arange(self.heads, device=self.q.device)).to(weights.dtype)
 
     def error(self) -> float:
-        """The largest difference between the weights times the values and the kernel's output, relative to its largest number."""
-        worst, largest = 0.0, max(float(self.output.abs().max()), 1e-30) if self.output.numel() else 1.0
+        """The largest difference between weights · values and the kernel's output, relative to the largest output."""
+        difference, largest = 0.0, max(float(self.output.abs().max()), 1e-30) if self.output.numel() else 1.0
         for head in range(self.heads):
             values = self._values(self._heads(head))
             for start, stop, weights in self.blocks(head):
-                given = self.output[:, head : head + 1, start:stop].to(weights.dtype)
-                worst = max(worst, float((weights @ values - given).abs().max()))
-        return worst / largest
+                kernel_output = self.output[:, head : head + 1, start:stop].to(weights.dtype)
+                difference = max(difference, float((weights @ values - kernel_output).abs().max()))
+        return difference / largest
 
     @cached_property
-    def _share(self) -> int:
-        """How many neighbouring rows read the keys of one row."""
+    def _group_size(self) -> int:
+        """The number of neighbouring rows that share the keys of one row."""
         return self.q.shape[0] // self.k.shape[0]
 
     def _rows(self, rows: Rows) -> Int[Tensor, " t"]:
-        every = torch.arange(self.queries, device=self.q.device)
+        all_rows = torch.arange(self.queries, device=self.q.device)
         if rows is None or isinstance(rows, slice):
-            return every if rows is None else every[rows]
-        return _picked(rows, self.queries, "query", every)
+            return all_rows if rows is None else all_rows[rows]
+        return _select(rows, self.queries, "query", all_rows)
 
     def _heads(self, heads: Heads) -> Int[Tensor, " h"]:
-        every = torch.arange(self.heads, device=self.q.device)
+        all_heads = torch.arange(self.heads, device=self.q.device)
         return (
-            every if heads is None else _picked([heads] if isinstance(heads, int) else heads, self.heads, "head", every)
+            all_heads
+            if heads is None
+            else _select([heads] if isinstance(heads, int) else heads, self.heads, "head", all_heads)
         )
 
     def _check_size(self, rows: int, heads: int) -> None:
-        if (numbers := self.q.shape[0] * heads * rows * self.keys) > MOST_NUMBERS:
+        if (numbers := self.q.shape[0] * heads * rows * self.keys) > MAX_WEIGHTS:
             raise HeddleError(
-                f"{numbers:,} weights do not fit in memory at once: name rows or heads, or go through `blocks()`"
+                f"{numbers:,} attention weights are too many for one tensor: select rows or heads, or iterate over `blocks()`"
             )
 
     def _products(self, rows: Tensor, heads: Tensor) -> Float[Tensor, "R h t S"]:
         wide = wide_dtype(self.q.dtype)
         q = self.q[:, heads][:, :, rows].to(wide)
-        return q @ self._of_key_head(self.k, heads).to(wide).transpose(-2, -1)
+        return q @ self._repeat_kv(self.k, heads).to(wide).transpose(-2, -1)
 
     def _values(self, heads: Tensor) -> Float[Tensor, "R h S e"]:
-        return self._of_key_head(self.v, heads).to(wide_dtype(self.q.dtype))
+        return self._repeat_kv(self.v, heads).to(wide_dtype(self.q.dtype))
 
-    def _of_key_head(self, tensor: Tensor, heads: Tensor) -> Tensor:
-        """The keys or values that these heads read, for every row of the queries."""
-        picked = tensor[:, heads // (self.heads // tensor.shape[1])]
-        return picked if self._share == 1 else picked.repeat_interleave(self._share, dim=0)
+    def _repeat_kv(self, tensor: Tensor, heads: Tensor) -> Tensor:
+        """Repeat keys or values for these query heads and for every query row."""
+        selected = tensor[:, heads // (self.heads // tensor.shape[1])]
+        return selected if self._group_size == 1 else selected.repeat_interleave(self._group_size, dim=0)
 
     def _biased(self, scaled: Tensor, rows: Tensor, heads: Tensor) -> Tensor:
-        if self.lowered.custom_scores is not None:  # which is given all heads at once
-            every = torch.arange(self.heads, device=self.q.device)
-            scores = self._with_bias(self._products(rows, every) * self.scale, rows, every)
+        if self.lowered.custom_scores is not None:  # a score function takes all heads at once
+            all_heads = torch.arange(self.heads, device=self.q.device)
+            scores = self._with_bias(self._products(rows, all_heads) * self.scale, rows, all_heads)
             queries, keys = self.lowered.mask.queries.position, self.lowered.mask.keys.position
-            if self._share > 1:  # such rows were one row with more queries
-                queries = queries.unflatten(1, (self._share, -1)).flatten(0, 1)
-                keys = keys.repeat_interleave(self._share, dim=0)
+            if self._group_size > 1:  # these rows were one row with more queries
+                queries = queries.unflatten(1, (self._group_size, -1)).flatten(0, 1)
+                keys = keys.repeat_interleave(self._group_size, dim=0)
             return self.lowered.custom_scores(scores, queries[:, rows], keys)[:, heads]
         return self._with_bias(scaled, rows, heads)
 
@@ -221,22 +224,22 @@ class AttentionPass:
         scores = capped(scaled, self.cap)
         if self.lowered.bias is None:
             return scores
-        assert self._share == 1  # keys are shared in cross-attention only, which has no relative positions
+        assert self._group_size == 1  # keys are shared only in cross-attention, which has no relative positions
         return scores + self.lowered.bias[:, heads][:, :, rows]
 
     def _allowed(self, rows: Tensor) -> Bool[Tensor, "b 1 t S"]:
         mask = self.lowered.mask
         row = torch.arange(mask.rows, device=rows.device)[:, None, None, None]
         key = torch.arange(self.keys, device=rows.device)
-        if self._share == 1:
+        if self._group_size == 1:
             return mask(row, rows[:, None], key)
-        # Rows that share their keys are one row of the mask, one after the other.
+        # Rows that share their keys are consecutive queries of one row of the mask.
         number = torch.arange(self.q.shape[0], device=rows.device)[:, None, None, None]
-        row = number // self._share if mask.rows > 1 else torch.zeros_like(number)
-        return mask(row, number % self._share * self.queries + rows[:, None], key)
+        row = number // self._group_size if mask.rows > 1 else torch.zeros_like(number)
+        return mask(row, number % self._group_size * self.queries + rows[:, None], key)
 
 
-def _picked(wanted: Sequence[int], count: int, what: str, every: Tensor) -> Tensor:
-    if odd := [each for each in wanted if not -count <= each < count]:
-        raise HeddleError(f"there is no {what} {odd[0]}: they are numbered from 0 to {count - 1}")
-    return every[torch.tensor(list(wanted), dtype=torch.long, device=every.device)]
+def _select(indices: Sequence[int], count: int, kind: str, all_indices: Tensor) -> Tensor:
+    if invalid := [index for index in indices if not -count <= index < count]:
+        raise HeddleError(f"{kind} {invalid[0]} is out of range ({count} in total)")
+    return all_indices[torch.tensor(list(indices), dtype=torch.long, device=all_indices.device)]

@@ -1,6 +1,6 @@
-"""A model as a drawing, from its config: boxes with shapes, parameters and formulas, and ⊕ where something is added (L0-12, L0-31).
+"""Architecture diagrams from a config: boxes with shapes, parameters and formulas, and ⊕ for additions (L0-12, L0-31).
 
-After the figures of the lectures, which follow https://sebastianraschka.com/pdf/slides/2024-acm.pdf.
+They follow the figures of the lectures and of https://sebastianraschka.com/pdf/slides/2024-acm.pdf.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ PLUS = "⊕"
 @displayed()
 @dataclass(frozen=True)
 class Box:
-    """A box of a drawing; where its label is ⊕, an addition.
+    """A box of a drawing; ⊕ as its label is an addition.
 
     Attributes:
-        name: such as `decoder.3.mixer`; unique in a drawing.
-        label: what is written in it.
-        shape: of its output, in letters and numbers: `T D = 1024 × 768`.
-        parameters: those that no box before it has counted, so that all boxes sum to the model's.
+        name: such as `decoder.3.mixer`; unique within a drawing.
+        label: the text in the box.
+        shape: of its output: `T D = 1024 × 768`.
+        parameters: those not counted by an earlier box, so that all boxes sum to the model's.
         formula: what it computes.
-        row: of the lectures, where that is said.
-        reads: the box whose output it gets, if that is not the one before it.
-        adds: of an addition, the box whose output the skip brings; None: nothing is added.
+        row: of the lectures.
+        reads: its input box, if that is not the previous one.
+        adds: for an addition, the box at the start of the skip connection.
     """
 
     name: str
@@ -51,13 +51,13 @@ class Box:
 @displayed(".boxes")
 @dataclass(frozen=True)
 class Layers:
-    """Neighbouring layers that are alike, drawn once.
+    """Identical consecutive layers, drawn once.
 
     Attributes:
-        first: the number of the first, from 0.
-        count: how many they are.
-        boxes: those of one of them.
-        parameters: of all of them.
+        first: number of the first layer, from 0.
+        count: number of layers.
+        boxes: of one layer.
+        parameters: of all layers.
     """
 
     first: int
@@ -69,7 +69,7 @@ class Layers:
 @displayed(".layers")
 @dataclass(frozen=True)
 class Column:
-    """A stack: what its layers get, its layers, and what becomes of their output."""
+    """A stack: boxes before its layers, the layers, and boxes after them."""
 
     name: str
     before: tuple[Box, ...]
@@ -83,9 +83,9 @@ class Drawing:
     """A model as boxes.
 
     Attributes:
-        title: family and sizes, in a line.
+        title: family and sizes on one line.
         columns: the encoder, the decoder, or both.
-        parameters: of the model, the sum over all boxes and layers.
+        parameters: of the model, which is the sum over all boxes and layers.
     """
 
     title: str
@@ -103,7 +103,7 @@ class Drawing:
             yield from (f"    {box.label}  {box.shape}" for box in column.after)
 
     def boxes(self) -> Iterator[tuple[Box, int]]:
-        """Every box with how often it occurs."""
+        """Every box with its number of occurrences."""
         for column in self.columns:
             yield from ((box, 1) for box in (*column.before, *column.after))
             for group in column.layers:
@@ -112,21 +112,17 @@ class Drawing:
 
 @checked()
 def draw(config: TransformerConfig) -> Drawing:
-    """The drawing of a model, from a model without weights that is built from its config.
-
-    Args:
-        config: of any model.
-    """
+    """Draw a model from its config. The model is built on the meta device, without weights."""
     model = build(config, device="meta")
-    seen: set[int] = set()
+    counted: set[int] = set()
     columns = []
-    for name, stack in config.stacks().items():
-        columns.append(_Column(model, name, stack, seen).draw(last=name == config.last()[0]))
-    stack = config.last()[1]
-    depths = [f"{pluralize(each.depth, 'layer')} ({name})" for name, each in config.stacks().items()]
+    for name, last_stack in config.stacks().items():
+        columns.append(_Column(model, name, last_stack, counted).draw(last=name == config.last()[0]))
+    last_stack = config.last()[1]
+    depths = [f"{pluralize(stack_config.depth, 'layer')} ({name})" for name, stack_config in config.stacks().items()]
     family = "encoder-decoder" if len(columns) == 2 else f"{columns[0].name}-only"
-    said = " and ".join(depths) if len(columns) == 2 else pluralize(stack.depth, "layer")
-    title = f"{family}, {said}, D = {config.dim}, V = {config.vocab_size}, T = {config.context}"
+    depth_text = " and ".join(depths) if len(columns) == 2 else pluralize(last_stack.depth, "layer")
+    title = f"{family}, {depth_text}, D = {config.dim}, V = {config.vocab_size}, T = {config.context}"
     return Drawing(title, tuple(columns), sum(parameter.numel() for parameter in model.parameters()))
 
 
@@ -137,7 +133,7 @@ class _Column:
     model: Transformer
     name: str
     config: StackConfig
-    seen: set[int]  # parameters that a box has counted
+    counted: set[int]  # ids of parameters that a box has counted
     sizes: dict[str, int] = field(default_factory=dict)
 
     def draw(self, last: bool) -> Column:
@@ -145,49 +141,54 @@ class _Column:
         self.sizes = {"T": config.context, "D": config.dim, "V": config.vocab_size}
         before = tuple(self._entry(stack))
         groups: list[Layers] = []
-        alike = list(self.config.blocks)
-        for number, (block, built) in enumerate(zip(alike, stack.layers(), strict=True)):
-            boxes = tuple(self._block(f"{self.name}.{number}", block, built))
+        block_configs = list(self.config.blocks)
+        for number, (block, module) in enumerate(zip(block_configs, stack.layers(), strict=True)):
+            boxes = tuple(self._block(f"{self.name}.{number}", block, module))
             parameters = sum(box.parameters for box in boxes)
-            if groups and alike[number - 1] == block and groups[-1].parameters == parameters * groups[-1].count:
+            if groups and block_configs[number - 1] == block and groups[-1].parameters == parameters * groups[-1].count:
                 groups[-1] = replace(
                     groups[-1], count=groups[-1].count + 1, parameters=groups[-1].parameters + parameters
                 )
             else:
                 groups.append(Layers(number, 1, boxes, parameters))
         after = [self._norm(f"{self.name}.final_norm", stack.final_norm)] if _is_norm(stack.final_norm) else []
-        if rest := self._count(stack):
+        if shared := self._count(stack):
             after.append(
-                Box(f"{self.name}.shared", "Shared by layers", "", rest, "distances, or what else all layers read")
+                Box(f"{self.name}.shared", "Shared by layers", "", shared, "distances, or what else all layers read")
             )
         if last:
             after.append(self._head())
-            after.append(Box(f"{self.name}.out", self._said(out=True), "", 0, "", "L2-42"))
+            after.append(Box(f"{self.name}.out", self._tokens_label(out=True), "", 0, "", "L2-42"))
         return Column(self.name, before, tuple(groups), tuple(after))
 
     def _entry(self, stack: Any) -> Iterator[Box]:
         model, entry = self.model, self.config.entry
         source = self.name == "encoder" and model.source_embedding is not None
         table = model.source_embedding if source and model.source_embedding is not None else model.embedding
-        tokens = "source tokens" if self.name == "encoder" and model.decoder is not None else self._said(out=False)
+        tokens = (
+            "source tokens" if self.name == "encoder" and model.decoder is not None else self._tokens_label(out=False)
+        )
         yield Box(f"{self.name}.tokens", tokens, f"T = {self.sizes['T']}", 0, "ids", "L2-42")
-        shared = " (shared)" if id(table.weight) in self.seen else ""
+        shared = " (shared)" if id(table.weight) in self.counted else ""
         rows, width = table.weight.shape
         yield Box(
             f"{self.name}.embedding", f"Token embedding{shared}", self._shape("T D"), self._count(table),
             f"row t of E, {rows:,} × {width}", "L0-22",
         )  # fmt: skip
         if entry.positions != "none":
-            kind, how = str(entry.positions).capitalize(), "concatenated with" if stack.entry.concat else "added to"
+            kind, combined = (
+                str(entry.positions).capitalize(),
+                "concatenated with" if stack.entry.concat else "added to",
+            )
             learned = 0 if stack.entry.positions is None else self._count(stack.entry.positions)
-            said = f"{how} the tokens' vectors"
-            yield Box(f"{self.name}.positions", f"{kind} positions", self._shape("T D"), learned, said, "L0-22")
-        rest = self._count(stack.entry)
-        if rest or _is_norm(stack.entry.norm):
-            yield Box(f"{self.name}.entry", "Types, norm, projection", self._shape("T D"), rest, "of the entry")
+            formula = f"{combined} the tokens' vectors"
+            yield Box(f"{self.name}.positions", f"{kind} positions", self._shape("T D"), learned, formula, "L0-22")
+        other = self._count(stack.entry)
+        if other or _is_norm(stack.entry.norm):
+            yield Box(f"{self.name}.entry", "Types, norm, projection", self._shape("T D"), other, "of the entry")
 
     def _block(self, name: str, config: BlockConfig, block: Block) -> Iterator[Box]:
-        x = entered = f"{name}.input"
+        x = mixer_input = f"{name}.input"
         yield Box(x, "layer input", self._shape("T D"), 0, "the residual stream")
         branches: list[tuple[str, nn.Module, Residual, Any]] = [
             ("mixer", block.mixer, block.mixer_residual, config.mixer)
@@ -196,25 +197,25 @@ class _Column:
             branches.append(("cross", block.cross, block.cross_residual, config.cross))
         if block.ffn is not None and block.ffn_residual is not None:
             branches.append(("ffn", block.ffn, block.ffn_residual, config.ffn))
-        first = x
+        block_input = x
         for end, module, residual, settings in branches:
             start, reads = f"{name}.{end}", None
             if isinstance(block, ParallelBlock) and end == "ffn":
-                reads = entered if block.one_norm else first
+                reads = mixer_input if block.one_norm else block_input
             if _is_norm(residual.before):
                 yield replace(self._norm(f"{start}.before", residual.before), reads=reads)
                 reads, normed = None, f"{start}.before"
             else:
                 normed = x
-            entered = normed if end == "mixer" else entered
+            mixer_input = normed if end == "mixer" else mixer_input
             yield replace(self._branch(start, end, module, settings), reads=reads)
-            yield from self._left(start, residual, x, normed)
+            yield from self._residual(start, residual, x, normed)
             x = f"{start}.outside" if _is_norm(residual.outside) else f"{start}.add"
-        if rest := self._count(block):
-            yield Box(f"{name}.rest", "Other weights", "", rest, "of the layer's own")
+        if other := self._count(block):
+            yield Box(f"{name}.rest", "Other weights", "", other, "of the layer's own")
 
-    def _left(self, name: str, residual: Residual, x: str, normed: str) -> Iterator[Box]:
-        """What follows a branch: norm, dropout, the addition, norm."""
+    def _residual(self, name: str, residual: Residual, x: str, normed: str) -> Iterator[Box]:
+        """The boxes after a branch: norm, dropout, addition, norm."""
         shape, rate = self._shape("T D"), residual.dropout.rate
         if _is_norm(residual.after):
             yield self._norm(f"{name}.after", residual.after)
@@ -233,13 +234,13 @@ class _Column:
     def _branch(self, name: str, end: str, module: nn.Module, settings: Any) -> Box:
         kind, row, formula = getattr(settings, "kind", "custom"), "", ""
         if isinstance(settings, AttentionConfig):
-            what = "Attention" if self.name == "encoder" else "Masked attention"
+            title = "Attention" if self.name == "encoder" else "Masked attention"
             row, formula = "L0-40", "softmax(scale · Q Kᵀ + mask) V Wₒ"
             if end == "cross":
-                what, row = "Cross-attention", "L1-78"
+                title, row = "Cross-attention", "L1-78"
                 formula += ", Q of the decoder, K and V of the encoder"
             keys = f", {settings.key_heads()} KV" if settings.key_heads() != settings.heads else ""
-            label = f"{what}, {settings.heads} heads{keys}"
+            label = f"{title}, {settings.heads} heads{keys}"
         elif isinstance(settings, MoEConfig):
             label, row = f"{settings.active} of {settings.experts} experts", "L2-74"
             formula = "Σ gate · expert(x) over the chosen experts"
@@ -270,8 +271,8 @@ class _Column:
             )
         return Box("head", f"Head: {kind}", "", parameters, "of the hidden vectors")
 
-    def _said(self, out: bool) -> str:
-        """What goes in, and what should come out: shifted by one where texts start with a token of their own (L2-42)."""
+    def _tokens_label(self, out: bool) -> str:
+        """Labels of inputs and outputs; outputs are shifted by one if texts start with a begin token (L2-42)."""
         config = self.model.config
         if config.decoder is None:
             return "what the head predicts" if out else "tokens x₁ … xₙ"
@@ -284,10 +285,10 @@ class _Column:
         return f"{letters} = " + " × ".join(f"{self.sizes[letter]}" for letter in letters.split())
 
     def _count(self, module: nn.Module) -> int:
-        """The parameters of a module that were not counted yet."""
-        new = {id(each): each for each in module.parameters() if id(each) not in self.seen}
-        self.seen |= set(new)
-        return sum(each.numel() for each in new.values())
+        """Count the parameters of a module that were not counted yet."""
+        new = {id(parameter): parameter for parameter in module.parameters() if id(parameter) not in self.counted}
+        self.counted |= set(new)
+        return sum(parameter.numel() for parameter in new.values())
 
 
 def _is_norm(module: nn.Module | None) -> bool:

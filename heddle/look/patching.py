@@ -1,6 +1,6 @@
-"""Which activations carry a difference between two prompts: each is put into the other's pass, one at a time.
+"""Activation patching, or causal tracing: which activations carry the difference between two prompts.
 
-Activation patching, or causal tracing (Vig et al. 2020; Meng et al. 2022, 2.1).
+Vig et al. 2020; Meng et al. 2022, section 2.1.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,14 +26,14 @@ Metric = Callable[[Float[Tensor, "B T V"]], float]
 @displayed(".values, .restored()")
 @dataclass(frozen=True, eq=False)
 class Patching:
-    """What each patch changes.
+    """The metric under each patch.
 
     Attributes:
-        names: the patched sites, by row.
-        parts: what was patched of each, by column: positions, heads, or `all`.
-        values: Float[R C], the measured number with each patch; NaN where a site has no such part.
-        clean: the number of the prompt that activations come from.
-        corrupted: the number of the prompt that they are put into.
+        names: patched sites, by row.
+        parts: patched parts, by column: positions, heads, or `all`.
+        values: Float[R C], the metric with each patch; NaN where a site has no such part.
+        clean: the metric of the clean prompt.
+        corrupted: the metric of the corrupted prompt.
     """
 
     names: tuple[str, ...]
@@ -43,17 +43,17 @@ class Patching:
     corrupted: float
 
     def restored(self) -> Float[Tensor, "R C"]:
-        """The share of the difference that each patch restores: 0 changes nothing, 1 makes the number that of the clean prompt.
+        """The fraction of the difference that each patch restores: 0 is no change, 1 the metric of the clean prompt.
 
         Raises:
-            HeddleError: both prompts have the same number.
+            HeddleError: both prompts have the same metric.
         """
         if self.clean == self.corrupted:
-            raise HeddleError("both prompts give the same number, so there is no difference to restore")
+            raise HeddleError("both prompts have the same metric, so there is no difference to restore")
         return (self.values - self.corrupted) / (self.clean - self.corrupted)
 
     def _lines(self) -> Iterator[str]:
-        yield f"Patching: {self.clean:.4f} clean, {self.corrupted:.4f} corrupted; the number with each patch"
+        yield f"Patching: {self.clean:.4f} clean, {self.corrupted:.4f} corrupted; the metric with each patch"
         yield f"  {'':<32}" + "".join(f"{part[:9]:>10}" for part in self.parts)
         for name, row in zip(self.names, self.values.tolist(), strict=True):
             yield f"  {name:<32}" + "".join(f"{value:>10.4f}" for value in row)
@@ -64,13 +64,13 @@ class Patching:
             f"<tr><th>{escape(name)}</th>{''.join(f'<td>{value:.3f}</td>' for value in row)}</tr>"
             for name, row in zip(self.names, self.values.tolist(), strict=True)
         )
-        said = f"clean {self.clean:.3f}, corrupted {self.corrupted:.3f}"
-        return f"<table><caption>{said}</caption><tr><th></th>{head}</tr>{rows}</table>"
+        caption = f"clean {self.clean:.3f}, corrupted {self.corrupted:.3f}"
+        return f"<table><caption>{caption}</caption><tr><th></th>{head}</tr>{rows}</table>"
 
 
 @checked()
 def difference_of_logits(first: int, second: int, position: int = -1) -> Metric:
-    """A metric: the score of one id less that of another, at a position of the first row."""
+    """A metric: the logit of `first` minus that of `second` at a position of the first row."""
     return lambda logits: float(logits[0, position, first] - logits[0, position, second])
 
 
@@ -86,17 +86,17 @@ def patch(
     done: Callable[[int, int], None] | None = None,
     **more: Any,
 ) -> Patching:
-    """Put activations of the clean prompt into the pass of the corrupted one, a part of a site at a time.
+    """Patch activations of the clean prompt into the pass of the corrupted one, one part of a site at a time.
 
     Args:
         model: any model whose head scores tokens.
-        clean: the prompt that activations are taken from.
-        corrupted: a prompt of the same length that they are put into.
-        metric: from scores [1 T V] to a number, such as `difference_of_logits(first, second)`.
+        clean: the prompt to take activations from.
+        corrupted: the prompt to patch, of the same length.
+        metric: from logits [1 T V] to a number, such as `difference_of_logits(first, second)`.
         names: which sites, such as `decoder.*.residual_after` by positions, or `decoder.*.mixer.heads` by heads.
-        by: what to patch at a time: `positions`, `heads`, `neurons`, `experts`; or `all`, the whole tensor.
-        done: is told how many patches are done, of how many.
-        more: other arguments of the model, for both: source, layout, …
+        by: the part to patch at a time: `positions`, `heads`, `neurons`, `experts`, or `all` for the full tensor.
+        done: progress callback (done, total).
+        more: further model arguments for both passes: source, layout, …
 
     Raises:
         HeddleError: the prompts differ in length, or a site has no such parts.
@@ -104,21 +104,21 @@ def patch(
     if clean.shape != corrupted.shape:
         raise HeddleError(
             f"the clean prompt has {clean.shape[1]} tokens and the corrupted one {corrupted.shape[1]}: "
-            "activations can only be exchanged between prompts of one length"
+            "patching needs prompts of equal length"
         )
-    source = trace(model, clean, names, **more)
-    if not source:
-        raise HeddleError("patch: names = []: must name at least one site, such as decoder.*.residual_after")
-    before = trace(model, corrupted, **more)
-    columns = 1 if by == "all" else max(_count(model, name, tensor, by) for name, tensor in source.items())
-    values = torch.full((len(source), columns), torch.nan)
-    total = sum(1 if by == "all" else _count(model, name, tensor, by) for name, tensor in source.items())
-    for number, (row, column, edit) in enumerate(_edits(model, source.items(), by)):
+    clean_trace = trace(model, clean, names, **more)
+    if not clean_trace:
+        raise HeddleError("patch: names = []: give at least one site, such as decoder.*.residual_after")
+    corrupted_trace = trace(model, corrupted, **more)
+    columns = 1 if by == "all" else max(_count(model, name, tensor, by) for name, tensor in clean_trace.items())
+    values = torch.full((len(clean_trace), columns), torch.nan)
+    total = sum(1 if by == "all" else _count(model, name, tensor, by) for name, tensor in clean_trace.items())
+    for number, (row, column, edit) in enumerate(_edits(model, clean_trace.items(), by)):
         values[row, column] = metric(trace(model, corrupted, edits=[edit], **more).logits)
         if done is not None:
             done(number + 1, total)
     parts = ("all",) if by == "all" else tuple(map(str, range(columns)))
-    return Patching(tuple(source), parts, values, metric(source.logits), metric(before.logits))
+    return Patching(tuple(clean_trace), parts, values, metric(clean_trace.logits), metric(corrupted_trace.logits))
 
 
 def _edits(model: Transformer, tensors: Iterable[tuple[str, Tensor]], by: str) -> Iterator[tuple[int, int, Edit]]:
@@ -131,5 +131,5 @@ def _edits(model: Transformer, tensors: Iterable[tuple[str, Tensor]], by: str) -
 
 
 def _count(model: Transformer, name: str, tensor: Tensor, by: str) -> int:
-    """How many parts a site has."""
+    """The number of parts of a site."""
     return tensor.shape[axis_of(sites(model)[name], by)]

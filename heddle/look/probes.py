@@ -1,4 +1,4 @@
-"""Linear probes: what can be read from a layer's vectors by a linear classifier (Alain and Bengio 2017)."""
+"""Linear probes on a layer's vectors (Alain and Bengio 2017)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class Probe:
     """A linear classifier of vectors.
 
     Attributes:
-        name: the site it reads.
+        name: the probed site.
         weight: Float[C D].
         bias: Float[C].
         mean: Float[D], subtracted from the vectors.
-        deviation: Float[D], which they are divided by.
-        accuracy: on the vectors that were held out.
-        control: of a probe that was trained on shuffled labels, on the same; what guessing gives.
-        held_out: how many vectors were held out.
+        deviation: Float[D], divides the vectors.
+        accuracy: on held-out vectors.
+        control: held-out accuracy of a probe trained on shuffled labels, as a chance baseline.
+        held_out: number of held-out vectors.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Probe:
     held_out: int
 
     def __call__(self, vectors: Float[Tensor, "*rows D"]) -> Int[Tensor, "*rows"]:
-        """The classes of some vectors."""
+        """Classify vectors."""
         return F.linear((vectors.float() - self.mean) / self.deviation, self.weight, self.bias).argmax(-1)
 
     def _repr_html_(self) -> str:
@@ -62,41 +62,41 @@ def probe_vectors(
     penalty: float = 1e-3,
     seed: int = 0,
 ) -> Probe:
-    """Train a linear classifier on some vectors, and score it on the others.
+    """Train a linear classifier on a part of the vectors, and score it on the rest.
 
-    Multinomial logistic regression by L-BFGS; -mean log p + penalty / 2 · ‖W‖².
+    Multinomial logistic regression with L-BFGS; the loss is -mean log p + penalty / 2 · ‖W‖².
 
     Args:
         vectors: N vectors.
         labels: their classes, from 0.
-        name: what to call the probe.
-        share: of the vectors, to hold out.
-        penalty: on the weights.
-        seed: of the choice of what is held out, and of the shuffled labels.
+        name: of the probe.
+        share: of the vectors to hold out.
+        penalty: L2 regularization of the weights.
+        seed: of the held-out choice and the shuffled labels.
 
     Raises:
-        HeddleError: there are too few vectors, or one class only.
+        HeddleError: there are too few vectors, or fewer than two classes.
     """
     if len(vectors) != len(labels):
-        raise HeddleError(f"{len(vectors)} vectors have {len(labels)} labels: give one for each")
+        raise HeddleError(f"{len(vectors)} vectors, but {len(labels)} labels: give one label per vector")
     if len(vectors) < 4 or len(labels.unique()) < 2:
         raise HeddleError("a probe needs at least 4 vectors of at least 2 classes")
-    draw = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(vectors), generator=draw)
-    held = max(1, round(share * len(vectors)))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(vectors), generator=generator)
+    held_out = max(1, round(share * len(vectors)))
     x, y = vectors.detach().float().cpu(), labels.cpu()
-    test, train = order[:held], order[held:]
+    test, train = order[:held_out], order[held_out:]
     mean, deviation = x[train].mean(0), x[train].std(0, correction=0).clamp(min=1e-6)
     x = (x - mean) / deviation
     classes = int(y.max()) + 1
     weight, bias = _fit(x[train], y[train], classes, penalty)
-    shuffled = y[train][torch.randperm(len(train), generator=draw)]
-    other = _fit(x[train], shuffled, classes, penalty)
+    shuffled = y[train][torch.randperm(len(train), generator=generator)]
+    control = _fit(x[train], shuffled, classes, penalty)
 
     def accuracy(weight: Tensor, bias: Tensor) -> float:
         return float((F.linear(x[test], weight, bias).argmax(-1) == y[test]).float().mean())
 
-    return Probe(name, weight, bias, mean, deviation, accuracy(weight, bias), accuracy(*other), held)
+    return Probe(name, weight, bias, mean, deviation, accuracy(weight, bias), accuracy(*control), held_out)
 
 
 def _fit(x: Tensor, y: Tensor, classes: int, penalty: float) -> tuple[Tensor, Tensor]:
@@ -119,22 +119,24 @@ def _fit(x: Tensor, y: Tensor, classes: int, penalty: float) -> tuple[Tensor, Te
 def probe(
     model: Transformer, tokens: Int[Tensor, "B T"], labels: Int[Tensor, "B T"], names: str | Sequence[str], **more: Any
 ) -> dict[str, Probe]:
-    """Train a probe on each named site's vectors, one per token; labels below 0 are left out.
+    """Train a probe on the token vectors of each named site; negative labels are ignored.
 
     Args:
         model: any model.
         tokens: texts.
         labels: the class of each token.
         names: sites with a vector per token, such as `decoder.*.residual_after`.
-        more: other arguments of the model.
+        more: further model arguments.
 
     Raises:
-        HeddleError: a site has no vector per token; there are too few labels, or of one class only.
+        HeddleError: a site has no vector per token, or there are too few labels or classes.
     """
     if labels.shape != tokens.shape:
-        raise HeddleError(f"labels are {list(labels.shape)}, but tokens {list(tokens.shape)}: give one for each token")
-    found = trace(model, tokens, names, **more)
-    chosen = labels >= 0
-    if odd := [name for name, tensor in found.items() if tensor.shape[:-1] != tokens.shape]:
-        raise HeddleError(f"{odd[0]} has no vector per token; choose a residual stream, an input or an output")
-    return {name: probe_vectors(tensor[chosen], labels[chosen], name) for name, tensor in found.items()}
+        raise HeddleError(
+            f"labels are {list(labels.shape)}, but tokens are {list(tokens.shape)}: give one label per token"
+        )
+    traced = trace(model, tokens, names, **more)
+    labelled = labels >= 0
+    if invalid := [name for name, tensor in traced.items() if tensor.shape[:-1] != tokens.shape]:
+        raise HeddleError(f"{invalid[0]} has no vector per token; choose a residual stream, an input or an output")
+    return {name: probe_vectors(tensor[labelled], labels[labelled], name) for name, tensor in traced.items()}

@@ -1,4 +1,4 @@
-"""What happened in one pass: the tensors at named sites, and the attention of named layers."""
+"""Record one forward pass: tensors at named sites, and the attention of named layers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from heddle.display import displayed
 from heddle.errors import pluralize
 from heddle.look.attention import AttentionPass
 from heddle.look.edits import Edit, changes
-from heddle.look.sites import Site, attending, chosen, hooked, kernels
+from heddle.look.sites import Site, hooked, kernels, match_sites, watch_attention
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.output import Output
@@ -26,8 +26,8 @@ class Trace(Mapping[str, Tensor]):
     """The tensors of one pass by name, `trace["decoder.3.residual_after"]`, and the model's output.
 
     Attributes:
-        tensors: the tensors that were named.
-        attention: the attention layers that were named, see `AttentionPass`.
+        tensors: recorded tensors by name.
+        attention: recorded attention layers by name, see `AttentionPass`.
         output: the model's output.
         model: the model.
     """
@@ -48,7 +48,7 @@ class Trace(Mapping[str, Tensor]):
 
     @property
     def logits(self) -> Float[Tensor, "B T V"]:
-        """The scores of the next token at each position; they are computed when asked for."""
+        """The logits at each position, computed on access."""
         with torch.set_grad_enabled(self.output.hidden.requires_grad):
             return self.model.logits(self.output.hidden)
 
@@ -60,8 +60,8 @@ class Trace(Mapping[str, Tensor]):
     def _repr_html_(self) -> str:
         def row(name: str, tensor: Tensor) -> str:
             wide = tensor.float()
-            said = f"{wide.mean():.4g}</td><td>{wide.std(correction=0):.4g}" if tensor.numel() else "</td><td>"
-            return f"<tr><td>{escape(name)}</td><td>{' × '.join(map(str, tensor.shape))}</td><td>{said}</td></tr>"
+            statistics = f"{wide.mean():.4g}</td><td>{wide.std(correction=0):.4g}" if tensor.numel() else "</td><td>"
+            return f"<tr><td>{escape(name)}</td><td>{' × '.join(map(str, tensor.shape))}</td><td>{statistics}</td></tr>"
 
         rows = "".join(row(name, tensor) for name, tensor in self.tensors.items())
         return f"<table><tr><th>name</th><th>shape</th><th>mean</th><th>deviation</th></tr>{rows}</table>"
@@ -78,23 +78,23 @@ def trace(
     gradients: bool = False,
     **more: Any,
 ) -> Trace:
-    """Call the model, in evaluation mode, and keep the named tensors.
+    """Run the model in evaluation mode, and record named tensors.
 
     Args:
         model: any model of heddle.
         tokens: ids.
-        names: what to keep, see `heddle.look.names`; `*` stands for anything, as in `decoder.*.mixer.output`.
-        attention: layers whose attention to keep, such as `decoder.3.mixer`, `decoder.*.cross` or `*`.
-        edits: what to change in this pass, see `heddle.look.edits`; what is kept is what was changed.
-        gradients: whether to record operations for autograd.
-        more: other arguments of the model: layout, source, source_layout, types, source_types, cache.
+        names: sites to record, see `heddle.look.names`; patterns such as `decoder.*.mixer.output` are allowed.
+        attention: attention layers to record, such as `decoder.3.mixer`, `decoder.*.cross` or `*`.
+        edits: interventions, see `heddle.look.edits`; tensors are recorded after edits.
+        gradients: record operations for autograd.
+        more: further model arguments: layout, source, source_layout, types, source_types, cache.
 
     Raises:
-        HeddleError: a name is not in this model; or what the model itself raises.
+        HeddleError: the model has no such site, or rejects its inputs.
     """
     tensors: dict[str, Tensor] = {}
-    attended: dict[str, AttentionPass] = {}
-    watched = chosen(model, names)
+    attention_passes: dict[str, AttentionPass] = {}
+    traced_sites = match_sites(model, names)
     layers = kernels(model, attention) if attention else {}
 
     def keep(site: Site) -> Any:
@@ -103,16 +103,16 @@ def trace(
     with (
         evaluating(model),
         torch.set_grad_enabled(gradients),
-        hooked(changes(model, edits), [(site, keep(site)) for site in watched]),
-        attending(layers, attended.__setitem__),
+        hooked(changes(model, edits), [(site, keep(site)) for site in traced_sites]),
+        watch_attention(layers, attention_passes.__setitem__),
     ):
         output: Output = model(tokens, **more)
-    inner = {site.name: tensors[site.name] for site in watched if site.name in tensors}  # in the order of a pass
-    return Trace(inner, attended, output, model)
+    ordered = {site.name: tensors[site.name] for site in traced_sites if site.name in tensors}  # in forward order
+    return Trace(ordered, attention_passes, output, model)
 
 
-def layers_of(found: Iterable[str]) -> list[str]:
-    """The names of attention layers, `decoder.3.mixer`, in order."""
+def sort_layers(names: Iterable[str]) -> list[str]:
+    """Sort names of attention layers, such as `decoder.3.mixer`, in forward order."""
     return sorted(
-        found, key=lambda name: (name.split(".")[0] == "decoder", int(name.split(".")[1]), name.split(".")[2])
+        names, key=lambda name: (name.split(".")[0] == "decoder", int(name.split(".")[1]), name.split(".")[2])
     )

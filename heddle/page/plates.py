@@ -34,7 +34,7 @@ def plates(subject: PageModel, query: TextQuery) -> Document:
         else:
             tensor = traced[name].float()
             numbers, shape = _crop(tensor[0] if tensor.dim() == 4 else tensor[:1]), list(tensor.shape)
-        plate = _plate(name, site.said, numbers, shape)
+        plate = _plate(name, site.description, numbers, shape)
         if end in SAME_LEVEL and levels[-1]["plates"][0]["name"] == f"{branch}.q":
             levels[-1]["plates"].append(plate)
         else:

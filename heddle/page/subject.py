@@ -14,7 +14,7 @@ from torch import Tensor
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
 from heddle.look.edits import Edit, ablate, edited
-from heddle.look.texts import Text, joins, read_text
+from heddle.look.texts import Text, is_decoder_translator, read_text
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
 from heddle.page.asked import TextQuery
@@ -63,7 +63,7 @@ class PageModel:
     @property
     def translates(self) -> bool:
         """Whether it reads a source and writes a target, in a decoder alone or in two stacks."""
-        return self.paired or joins(self.model, self.tokenizer)
+        return self.paired or is_decoder_translator(self.model, self.tokenizer)
 
     @property
     def speaks(self) -> bool:

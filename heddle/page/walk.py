@@ -22,7 +22,7 @@ def walk(subject: PageModel, query: TextQuery) -> Document:
     maps = subject.attention(query)
     boxes = []
     for name, site in model_sites.items():
-        row: Document = {"name": name, "axes": site.axes, "said": site.said}
+        row: Document = {"name": name, "axes": site.axes, "said": site.description}
         if name in traced:
             tensor = traced[name].float()
             row |= {
@@ -65,7 +65,7 @@ def tensor(subject: PageModel, query: TensorQuery) -> Document:
     cross_keys = query.name.split(".")[-2:-1] == ["cross"] and end in ("k", "v")
     return {
         "name": query.name,
-        "said": sites(subject.model)[query.name].said,
+        "said": sites(subject.model)[query.name].description,
         "axes": sites(subject.model)[query.name].axes,
         "shape": shape,
         "rows": text.source_pieces if of_encoder or cross_keys else text.pieces,

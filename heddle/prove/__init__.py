@@ -1,18 +1,18 @@
-"""Checks that the function that predicts is the function that was trained, of any model, and that a run was trained as meant.
+"""Checks that a model predicts with the function it was trained with, and that a run's training was correct.
 
 In reading order:
 
-- `subject`: the model under test, its passes traced layer by layer, and its measured rounding error.
-- `verdict`: the outcome of a comparison: exact, rounding or different, and from which layer on.
-- `checks`: the checks of prediction, one function each; `learning`: the checks of loss and gradients.
-- `training`: a run's task and model under test, and its training step; `rows`: batches rearranged.
+- `subject`: the model under test, passes traced layer by layer, and the measured rounding error.
+- `verdict`: comparisons and verdicts: exact, rounding or different.
+- `checks`: checks of inference, one function each; `learning`: checks of loss and gradients.
+- `training`: a task and model under test, and a training step; `rows`: rearranged batches.
 - `arrangement`, `targets`, `coverage`: the laws of training, one function each; `laws`: their table.
-- `kills`: a run that is killed and resumed.
-- `proof`: all checks of one model, and their summary.
-- `laptop`: a large model's choices at laptop size.
-- `run`: a trained run under test, with its tokenizer.
+- `kills`: kill and resume a run.
+- `proof`: run all checks of a model.
+- `laptop`: shrink a large config to laptop size.
+- `run`: check a trained run and its tokenizer.
 
-`prove(model)`, `prove_config(config)` and `prove_run(run)` return a `Proof`, as `heddle prove` shows it.
+`prove(model)`, `prove_config(config)` and `prove_run(run)` return a `Proof`, which `heddle prove` prints.
 """
 
 from heddle.prove.laptop import LARGE as LARGE

@@ -1,7 +1,7 @@
-"""A training run that is killed at any moment, even inside a save, and resumed, ends like one that was not.
+"""Kill a training run at random moments, even during a save, resume it, and compare it with an undisturbed run.
 
-The processes are real ones and so are the kills (SIGKILL): nothing can be put in order before the process is gone. What is
-compared is on the disk: weights, the optimizer's state and metrics, byte by byte.
+Real processes are killed with SIGKILL, so they cannot clean up. Weights, optimizer state and metrics on disk must be equal byte for
+byte.
 """
 
 import importlib
@@ -33,31 +33,31 @@ from heddle.weights.files import SLOW_SAVE
 from heddle.weights.run import read_config
 
 WORD = "resume"
-SLOW = 0.2  # seconds that every save takes, so that a kill can hit it
-STEPS = 12  # of the copy that is killed; it saves four times and is scored twice
+SAVE_SECONDS = 0.2  # duration of every save, so that a kill can hit it
+STEPS = 12  # of the killed copy, with four saves and two evaluations
 WEIGHTS, METRICS, DATA = "model.safetensors", "metrics.jsonl", "data"
-MISSES = 3  # runs for each kill that end before it
-PAUSE = 0.005  # seconds between two looks at a process
-OWN = "from heddle.prove.kills import main; main()"
-# A process with threads cannot be copied safely: with these set to 1, torch starts none before it is asked to.
-SINGLE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+MISSES = 3  # runs per kill that may end before it
+POLL_SECONDS = 0.005  # between two checks of a process
+CHILD_PROGRAM = "from heddle.prove.kills import main; main()"
+# A process with threads cannot fork safely; with these set to 1, torch starts no threads on import.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def fork(work: Callable[[], None], log: Path) -> int:
-    """Start a copy of this process that does some work with slow saves and ends; what it prints goes to a file. Returns its number.
+    """Fork a process that does some work with slow saves, and logs to a file; return its pid.
 
-    This process must have started no threads: see `SINGLE`.
+    This process must not have started threads, see `THREAD_VARIABLES`.
     """
     if child := os.fork():
         return child
     code = 1
     try:
-        os.environ[SLOW_SAVE] = str(SLOW)
-        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.environ[SLOW_SAVE] = str(SAVE_SECONDS)
+        log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for stream in (1, 2):
-            os.dup2(said, stream)
+            os.dup2(log_file, stream)
         work()
         code = 0
     except SystemExit as end:
@@ -71,7 +71,7 @@ def fork(work: Callable[[], None], log: Path) -> int:
 
 
 def alive(child: int) -> bool:
-    """Whether a process that was started here still runs.
+    """Whether a child process is still running.
 
     Raises:
         HeddleError: it failed.
@@ -83,33 +83,29 @@ def alive(child: int) -> bool:
 
 
 def check(status: int) -> None:
-    """Refuse the status of a process that failed.
-
-    Raises:
-        HeddleError: it failed.
-    """
+    """Raise if a process failed, by its exit status."""
     if code := os.waitstatus_to_exitcode(status):
-        raise HeddleError(f"a run ended with code {code}")
+        raise HeddleError(f"a run exited with code {code}")
 
 
 def wait(child: int) -> float:
-    """Wait for the end of a process; returns the seconds that it took."""
-    began = time.monotonic()
+    """Wait for a process to end; return the seconds it took."""
+    started = time.monotonic()
     while alive(child):
-        time.sleep(PAUSE)
-    return time.monotonic() - began
+        time.sleep(POLL_SECONDS)
+    return time.monotonic() - started
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """What is being written there, or was when its writer died."""
+    """Files that are being written, or were when the writer was killed."""
     return [path for path in folder.glob(".*") if path.suffix in (".partial", ".previous")]
 
 
 def doing(run: Path) -> str:
-    """What a stopped process was doing to a run."""
-    for place, what in ((run.parent, "preparation"), (run / CHECKPOINTS, "save"), (run, "publication")):
+    """The activity of a stopped process, from the files of its run."""
+    for place, activity in ((run.parent, "preparation"), (run / CHECKPOINTS, "save"), (run, "publication")):
         if unfinished(place):
-            return what
+            return activity
     if not run.exists():
         return "start"
     if (run / WEIGHTS).exists():
@@ -118,9 +114,9 @@ def doing(run: Path) -> str:
 
 
 def kill(child: int, run: Path, in_save: bool) -> str | None:
-    """Kill a process and return what it was doing; None if it had already ended.
+    """Kill a process and return its activity; None if it had already ended.
 
-    With `in_save`, one that is not inside a save any more continues, and is killed inside the next one.
+    With `in_save`, a process outside a save continues, and is killed during the next one.
     """
     while True:
         os.kill(child, signal.SIGSTOP)
@@ -128,50 +124,50 @@ def kill(child: int, run: Path, in_save: bool) -> str | None:
         if done and not os.WIFSTOPPED(status):
             check(status)
             return None
-        during = doing(run)
-        if in_save and during != "save":
+        activity = doing(run)
+        if in_save and activity != "save":
             os.kill(child, signal.SIGCONT)
-            time.sleep(2 * PAUSE)
+            time.sleep(2 * POLL_SECONDS)
             continue
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return during
+        return activity
 
 
 def until(child: int, ready: Callable[[], bool]) -> bool:
-    """Wait until something is so; False if the process ended before."""
+    """Wait for a condition; return False if the process ended first."""
     while not ready():
         if not alive(child):
             return False
-        time.sleep(PAUSE)
+        time.sleep(POLL_SECONDS)
     return True
 
 
-def inside_save(child: int, run: Path, draw: random.Random) -> bool:
-    """Wait for the next save, and for a random moment of it; False if the process ended before."""
-    found = until(child, lambda: bool(unfinished(run / CHECKPOINTS)))
-    time.sleep(draw.uniform(0, SLOW * 0.8) if found else 0)
-    return found
+def inside_save(child: int, run: Path, rng: random.Random) -> bool:
+    """Wait for a random moment of the next save; return False if the process ended first."""
+    is_saving = until(child, lambda: bool(unfinished(run / CHECKPOINTS)))
+    time.sleep(rng.uniform(0, SAVE_SECONDS * 0.8) if is_saving else 0)
+    return is_saving
 
 
 def after(seconds: float) -> Callable[[], bool]:
-    """Whether so much time has passed since this was called."""
+    """A condition: so many seconds have passed since this call."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() >= end
 
 
 def after_step(run: Path, step: int) -> Callable[[], bool]:
-    """Whether a process that starts after this was called has done a step."""
+    """A condition: a process started after this call has done a step."""
     metrics = run / METRICS
-    before = metrics.stat().st_ino if metrics.exists() else None
+    previous_inode = metrics.stat().st_ino if metrics.exists() else None
 
-    def done() -> bool:
-        # A trainer begins with another file, which has no lines of steps that are to be done again.
-        if not metrics.exists() or metrics.stat().st_ino == before:
+    def has_stepped() -> bool:
+        # A resumed trainer writes a new metrics file, without the steps that it repeats.
+        if not metrics.exists() or metrics.stat().st_ino == previous_inode:
             return False
         return any(line["step"] >= step for line in read_lines(metrics))
 
-    return done
+    return has_stepped
 
 
 def saved(run: Path) -> int:
@@ -181,11 +177,11 @@ def saved(run: Path) -> int:
 
 
 def differences(run: Path, expected: Path) -> list[str]:
-    """The files of a killed run that differ from those of an undisturbed one, and those that were left unfinished."""
-    last = f"{CHECKPOINTS}/step-{saved(expected)}"
-    compared = (WEIGHTS, ADAPTER, METRICS, *(f"{last}/{name}" for name in (WEIGHTS, ADAPTER, OPTIMIZER)))
-    wrong = [name for name in compared if _content(run / name) != _content(expected / name)]
-    return wrong + [path.name for path in run.rglob(".*") if path.suffix in (".partial", ".previous")]
+    """Files of a killed run that differ from those of an undisturbed one, and partial files left behind."""
+    last_checkpoint = f"{CHECKPOINTS}/step-{saved(expected)}"
+    compared = (WEIGHTS, ADAPTER, METRICS, *(f"{last_checkpoint}/{name}" for name in (WEIGHTS, ADAPTER, OPTIMIZER)))
+    different = [name for name in compared if _content(run / name) != _content(expected / name)]
+    return different + [path.name for path in run.rglob(".*") if path.suffix in (".partial", ".previous")]
 
 
 def _content(file: Path) -> bytes | None:
@@ -193,12 +189,12 @@ def _content(file: Path) -> bytes | None:
 
 
 def save_every(steps: int) -> int:
-    """Steps between two checkpoints of a copy."""
+    """Steps between checkpoints of a copy."""
     return max(1, steps // 4)
 
 
 def short_copy(run: Path, place: Path) -> Path:
-    """A copy of a run before its first step, with its text, seed, model and schedule, but few steps.
+    """Copy a run to before its first step, with its data, seed, model and schedule, but few steps.
 
     Raises:
         HeddleError: the run was not trained here.
@@ -233,112 +229,113 @@ def short_copy(run: Path, place: Path) -> Path:
     return place
 
 
-class Quiet(Trainer):
-    """A trainer that does not generate text and scores as little at the end as in between: neither is compared."""
+class MinimalTrainer(Trainer):
+    """A trainer without samples and with a short final evaluation, which are not compared."""
 
     def samples(self, seeds: Sequence[int], tokens: int = 60) -> list[str]:
-        """Nothing."""
+        """No samples."""
         return []
 
 
 def train(run: Path) -> None:
-    """Train a run to its end, from its newest checkpoint: what the processes do that are killed."""
-    trainer = Quiet(run)
+    """Train a run from its latest checkpoint to its end; this is the work of the killed processes."""
+    trainer = MinimalTrainer(run)
     trainer.ending = trainer.probe
     trainer.run()
 
 
-def resumed(run: Path, kills: int, seed: int = 0, tell: Tell = lambda line: None) -> Verdict:
-    """Train short copies of a run, kill them, resume them, and compare them with one that was left alone.
+def check_resume(run: Path, kills: int, seed: int = 0, progress: Progress = lambda line: None) -> Verdict:
+    """Train short copies of a run, kill and resume them, and compare them with an undisturbed copy.
 
-    All of that happens in a process of its own, which starts no threads, so that it can be copied instead of starting Python anew
-    for every kill.
+    This happens in a child process without threads, which can fork instead of starting Python for every kill.
 
     Args:
-        run: a run that was trained here, with its `data/`; it stays as it is.
-        kills: how many.
-        seed: of the moments.
-        tell: called with one line before each copy starts.
+        run: a trained run with its `data/`; it is not changed.
+        kills: number of kills.
+        seed: of the random moments.
+        progress: called with a line before each copy starts.
     """
     if not kills:
-        return Verdict(WORD, "NOT CHECKED", detail="--kills 3 trains copies of the run, kills them and resumes them")
+        return Verdict(WORD, "NOT CHECKED", detail="use --kills 3 to kill and resume copies of the run")
     if not hasattr(os, "fork"):
-        return Verdict(WORD, "NOT CHECKED", detail="this system cannot copy a process")
+        return Verdict(WORD, "NOT CHECKED", detail="this system cannot fork")
     paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **dict.fromkeys(SINGLE, "1")}
-    call = [sys.executable, "-c", OWN, str(run), str(kills), str(seed)]
-    found = Verdict(WORD, "DIFFERENT", inf, detail="the process that kills others ended before it had a result")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **dict.fromkeys(THREAD_VARIABLES, "1")}
+    call = [sys.executable, "-c", CHILD_PROGRAM, str(run), str(kills), str(seed)]
+    verdict = Verdict(WORD, "DIFFERENT", inf, detail="the kill process ended without a result")
     with subprocess.Popen(call, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said = json.loads(line)
-            if isinstance(said, str):
-                tell(said)
+            message = json.loads(line)
+            if isinstance(message, str):
+                progress(message)
             else:
-                found = Verdict(**said)
-    return found
+                verdict = Verdict(**message)
+    return verdict
 
 
 def main() -> None:
-    """Kill and resume in this process: its arguments are those of `resumed`; lines and the verdict are printed as JSON."""
-    importlib.import_module("torch._dynamo")  # optimizers import it, and every copy would take seconds for it
+    """The child process of `check_resume`, with its arguments; progress and the verdict are printed as JSON lines."""
+    importlib.import_module("torch._dynamo")  # optimizers import it, which would take seconds in every fork
     run, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
-    def say(what: object) -> None:
-        print(json.dumps(what), flush=True)
+    def emit(message: object) -> None:
+        print(json.dumps(message), flush=True)
 
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log.txt"
         try:
-            verdict = _resumed(run, Path(folder), kills, random.Random(seed), say)
+            verdict = _kill_and_resume(run, Path(folder), kills, random.Random(seed), emit)
         except HeddleError as error:
-            said = log.read_text().strip().splitlines()[-1:] if log.exists() else []
-            verdict = Verdict(WORD, "DIFFERENT", inf, detail=": ".join([str(error), *said]))
-    say(asdict(verdict))
+            last_log_line = log.read_text().strip().splitlines()[-1:] if log.exists() else []
+            verdict = Verdict(WORD, "DIFFERENT", inf, detail=": ".join([str(error), *last_log_line]))
+    emit(asdict(verdict))
 
 
-def _resumed(run: Path, place: Path, kills: int, draw: random.Random, tell: Tell) -> Verdict:
-    done, number = Counter[str](), 0
+def _kill_and_resume(run: Path, place: Path, kills: int, rng: random.Random, progress: Progress) -> Verdict:
+    kill_counts, number = Counter[str](), 0
 
     def begin(copy: Path) -> int:
         return fork(partial(train, copy), place / "log.txt")
 
-    tell(f"{WORD}: a copy that is left alone")
+    progress(f"{WORD}: an undisturbed copy")
     expected = short_copy(run, place / "expected" / "run")
-    lasted = wait(begin(expected))
+    duration = wait(begin(expected))
     steps = saved(expected)
     current = short_copy(run, place / "0" / "run")
-    while (killed := sum(done.values())) < kills:
-        tell(f"{WORD}: kill {killed + 1} of {kills}")
+    while (killed := sum(kill_counts.values())) < kills:
+        progress(f"{WORD}: kill {killed + 1} of {kills}")
         in_save, anywhere = killed % 3 == 0, killed % 3 == 2
-        # Once there is something to lose: after the first checkpoint.
-        step = draw.randint(min(max(saved(current), save_every(steps) + 1), steps), steps)
-        ready = after(draw.uniform(0, lasted)) if anywhere else after_step(current, step)
+        # After the first checkpoint, so that there is something to lose.
+        step = rng.randint(min(max(saved(current), save_every(steps) + 1), steps), steps)
+        ready = after(rng.uniform(0, duration)) if anywhere else after_step(current, step)
         child = begin(current)
-        hit = until(child, ready) and (not in_save or inside_save(child, current, draw))
-        during = kill(child, current, in_save) if hit else None
-        if during is not None:
-            done[during] += 1
-        elif wrong := differences(current, expected):
-            return _different(wrong, done)
+        is_running = until(child, ready) and (not in_save or inside_save(child, current, rng))
+        activity = kill(child, current, in_save) if is_running else None
+        if activity is not None:
+            kill_counts[activity] += 1
+        elif different := differences(current, expected):
+            return _different(different, kill_counts)
         elif number == MISSES * kills:
-            return Verdict(WORD, "NOT CHECKED", detail="its steps are so short that no kill came before the end")
+            return Verdict(WORD, "NOT CHECKED", detail="the steps are so short that every copy ended before a kill")
         else:
             number += 1
             current = short_copy(run, place / str(number) / "run")
-    tell(f"{WORD}: to its end")
+    progress(f"{WORD}: the last run")
     wait(begin(current))
-    if wrong := differences(current, expected):
-        return _different(wrong, done)
+    if different := differences(current, expected):
+        return _different(different, kill_counts)
     copies = "a copy" if number == 0 else f"{number + 1} copies"
-    same = f"beside one of {steps} steps left alone: weights, optimizer and metrics are equal byte for byte"
-    return Verdict(WORD, "EXACT", detail=f"{_told(done)} of {copies} on the CPU, {same}")
+    comparison = (
+        f"compared with an undisturbed copy of {steps} steps: weights, optimizer and metrics are equal byte for byte"
+    )
+    return Verdict(WORD, "EXACT", detail=f"{_describe_kills(kill_counts)} of {copies} on the CPU, {comparison}")
 
 
-def _told(done: Counter[str]) -> str:
-    during = ", ".join(f"{count} in {what}" for what, count in done.items())
-    return f"{pluralize(sum(done.values()), 'kill')} ({during})"
+def _describe_kills(kill_counts: Counter[str]) -> str:
+    activities = ", ".join(f"{count} in {activity}" for activity, count in kill_counts.items())
+    return f"{pluralize(sum(kill_counts.values()), 'kill')} ({activities})"
 
 
-def _different(wrong: Sequence[str], done: Counter[str]) -> Verdict:
-    return Verdict(WORD, "DIFFERENT", inf, detail=f"{', '.join(wrong)} differ after {_told(done)}")
+def _different(different: Sequence[str], kill_counts: Counter[str]) -> Verdict:
+    return Verdict(WORD, "DIFFERENT", inf, detail=f"{', '.join(different)} differ after {_describe_kills(kill_counts)}")

@@ -1,4 +1,4 @@
-"""A large model's choices at laptop size, so that they can be tried out in seconds."""
+"""Shrink a large config to laptop size, so that its architecture can be tested in seconds."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ from heddle.checks import checked
 from heddle.config.layers import AttentionConfig, LatentConfig
 from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
 
-LARGE = 20_000_000  # parameters; beyond it a preset is proved at laptop size
+LARGE = 20_000_000  # parameters; larger models are tested at laptop size
 HEADS = (4, 8)
-WINDOWS = (7, 12, 17, 22, 27, 32)  # all of them roll within a context of 96
+WINDOWS = (7, 12, 17, 22, 27, 32)  # all shorter than a context of 96
 
-SEEING = AttentionConfig | LatentConfig
+ATTENTION = AttentionConfig | LatentConfig
 
 Part = dict[str, Any]
-"""A part of a config as plain data."""
+"""A part of a config, as JSON data."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the sizes of a large model become.
+    """The mapping from the sizes of a large model to laptop size.
 
     Attributes:
-        large: its width.
-        small: the width at laptop size, 16 for each head; 64 or so.
-        heads: the small number of heads for each that some layer has.
-        windows: the small window for each that some layer has.
+        large: width of the model.
+        small: width at laptop size, 16 per head, about 64.
+        heads: small number of heads for each number in the model.
+        windows: small window for each window in the model.
     """
 
     large: int
@@ -39,19 +39,19 @@ class Sizes:
     def of(cls, config: TransformerConfig) -> "Sizes":
         """The sizes for one model."""
         blocks = [block for stack in config.stacks().values() for block in stack.blocks]
-        parts = [part for block in blocks for part in (block.mixer, block.cross) if isinstance(part, SEEING)]
-        heads = _lower((part.heads for part in parts), HEADS)
-        windows = _lower((part.window for part in parts if part.window is not None), WINDOWS)
+        parts = [part for block in blocks for part in (block.mixer, block.cross) if isinstance(part, ATTENTION)]
+        heads = _shrink((part.heads for part in parts), HEADS)
+        windows = _shrink((part.window for part in parts if part.window is not None), WINDOWS)
         dim = 16 * (lcm(*heads.values()) if heads else HEADS[0])
         return cls(config.dim, dim, heads, {window: min(window, small) for window, small in windows.items()})
 
 
 @checked()
 def laptop(config: TransformerConfig) -> TransformerConfig:
-    """The same choices in a model of width 64 or so: one layer of each distinct kind, at least two.
+    """The same architecture at a width of about 64: one layer of each distinct kind, at least two.
 
-    What means something stays: whether key heads are as many as heads, some or one; a head wider or narrower than
-    dim / heads; layers whose heads or windows differ; experts chosen to experts there; a table padded or not.
+    Qualitative choices stay: multi-head, grouped-query or multi-query attention; heads wider or narrower than dim / heads; layers
+    with different heads or windows; the ratio of active experts; a padded vocabulary.
     """
     sizes = Sizes.of(config)
     data = config.to_dict()
@@ -67,28 +67,28 @@ def laptop(config: TransformerConfig) -> TransformerConfig:
     layers = {name: _layers(stack, sizes) for name, stack in config.stacks().items()}
     for name, stack in config.stacks().items():
         data[name] = _stack(stack, layers[name], sizes)
-    made = TransformerConfig.of(data, where="laptop size")
-    for name, stack in made.stacks().items():
-        assert [block.to_dict() for block in stack.blocks] == layers[name], f"{name}: other layers than were meant"
-    return made
+    result = TransformerConfig.of(data, where="laptop size")
+    for name, stack in result.stacks().items():
+        assert [block.to_dict() for block in stack.blocks] == layers[name], f"{name}: unexpected layers"
+    return result
 
 
 def _layers(stack: StackConfig, sizes: Sizes) -> list[Part]:
-    """One small layer of each distinct kind, in the order in which they come."""
+    """One small layer of each distinct kind, in order."""
     small = [_block(block, sizes) for block in stack.blocks]
     distinct = list({str(block): block for block in small}.values())
     return distinct if len(distinct) > 1 else 2 * distinct
 
 
 def _stack(stack: StackConfig, layers: list[Part], sizes: Sizes) -> Part:
-    """A stack of these layers, written as a block and what differs from it."""
+    """A stack of these layers, as a block config and overrides."""
     data = stack.to_dict()
-    # The final norm is of the stack's own block, whose placement suits it; and serial wiring suits every placement.
-    base = layers[0] | {each: data["block"][each] for each in ("norm", "placement")} | {"wiring": "serial"}
+    # The final norm follows the stack's block, so norm and placement come from there; serial wiring fits every placement.
+    base = layers[0] | {key: data["block"][key] for key in ("norm", "placement")} | {"wiring": "serial"}
     for layer in layers:
-        base = _without(base, layer)
+        base = _without_unset(base, layer)
     entry = data["entry"]
-    if stack.entry.combine == "concat":  # an even number, for sine and cosine
+    if stack.entry.combine == "concat":  # even, for sine and cosine
         share = stack.entry.positions_dim(sizes.large) * sizes.small // sizes.large
         entry = entry | {"position_dim": max(2, share // 2 * 2)}
     return data | {
@@ -97,27 +97,29 @@ def _stack(stack: StackConfig, layers: list[Part], sizes: Sizes) -> Part:
         "entry": entry,
         "final_norm": stack.ends_in_norm(),
         "overrides": [
-            {"layers": str(number), "block": _said(layer)} for number, layer in enumerate(layers) if layer != base
+            {"layers": str(number), "block": _drop_none(layer)} for number, layer in enumerate(layers) if layer != base
         ],
     }
 
 
-def _without(base: Part, layer: Part) -> Part:
-    """The base without what this layer leaves open: an override can set what is open, but not leave open what is set."""
-    if base.get("kind") != layer.get("kind"):  # then the layer's table replaces the base's
+def _without_unset(base: Part, layer: Part) -> Part:
+    """The base without values that are unset in this layer: an override can set a value, but not unset one."""
+    if base.get("kind") != layer.get("kind"):  # the layer's table replaces the base's
         return base
-    kept = {key: value for key, value in base.items() if key in layer}
-    for key, value in kept.items():
+    common = {key: value for key, value in base.items() if key in layer}
+    for key, value in common.items():
         if layer[key] is None:
-            kept[key] = None
+            common[key] = None
         elif isinstance(value, dict) and isinstance(layer[key], dict):
-            kept[key] = _without(value, layer[key])
-    return kept
+            common[key] = _without_unset(value, layer[key])
+    return common
 
 
-def _said(data: Part) -> Part:
-    """Without what is left open, which an override cannot say."""
-    return {key: _said(value) if isinstance(value, dict) else value for key, value in data.items() if value is not None}
+def _drop_none(data: Part) -> Part:
+    """Drop unset values, which an override cannot express."""
+    return {
+        key: _drop_none(value) if isinstance(value, dict) else value for key, value in data.items() if value is not None
+    }
 
 
 def _block(block: BlockConfig, sizes: Sizes) -> Part:
@@ -125,29 +127,29 @@ def _block(block: BlockConfig, sizes: Sizes) -> Part:
     data = block.to_dict()
     for place in ("mixer", "cross", "ffn"):
         part = data[place]
-        if part is not None and part["kind"] in SMALLER:
-            data[place] = part | SMALLER[part["kind"]](part, sizes)
+        if part is not None and part["kind"] in SHRINK:
+            data[place] = part | SHRINK[part["kind"]](part, sizes)
     return data
 
 
 def _attention(part: Part, sizes: Sizes) -> Part:
     heads, kv_heads = part["heads"], part["kv_heads"] or part["heads"]
-    few = sizes.heads[heads]
-    natural = sizes.small // few
-    head_dim = _like(part["head_dim"], sizes.large // heads, natural)
+    small_heads = sizes.heads[heads]
+    default_dim = sizes.small // small_heads
+    head_dim = _scale_like(part["head_dim"], sizes.large // heads, default_dim)
     return {
-        "heads": few,
-        "kv_heads": None if kv_heads == heads else 1 if kv_heads == 1 else max(2, few // (heads // kv_heads)),
+        "heads": small_heads,
+        "kv_heads": None if kv_heads == heads else 1 if kv_heads == 1 else max(2, small_heads // (heads // kv_heads)),
         "head_dim": head_dim,
-        "value_dim": _like(part["value_dim"], part["head_dim"] or sizes.large // heads, head_dim or natural),
+        "value_dim": _scale_like(part["value_dim"], part["head_dim"] or sizes.large // heads, head_dim or default_dim),
         "window": None if part["window"] is None else sizes.windows[part["window"]],
-        "relative": None if part["relative"] is None else _relative(part["relative"], head_dim or natural),
+        "relative": None if part["relative"] is None else _relative(part["relative"], head_dim or default_dim),
     }
 
 
 def _latent(part: Part, sizes: Sizes) -> Part:
-    narrow = {"rank": 24, "q_rank": 16, "head_dim": 8, "value_dim": 8}
-    small = {name: None if part[name] is None else min(part[name], most) for name, most in narrow.items()}
+    limits = {"rank": 24, "q_rank": 16, "head_dim": 8, "value_dim": 8}
+    small = {name: None if part[name] is None else min(part[name], limit) for name, limit in limits.items()}
     rotary_dim = min(part["rotary_dim"], 4)
     relative = _relative(part["relative"], rotary_dim)
     return {**small, "heads": sizes.heads[part["heads"]], "rotary_dim": rotary_dim, "relative": relative}
@@ -158,7 +160,7 @@ def _relative(part: Part, width: int) -> Part:
         return part | {"buckets": min(part["buckets"], 8), "furthest": min(part["furthest"], 20)}
     if part["kind"] == "rotary":
         rotated = int(width * part["fraction"])
-        # A share of a wide head need not have a pair of channels in this one.
+        # A fraction of a wide head may be less than one channel pair of a small head.
         fraction = part["fraction"] if rotated and (rotated < width or rotated % 2 == 0) else 0.5
         return part | {"fraction": fraction, "scaling": _scaling(part["scaling"], (int(width * fraction) + 1) // 2)}
     return part
@@ -180,11 +182,11 @@ def _convolution(part: Part, sizes: Sizes) -> Part:
 
 
 def _linear(part: Part, sizes: Sizes) -> Part:
-    return {"taps": min(part["taps"], 4 + part["taps"] % 2)}  # odd stays odd: an encoder needs it so
+    return {"taps": min(part["taps"], 4 + part["taps"] % 2)}  # odd stays odd, as encoders require
 
 
 def _recurrent(part: Part, sizes: Sizes) -> Part:
-    return {"hidden": _like(part["hidden"], sizes.large, sizes.small)}
+    return {"hidden": _scale_like(part["hidden"], sizes.large, sizes.small)}
 
 
 def _feed_forward(part: Part, sizes: Sizes) -> Part:
@@ -202,7 +204,7 @@ def _moe(part: Part, sizes: Sizes) -> Part:
     }
 
 
-SMALLER: dict[str, Callable[[Part, Sizes], Part]] = {
+SHRINK: dict[str, Callable[[Part, Sizes], Part]] = {
     "attention": _attention,
     "latent": _latent,
     "convolution": _convolution,
@@ -214,10 +216,10 @@ SMALLER: dict[str, Callable[[Part, Sizes], Part]] = {
 }
 
 
-def _lower(values: Iterable[int], small: tuple[int, ...]) -> dict[int, int]:
-    """A small number for each: its own where it is small, else the next of `small`, so that what differs still does.
+def _shrink(values: Iterable[int], small: tuple[int, ...]) -> dict[int, int]:
+    """Map each number to a small one: itself if small enough, else the next of `small`, so that distinct numbers stay distinct.
 
-    Numbers beyond as many as there are in `small` share the last.
+    If `small` runs out, the remaining numbers share its last.
     """
     distinct = sorted(set(values))
     large = [value for value in distinct if value > small[0]]
@@ -226,8 +228,8 @@ def _lower(values: Iterable[int], small: tuple[int, ...]) -> dict[int, int]:
     }
 
 
-def _like(size: int | None, usual: int, small: int) -> int | None:
-    """A size that may be left open: beside `small` as it was beside the usual one, equal, narrower or wider."""
+def _scale_like(size: int | None, default: int, small: int) -> int | None:
+    """An optional size in the same relation to `small` as to the default: equal, narrower or wider."""
     if size is None:
         return None
-    return small if size == usual else small // 2 if size < usual else small * 3 // 2
+    return small if size == default else small // 2 if size < default else small * 3 // 2

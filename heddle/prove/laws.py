@@ -1,4 +1,4 @@
-"""The laws of training as a table, and the verdicts on a run, from its own data."""
+"""The table of the laws of training, and the verdicts on a run."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,21 +28,21 @@ LAWS: dict[str, Law] = {
 
 
 def check_law(word: str, training: TrainingSubject) -> Verdict:
-    """The verdict on one law; where it holds, its detail says what was looked at."""
+    """Check one law; if it holds, the detail says what was covered."""
     remarks: list[str] = []
 
-    def comparisons(tried: TrainingSubject) -> Iterator[Comparison]:
-        for each in LAWS[word](tried):
-            if isinstance(each, str):
-                remarks.append(each)
+    def comparisons(subject: TrainingSubject) -> Iterator[Comparison]:
+        for item in LAWS[word](subject):
+            if isinstance(item, str):
+                remarks.append(item)
             else:
-                yield each
+                yield item
 
     verdict = run_check(word, comparisons, training)
-    held = verdict.word in ("EXACT", "ROUNDING")
-    return replace(verdict, detail="; ".join(remarks)) if held else verdict
+    passed = verdict.word in ("EXACT", "ROUNDING")
+    return replace(verdict, detail="; ".join(remarks)) if passed else verdict
 
 
 def not_checked(reason: str) -> list[Verdict]:
-    """That nothing can be said of any law, and why."""
+    """`NOT CHECKED` verdicts for all laws, with a reason."""
     return [Verdict(word, "NOT CHECKED", detail=reason) for word in (*LAWS, RESUME)]

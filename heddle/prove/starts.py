@@ -1,4 +1,4 @@
-"""The law of started texts: what a text without a prompt starts from was read in training, and predicts how texts begin (D-24)."""
+"""The law of started texts: generation without a prompt starts from ids that training also starts texts with (D-24)."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ from heddle.model.head import LanguageHead
 from heddle.prove.training import TrainingSubject
 from heddle.prove.verdict import Comparison, NotApplicable
 
-READ = 1 << 22  # tokens of the training text that are searched for beginnings
+READ = 1 << 22  # training tokens searched for text starts
 
 
 def started_texts(training: TrainingSubject) -> Iterator[Comparison | str]:
-    """A text without a prompt, and one with, start from ids with which training's rows predict; no other start is accepted.
+    """Generation, with and without a prompt, starts from the ids that training rows start from.
 
-    Of an encoder-decoder, every row begins as its decoder does. Of a decoder alone, each document's first id is a target at what a
-    text starts from; a model that never learned that refuses an empty prompt. Prompts stand where the rows begin.
+    For an encoder-decoder, every row starts like its decoder. For a decoder, each document's first id is a target after the start
+    ids; a model that never learned this refuses an empty prompt. Prompts are placed where rows start.
     """
     task, model = training.task, training.model
     if model.decoder is None or not isinstance(model.head, LanguageHead):
-        raise NotApplicable("this model writes no text")
+        raise NotApplicable("this model does not generate text")
     tokenizer, config = task.spec.tokenizer, model.config
     end = None if tokenizer is None or config.ids is not None else tokenizer.end_of_text
     decoding = DecodingRules(model, SamplingConfig(), end)
@@ -38,73 +38,76 @@ def started_texts(training: TrainingSubject) -> Iterator[Comparison | str]:
         yield from _answers(training, decoding.new_sequence(0, [], source=[0]).ids)
         return
     if isinstance(task.config, TaskSettings):
-        meant = task.config.prompts(task.spec.layout, tuple(config.stacks()))
-        yield _none(f"prompts = {config.prompts!r}, but training's rows need {meant!r}", int(config.prompts != meant))
+        expected_prompts = task.config.prompts(task.spec.layout, tuple(config.stacks()))
+        yield _expect_none(
+            f"prompts = {config.prompts!r}, but training rows need {expected_prompts!r}",
+            int(config.prompts != expected_prompts),
+        )
     try:
-        opened = decoding.new_sequence(0, [] if tokenizer is None else bos_prefix(model, tokenizer, "")).ids
+        start_ids = decoding.new_sequence(0, [] if tokenizer is None else bos_prefix(model, tokenizer, "")).ids
     except HeddleError as error:
         if decoding.begin is not None and config.prompts != "needed":
             raise
         yield f"a prompt is needed: {error}"
         return
-    yield _none("empty prompts that are accepted", int(config.prompts == "needed"))
+    yield _expect_none("empty prompts that are accepted", int(config.prompts == "needed"))
     if config.prompts == "beginning" and tokenizer is not None:
-        asked = decoding.new_sequence(0, [*bos_prefix(model, tokenizer, "x"), *tokenizer.encode("x")]).ids
-        same = torch.tensor(asked[: len(opened)])
-        yield Comparison("a prompt starts as a text does", {"ids": same}, {"ids": torch.tensor(opened)}, exactly=True)
-    yield from _beginnings(training, opened)
+        prompt_ids = decoding.new_sequence(0, [*bos_prefix(model, tokenizer, "x"), *tokenizer.encode("x")]).ids
+        prefix = torch.tensor(prompt_ids[: len(start_ids)])
+        yield Comparison(
+            "a prompt starts as a text does", {"ids": prefix}, {"ids": torch.tensor(start_ids)}, exact=True
+        )
+    yield from _beginnings(training, start_ids)
 
 
-def _beginnings(training: TrainingSubject, opened: list[int]) -> Iterator[Comparison | str]:
-    """The first ids of documents are targets where a text starts."""
+def _beginnings(training: TrainingSubject, start_ids: list[int]) -> Iterator[Comparison | str]:
+    """The first ids of documents are targets after the start ids."""
     task, part = training.task, training.task.spec.part(held_out=False)
-    found, seen, read, whole = Counter[int](), set[int](), 0, True
+    target_counts, places_read, read, is_complete = Counter[int](), set[int](), 0, True
     for examples in islice(task.epoch(0), 1 << 20):
         if read > READ:
-            whole = False
+            is_complete = False
             break
         batch = task.batch(examples)
         read += batch.tokens.numel()
-        seen |= set(task.places(examples).ravel().tolist())
-        found.update(batch.targets[_starts(batch, opened, task.spec.layout != "concatenate")].tolist())
-    wanted = _first_ids(part)
-    missing = (wanted - found).total()
-    if task.partial_targets or not whole:  # which beginnings are targets is drawn, or not all was read
-        yield _none("texts begin, but none of their first ids is a target", int(missing == wanted.total()))
+        places_read |= set(task.places(examples).ravel().tolist())
+        target_counts.update(batch.targets[_starts(batch, start_ids, task.spec.layout != "concatenate")].tolist())
+    first_id_counts = _first_ids(part)
+    missing = (first_id_counts - target_counts).total()
+    if task.partial_targets or not is_complete:  # targets are sampled, or not all documents were read
+        yield _expect_none("no first id of a text is a target", int(missing == first_id_counts.total()))
     else:
-        left = task.size(held_out=False) if task.spec.layout == "concatenate" else None
-        most = 0 if left is None else max(0, left - len(seen))
-        yield _none(f"more than {most} documents whose first id is no target", max(0, missing - most))
-    yield f"{found.total():,} beginnings of {pluralize(wanted.total(), 'document')} are targets in an epoch"
+        size = task.size(held_out=False) if task.spec.layout == "concatenate" else None
+        allowed = 0 if size is None else max(0, size - len(places_read))
+        yield _expect_none(f"more than {allowed} documents whose first id is not a target", max(0, missing - allowed))
+    yield f"{target_counts.total():,} beginnings of {pluralize(first_id_counts.total(), 'document')} are targets in an epoch"
 
 
-def _starts(batch: Batch, opened: list[int], at_start: bool) -> Tensor:
-    """Bool[B T], the targets after these ids, which stand at the start of a segment if `at_start`."""
-    tokens, there = batch.tokens, batch.weights > 0
-    for back, id in enumerate(reversed(opened)):
-        there = there & (tokens.roll(back, 1) == id) & (batch.layout.position >= back)
-    return there & (batch.layout.position == len(opened) - 1) if at_start else there
+def _starts(batch: Batch, start_ids: list[int], at_start: bool) -> Tensor:
+    """Bool[B T], the targets after these ids, only at the start of a segment if `at_start`."""
+    tokens, is_start = batch.tokens, batch.weights > 0
+    for offset, id in enumerate(reversed(start_ids)):
+        is_start = is_start & (tokens.roll(offset, 1) == id) & (batch.layout.position >= offset)
+    return is_start & (batch.layout.position == len(start_ids) - 1) if at_start else is_start
 
 
 def _first_ids(part: Part) -> Counter[int]:
-    """How often each id begins a document of the part."""
+    """Counts of the first ids of the part's documents."""
     starts, empty = part.starts[:-1], np.diff(part.starts) <= (part.separator is not None)
     empty[-1] = part.starts[-1] == part.starts[-2]
     return Counter(np.asarray(part.tokens)[starts[~empty]].tolist())
 
 
-def _answers(training: TrainingSubject, opened: list[int]) -> Iterator[Comparison | str]:
-    """Every row of an encoder-decoder begins as its decoder does, and predicts from there."""
+def _answers(training: TrainingSubject, start_ids: list[int]) -> Iterator[Comparison | str]:
+    """Check that every row of an encoder-decoder starts like its decoder, and predicts from there."""
     rows = training.batch
-    first = rows.tokens[:, : len(opened)]
-    wanted = torch.tensor(opened).expand_as(first)
-    yield Comparison("rows begin as answers do", {"ids": first}, {"ids": wanted}, exactly=True)
-    unscored = int((rows.weights[rows.layout.real.any(1), len(opened) - 1] == 0).sum())
-    yield _none("rows that do not predict how an answer begins", unscored)
+    first = rows.tokens[:, : len(start_ids)]
+    expected = torch.tensor(start_ids).expand_as(first)
+    yield Comparison("rows begin as answers do", {"ids": first}, {"ids": expected}, exact=True)
+    unscored = int((rows.weights[rows.layout.real.any(1), len(start_ids) - 1] == 0).sum())
+    yield _expect_none("rows that do not predict how an answer begins", unscored)
     yield f"{pluralize(len(first), 'row')} of step 1"
 
 
-def _none(what: str, count: int) -> Comparison:
-    return Comparison(
-        f"{what}: {count:,}", {"count": torch.tensor([count])}, {"count": torch.tensor([0])}, exactly=True
-    )
+def _expect_none(case: str, count: int) -> Comparison:
+    return Comparison(f"{case}: {count:,}", {"count": torch.tensor([count])}, {"count": torch.tensor([0])}, exact=True)

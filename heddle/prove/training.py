@@ -1,7 +1,7 @@
-"""The laws of training, on a run's own data, task and model: a step's loss and gradient, however its rows are arranged.
+"""The subject of the laws of training: a run's data, task and model, and the loss and gradient of a training step.
 
-They compute in fp64, like `learning`: the code is that of fp32, rounding hides nothing there and is blamed for nothing, and no
-token is sent to another expert for a last bit. What is allowed is 8 times the model's own error in fp32, and at most 2e-5.
+The laws run in fp64, like `learning`: the code is the same as in fp32, rounding hides nothing, and last bits do not route tokens to
+other experts. The tolerance is 8 times the model's fp32 error, and at most 2e-5.
 """
 
 import copy
@@ -19,31 +19,31 @@ from heddle.data.batch import Batch
 from heddle.data.record_store import Store
 from heddle.errors import pluralize
 from heddle.model.transformer import Transformer
-from heddle.prove.rows import by_token, narrowed
+from heddle.prove.rows import by_token, truncate
 from heddle.prove.verdict import ALLOWED, Comparison, Trace
 from heddle.tasks.objective import CrossEntropy
 from heddle.tasks.task import ExampleIndices, Task
 from heddle.train import step
 from heddle.train.optimizer import Optimizer
 
-CEILING = 2e-5  # of the largest number: more than this is no rounding
-SMALLEST = 1e-6  # of the largest gradient: a parameter whose own is smaller may be all rounding, as a bias of keys is
+CEILING = 2e-5  # of the largest number; larger errors are not rounding
+SMALLEST = 1e-6  # of the largest gradient; smaller gradients may be pure rounding, such as those of key biases
 LEAST = 2.0**-22  # two units in the last place of the largest number in fp32
 POWERS = (8, 4, 2, 1)
-ROOM = 3e9  # parameters times tokens: how much of a batch is looked at
-SHORTEST = 64  # tokens of a row that are looked at, however large the model
+ROOM = 3e9  # parameters times tokens of the tested batch
+SHORTEST = 64  # fewest tokens per row, however large the model
 
 
 class TrainingSubject:
-    """A task and a model that was trained on it, in fp64 and without dropout.
+    """A task and a model trained on it, in fp64 and without dropout.
 
     Args:
-        make: makes the task, anew with each call, as every process of a run does.
-        model: the model; it stays as it is.
-        rounding: the model's own relative rounding error in fp32.
-        store: the texts, where they are on the disk.
-        seed: of what is drawn to try it.
-        train: the settings of the training, which say what it minimises.
+        make: creates the task anew on each call, like every process of a run.
+        model: is not changed.
+        rounding: the model's relative fp32 rounding error.
+        store: the stored texts, if any.
+        seed: of random test inputs.
+        train: the training settings, which define the objective.
     """
 
     def __init__(
@@ -65,85 +65,87 @@ class TrainingSubject:
         self.generator = torch.Generator().manual_seed(seed)
         self.bounds = {"output": min(rounding, CEILING / ALLOWED)}
         self.scales: dict[str, float] = {}
-        # An expert's product has as many rows as tokens chose it, so their last bits may depend on the neighbours.
+        # The matmuls of an expert have one row per routed token, so last bits may depend on other rows.
         blocks = [block for stack in self.config.stacks().values() for block in stack.blocks]
         self.bitwise = not any(isinstance(block.ffn, MoEConfig) for block in blocks)
 
     @cached_property
     def examples(self) -> ExampleIndices:
-        """The first examples of the first step: a power of two of them, as many as are affordable."""
-        found = self.task.examples(0)
-        there = len(found.places)
-        for rows in (each for each in POWERS if each <= there):
-            chosen = found.take(np.arange(rows))
-            batch = self.task.batch(chosen)
-            shortened = self._width(batch) < batch.tokens.shape[1] and (rows <= 4 or rows * SHORTEST <= 2 * self.most)
-            if rows <= 2 or shortened or self._tokens(batch) <= self.most:
+        """The first examples of the first step: as many as affordable, a power of two."""
+        step_examples = self.task.examples(0)
+        available = len(step_examples.places)
+        for rows in (power for power in POWERS if power <= available):
+            selected = step_examples.take(np.arange(rows))
+            batch = self.task.batch(selected)
+            shortened = self._affordable_width(batch) < batch.tokens.shape[1] and (
+                rows <= 4 or rows * SHORTEST <= 2 * self.max_tokens
+            )
+            if rows <= 2 or shortened or self._token_count(batch) <= self.max_tokens:
                 break
-        return chosen
+        return selected
 
     @cached_property
-    def most(self) -> int:
-        """How many tokens of a batch are affordable."""
-        return int(ROOM / sum(prod(each.shape) for each in self.model.parameters()))
+    def max_tokens(self) -> int:
+        """The affordable number of tokens per batch."""
+        return int(ROOM / sum(prod(parameter.shape) for parameter in self.model.parameters()))
 
     @cached_property
     def width(self) -> int:
-        """Tokens of each row that are looked at; fewer than there are only where that is affordable and leaves targets."""
-        return self._width(self.task.batch(self.examples))
+        """Tokens per row to test: fewer than available only if needed, and if every row keeps targets."""
+        return self._affordable_width(self.task.batch(self.examples))
 
     @cached_property
     def batch(self) -> Batch:
-        """What these examples hold."""
-        return self.read(self.examples)
+        """The batch of these examples."""
+        return self.make_batch(self.examples)
 
     @cached_property
     def gradient(self) -> Trace:
         """The loss and the gradient of this batch, in one piece."""
         return gradients(self.objective, [self.batch])
 
-    def read(self, examples: ExampleIndices) -> Batch:
-        """A batch, as far as it is looked at."""
+    def make_batch(self, examples: ExampleIndices) -> Batch:
+        """Make a batch, truncated to the tested width."""
         batch = self.task.batch(examples)
-        return narrowed(batch, self.width) if self.width < batch.tokens.shape[1] else batch
+        return truncate(batch, self.width) if self.width < batch.tokens.shape[1] else batch
 
-    def _width(self, batch: Batch) -> int:
-        there = batch.tokens.shape[1]
-        if not by_token(batch) or self._tokens(batch) <= self.most:
-            return there
-        width = min(there, max(SHORTEST, self.most // len(batch.tokens)))
-        kept = narrowed(batch, width).weights.any(1)
-        return width if bool((kept | ~batch.weights.any(1)).all()) else there
+    def _affordable_width(self, batch: Batch) -> int:
+        full_width = batch.tokens.shape[1]
+        if not by_token(batch) or self._token_count(batch) <= self.max_tokens:
+            return full_width
+        width = min(full_width, max(SHORTEST, self.max_tokens // len(batch.tokens)))
+        has_targets = truncate(batch, width).weights.any(1)
+        return width if bool((has_targets | ~batch.weights.any(1)).all()) else full_width
 
-    def looked_at(self) -> str:
-        """How much of a batch that is, in words."""
-        rows, there = len(self.examples.places), len(self.task.examples(0).places)
-        cut = (
+    def describe_batch(self) -> str:
+        """Describe the tested part of the batch."""
+        rows, total = len(self.examples.places), len(self.task.examples(0).places)
+        note = (
             f", their first {self.width:,} tokens"
             if self.width < self.task.batch(self.examples).tokens.shape[1]
             else ""
         )
-        return f"{rows} of {pluralize(there, 'row')} of step 1{cut}"
+        return f"{rows} of {pluralize(total, 'row')} of step 1{note}"
 
     def losses(self, batch: Batch) -> Tensor:
         """The sum of each row's losses, Float[B]."""
         with torch.no_grad():
             return self.objective.by_row(batch)["loss"]
 
-    def others(self, tokens: Tensor) -> Tensor:
-        """Ids that differ from these everywhere."""
+    def changed_ids(self, tokens: Tensor) -> Tensor:
+        """Ids that differ from these at every position."""
         return (tokens + 1) % self.config.vocab_size
 
-    def _tokens(self, batch: Batch) -> int:
+    def _token_count(self, batch: Batch) -> int:
         return batch.tokens.numel() + (0 if batch.source is None else batch.source.numel())
 
 
 Law = Callable[[TrainingSubject], Iterator[Comparison | str]]
-"""What a law compares, and remarks on what was looked at."""
+"""Yields comparisons, and remarks on what was covered."""
 
 
 class Recorder(Optimizer):
-    """Keeps the gradients of a step and the routers' loads, and updates nothing."""
+    """An optimizer that records gradients and expert loads, and updates nothing."""
 
     def __init__(self, model: Transformer) -> None:
         self.masters, self.copies = dict(model.named_parameters()), []
@@ -151,52 +153,54 @@ class Recorder(Optimizer):
         self.loads: list[Tensor] = []
 
     def step(self, factor: float, clip: float) -> float:
-        """Take the gradients away; return their norm."""
+        """Record and clear the gradients; return their norm."""
         for name, master in self.masters.items():
             self.gradients[name] = torch.zeros_like(master) if master.grad is None else master.grad
             master.grad = None
         return float(torch.nn.utils.get_total_norm(list(self.gradients.values())))
 
     def balance(self, loads: Sequence[Tensor]) -> None:
-        """Keep the loads."""
+        """Record expert loads."""
         self.loads = list(loads)
 
 
 def gradients(objective: CrossEntropy, ranks: Sequence[Batch], accumulate: int = 1) -> Trace:
-    """What a training step computes of a batch: its mean loss, every gradient, and the loads of the routers.
+    """Run a training step on a batch; return its mean loss, all gradients and expert loads.
 
     Args:
-        objective: what is minimised.
-        ranks: the batch, or the part of each process; they are computed one after another.
-        accumulate: micro-batches of each part.
+        objective: the training objective.
+        ranks: the batch, or its part for each rank; parts run one after another.
+        accumulate: micro-batches per part.
     """
-    counted = sum(part.weights.sum() for part in ranks)
-    found: Trace = {}
+    target_count = sum(part.weights.sum() for part in ranks)
+    total: Trace = {}
     for part in ranks:
-        recorder, asked = Recorder(objective.model), list[Tensor]()
+        recorder, reduced = Recorder(objective.model), list[Tensor]()
 
-        def reduce(tensor: Tensor, asked: list[Tensor] = asked) -> Tensor:
-            """Other ranks are asked first for their count of targets; their losses and loads are added up below."""
-            asked.append(tensor)
+        def reduce(tensor: Tensor, reduced: list[Tensor] = reduced) -> Tensor:
+            """The first reduction is the target count; losses and loads are summed below."""
+            reduced.append(tensor)
             return (
-                torch.stack((tensor.new_tensor(float(counted)), tensor.new_tensor(len(ranks))))
-                if len(asked) == 1
+                torch.stack((tensor.new_tensor(float(target_count)), tensor.new_tensor(len(ranks))))
+                if len(reduced) == 1
                 else tensor
             )
 
         loss, _ = step.train_step(objective, recorder, part, accumulate, 1.0, 0.0, reduce)
-        mine = {"loss": torch.tensor(loss, dtype=torch.float64)}
-        mine |= {f"load of router {number}": load for number, load in enumerate(recorder.loads)}
-        # Wrappers leave the mean of the ranks' gradients.
-        mine |= {f"gradient of {name}": each / len(ranks) for name, each in recorder.gradients.items()}
-        found = {name: found[name] + each for name, each in mine.items()} if found else mine
-    return found
+        part_trace = {"loss": torch.tensor(loss, dtype=torch.float64)}
+        part_trace |= {f"load of router {number}": load for number, load in enumerate(recorder.loads)}
+        # Data-parallel wrappers average gradients over ranks.
+        part_trace |= {f"gradient of {name}": gradient / len(ranks) for name, gradient in recorder.gradients.items()}
+        total = {name: total[name] + gradient for name, gradient in part_trace.items()} if total else part_trace
+    return total
 
 
 def largest_gradient(trace: Trace) -> float:
     """The largest number in any gradient."""
-    return max((float(each.abs().max()) for name, each in trace.items() if name.startswith("gradient")), default=0.0)
+    return max(
+        (float(gradient.abs().max()) for name, gradient in trace.items() if name.startswith("gradient")), default=0.0
+    )
 
 
-def same_step(what: str, found: Trace, wanted: Trace) -> Comparison:
-    return Comparison(what, found, wanted, least=SMALLEST * max(largest_gradient(wanted), 1e-30))
+def same_step(case: str, actual: Trace, expected: Trace) -> Comparison:
+    return Comparison(case, actual, expected, min_scale=SMALLEST * max(largest_gradient(expected), 1e-30))

@@ -1,4 +1,4 @@
-"""What a check says: exact, rounding, or different, and from which layer on."""
+"""The outcome of a check: exact, rounding or different, and the first layer that differs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -12,35 +12,35 @@ from heddle.display import displayed
 
 Word = Literal["EXACT", "ROUNDING", "DIFFERENT", "NOT CHECKED"]
 Trace = dict[str, Tensor]
-"""What a pass computed, by place: `entry`, `layer 0`, …, `output`; all cut to the tokens that are compared."""
+"""Results of a pass by place: `entry`, `layer 0`, …, `output`; limited to the compared tokens."""
 
-ALLOWED = 8  # times the model's own rounding error
-CEILING = 1e-3  # of the largest number at a place: a model that rounds more than that could hide anything behind it
+ALLOWED = 8  # times the model's rounding error
+CEILING = 1e-3  # relative to the largest number at a place; more rounding than this could hide a bug
 
 
 class NotApplicable(Exception):
-    """Why a check has nothing to look at in this model."""
+    """A check does not apply to this model; the message says why."""
 
 
 @displayed()
 @dataclass(frozen=True)
 class Comparison:
-    """Two passes that should give the same.
+    """Two passes that should agree.
 
     Attributes:
-        what: which case of the check this is.
-        found: the one that is doubted.
-        wanted: what it should be.
-        exactly: whether rounding would already be wrong, since not one number may take another way.
-        least: differences are relative to the largest number at a place, or to this if it is larger.
-        rounding: the relative rounding error, where it was measured for these numbers alone; None: the place's.
+        case: description of this comparison.
+        actual: the tested results.
+        expected: the reference results.
+        exact: require bitwise equality, without any rounding.
+        min_scale: differences are relative to the largest number at a place, or to this if it is larger.
+        rounding: relative rounding error measured for this comparison; None: that of the place.
     """
 
-    what: str
-    found: Trace
-    wanted: Trace
-    exactly: bool = False
-    least: float = 1e-30
+    case: str
+    actual: Trace
+    expected: Trace
+    exact: bool = False
+    min_scale: float = 1e-30
     rounding: float | None = None
 
 
@@ -50,13 +50,13 @@ class Verdict:
     """The outcome of one check.
 
     Attributes:
-        check: its name.
-        word: `EXACT` bit for bit, `ROUNDING` within 8 times the model's own error in fp32 and at most 1e-3, `DIFFERENT`
+        check: name of the check.
+        word: `EXACT` bit for bit, `ROUNDING` within 8 times the model's fp32 error and at most 1e-3, `DIFFERENT`
             otherwise.
-        error: the largest difference found, relative to the largest number at that place, here or usually.
-        bound: what rounding may explain there.
+        error: the largest difference, relative to the scale of the place.
+        bound: the allowed error.
         layer: the first place that differs, or empty.
-        detail: which case failed, or why nothing was checked.
+        detail: the failed case, or why nothing was checked.
     """
 
     check: str
@@ -68,16 +68,16 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether the check did not fail."""
         return self.word != "DIFFERENT"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready data; an error or a bound without a size is null there."""
-        return {**asdict(self), "error": number(self.error), "bound": number(self.bound)}
+        """JSON data; infinite errors and bounds are null."""
+        return {**asdict(self), "error": finite_or_none(self.error), "bound": finite_or_none(self.bound)}
 
 
-def number(value: float) -> float | None:
-    """A number as JSON has it, which knows neither infinity nor nan."""
+def finite_or_none(value: float) -> float | None:
+    """The number, or None if it is infinite or NaN, which JSON lacks."""
     return value if isfinite(value) else None
 
 
@@ -87,33 +87,35 @@ def judge(
     bounds: Mapping[str, float],
     scales: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """The worst of all comparisons of a check; of a failed one, the first place that differs.
+    """The verdict of the worst comparison, or of the first failed one, with the first place that differs.
 
     Args:
-        check: its name.
-        comparisons: what it compared; none is asked for after one that failed, and none is kept.
-        bounds: by place, the model's own relative rounding error.
-        scales: by place, a usual largest number: a few numbers may all happen to be small, and round no less for it.
+        check: name of the check.
+        comparisons: consumed one at a time, up to the first failure.
+        bounds: the model's relative rounding error, by place.
+        scales: a typical largest number, by place: a few compared numbers may all happen to be small.
     """
     worst = Verdict(check, "EXACT")
-    for each in comparisons:
-        for place, wanted in each.wanted.items():
-            found = each.found[place]
-            if found.shape != wanted.shape:
-                return Verdict(check, "DIFFERENT", float("inf"), 0.0, place, f"{each.what}: shapes differ")
-            if torch.equal(found, wanted):
+    for comparison in comparisons:
+        for place, expected in comparison.expected.items():
+            actual = comparison.actual[place]
+            if actual.shape != expected.shape:
+                return Verdict(check, "DIFFERENT", float("inf"), 0.0, place, f"{comparison.case}: shapes differ")
+            if torch.equal(actual, expected):
                 continue
-            largest = float(wanted.abs().nan_to_num(posinf=0.0).max())  # what is -inf on purpose is no measure
-            scale = max(largest, (scales or {}).get(place, 0.0), each.least)
-            apart = (found.double() - wanted.double()).abs().masked_fill(found == wanted, 0.0)
-            error = float(apart.nan_to_num(nan=inf, posinf=inf).max()) / scale
-            rounding = bounds.get(place, bounds["output"]) if each.rounding is None else each.rounding
-            bound = 0.0 if each.exactly else min(ALLOWED * rounding, CEILING)
+            largest = float(expected.abs().nan_to_num(posinf=0.0).max())  # -inf from masks is not a scale
+            scale = max(largest, (scales or {}).get(place, 0.0), comparison.min_scale)
+            difference = (actual.double() - expected.double()).abs().masked_fill(actual == expected, 0.0)
+            error = float(difference.nan_to_num(nan=inf, posinf=inf).max()) / scale
+            rounding = bounds.get(place, bounds["output"]) if comparison.rounding is None else comparison.rounding
+            bound = 0.0 if comparison.exact else min(ALLOWED * rounding, CEILING)
             if not error <= bound:
-                more = (
-                    "" if ALLOWED * rounding <= CEILING else f"; its own rounding, {rounding:.0e}, is too large to tell"
+                note = (
+                    ""
+                    if ALLOWED * rounding <= CEILING
+                    else f"; the model's rounding error, {rounding:.0e}, is too large for a verdict"
                 )
-                return Verdict(check, "DIFFERENT", error, bound, place, each.what + more)
+                return Verdict(check, "DIFFERENT", error, bound, place, comparison.case + note)
             if error >= worst.error:
                 worst = Verdict(check, "ROUNDING", error, bound, "", "")
     return worst

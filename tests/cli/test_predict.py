@@ -297,7 +297,7 @@ def test_malformed_rows_are_refused_or_left_out_and_counted(
 ) -> None:
     rows = ['{"text": "the warp"}', '{"text": 3', '{"txt": "held"}', '{"text": ""}', '{"text": "over"}']
     (tmp_path / "new.jsonl").write_text("\n".join(rows) + "\n")
-    assert "new.jsonl:2: expected a JSON object" in refused("classify", "class", "new.jsonl")
+    assert "new.jsonl:2: not a line of JSON" in refused("classify", "class", "new.jsonl")
     for command in (["classify", "class"], ["embed", "class"]):
         found = heddle(*command, "new.jsonl", "--skip-invalid", "--json")
         assert [line["text"] for line in lines(found.out)] == ["the warp", "", "over"]

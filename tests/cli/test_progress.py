@@ -111,7 +111,7 @@ def test_the_use_of_experts_is_told_in_a_few_words() -> None:
     with Progress(Console(file=stream, width=200), Chosen.of(CHOSEN), 0) as progress:
         speed = {"tokens_per_second": 100.0, "share_of_peak": 0.5, "seconds": 0.64}
         progress(Report(1, 200, {"loss": 1.0}, speed))
-        progress.spoke -= 100
+        progress.last_printed -= 100
         progress(Report(2, 200, {"loss": 1.0, "expert_entropy": 0.5, "dead_experts": 0}, speed))
         scored = stream.getvalue()
         progress(Report(2, 200, {"validation_loss": 1.0, "validation_error": 0.5}, {}))

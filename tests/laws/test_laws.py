@@ -121,7 +121,7 @@ def test_what_is_within_reach_is_told(config: TransformerConfig) -> None:
     direction = torch.randn(hidden.shape[-1], dtype=x.dtype, generator=torch.Generator().manual_seed(3))
     for s in range(7):
         told = gradient(hidden[:, s] @ direction, x).abs().amax(-1) > 0
-        for distance in subject.reachable(7) & set(range(s + 1)):
+        for distance in subject.reachable_distances(7) & set(range(s + 1)):
             assert told[:, s - distance].any(), f"position {s} is told nothing of token {s - distance}"
 
 
@@ -214,7 +214,7 @@ def test_a_stack_is_its_blocks(config: TransformerConfig, law: str) -> None:
     """All states have the shape [B T D], and every block changes something."""
     subject = subject_of(config)
     holds(subject, law)
-    if not subject.both:
+    if not subject.is_encoder_decoder:
         states = subject.model.states(tokens_of(2, 6))
         assert [state.shape for state in states] == [(2, 6, config.dim)] * (config.last()[1].depth + 1)
         assert not any(torch.equal(*pair) for pair in zip(states[1:], states[:-1], strict=True))

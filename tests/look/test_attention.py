@@ -179,12 +179,12 @@ def test_some_rows_and_heads() -> None:
 
 
 def test_a_text_of_many_tokens_is_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_of_attention, "BLOCK_NUMBERS", 40)
-    monkeypatch.setattr(module_of_attention, "MOST_NUMBERS", 100)
+    monkeypatch.setattr(module_of_attention, "BLOCK_WEIGHTS", 40)
+    monkeypatch.setattr(module_of_attention, "MAX_WEIGHTS", 100)
     found = attended(awake(config_of(kernel="blockwise")), tokens_of(1, 12))["decoder.0.mixer"]
     assert found.error() < 1e-12
     assert max(part.numel() for _, _, part in found.blocks(0)) <= 40
-    with pytest.raises(HeddleError, match="do not fit in memory at once: name rows or heads"):
+    with pytest.raises(HeddleError, match="are too many for one tensor: select rows or heads"):
         found.weights()
     assert found.weights(rows=[11], heads=[0]).shape == (1, 1, 1, 12)
 
@@ -192,9 +192,9 @@ def test_a_text_of_many_tokens_is_never_held_whole(monkeypatch: pytest.MonkeyPat
 def test_what_is_not_there_is_said() -> None:
     model = awake(config_of())
     found = attended(model, tokens_of(1, 5))["decoder.0.mixer"]
-    with pytest.raises(HeddleError, match="there is no head 4: they are numbered from 0 to 3"):
+    with pytest.raises(HeddleError, match="head 4 is out of range"):
         found.weights(heads=4)
-    with pytest.raises(HeddleError, match="there is no query 5: they are numbered from 0 to 4"):
+    with pytest.raises(HeddleError, match="query 5 is out of range"):
         found.weights(rows=[5])
-    with pytest.raises(HeddleError, match=r"no attention layer of this model is called 'decoder\.7\.mixer'"):
+    with pytest.raises(HeddleError, match=r"no attention layer of this model matches 'decoder\.7\.mixer'"):
         trace(model, tokens_of(1, 5), attention="decoder.7.mixer")

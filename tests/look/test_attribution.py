@@ -67,5 +67,5 @@ def test_in_bf16_the_sum_differs_by_rounding() -> None:
 
 def test_what_cannot_be_divided_is_said() -> None:
     model = awake(config_of())
-    with pytest.raises(HeddleError, match="there is no position 9: the text has 4 tokens"):
+    with pytest.raises(HeddleError, match="position 9 is out of range: the text has 4 tokens"):
         attribute(model, tokens_of(1, 4), positions=[9])

@@ -160,7 +160,7 @@ def test_pictures_are_whole(name: str, tmp_path: Path) -> None:
 
 
 def test_only_svg_is_written(tmp_path: Path) -> None:
-    with pytest.raises(HeddleError, match=r"a\.png: a drawing is an \.svg file"):
+    with pytest.raises(HeddleError, match=r"a\.png: must end in \.svg"):
         write_drawing(draw(decoder()), tmp_path / "a.png")
     assert not list(tmp_path.iterdir())
 

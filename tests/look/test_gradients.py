@@ -60,7 +60,7 @@ def test_a_classifier_has_scores_of_classes() -> None:
     assert found.score == pytest.approx(float(scores[0, 2]))
     lengths = input_gradients(model, tokens_of(1, 5), 2, times_input=False)
     assert (lengths.values >= 0).all()
-    with pytest.raises(HeddleError, match="there is no score 3: they are numbered from 0 to 2"):
+    with pytest.raises(HeddleError, match="score 3 is out of range"):
         input_gradients(model, tokens_of(1, 5), 3)
 
 

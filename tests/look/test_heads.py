@@ -11,7 +11,7 @@ from torch import Tensor
 from heddle.config import ConvolutionConfig, NoNormConfig
 from heddle.errors import HeddleError
 from heddle.look import attention, find_heads, received, score_heads, strongest, trace
-from heddle.look.heads import FIELDS, HeadScores, last_seen
+from heddle.look.heads import FIELDS, HeadScores, previous_occurrences
 from heddle.model import Transformer
 from tests.look.test_attention import golden
 from tests.models import VOCABULARY, awake, config_of, tokens_of
@@ -127,7 +127,7 @@ def test_scores_of_parts_add_up_to_those_of_the_whole(monkeypatch: pytest.Monkey
     model, tokens = awake(config_of(window=6, kernel="blockwise")), tokens_of(2, 30)
     call = trace(model, tokens, attention="decoder.0.mixer").attention["decoder.0.mixer"]
     whole, columns = score_heads(call, tokens), received(call)
-    monkeypatch.setattr(attention, "BLOCK_NUMBERS", 4 * 30 * 2 * 3)
+    monkeypatch.setattr(attention, "BLOCK_WEIGHTS", 4 * 30 * 2 * 3)
     parts = score_heads(call, tokens)
     for name in FIELDS:
         torch.testing.assert_close(getattr(whole, name), getattr(parts, name), msg=name)
@@ -139,7 +139,7 @@ def test_the_strongest_pairs_are_those_of_all_blocks(monkeypatch: pytest.MonkeyP
     model, tokens = awake(config_of()), tokens_of(2, 30)
     call = trace(model, tokens, attention="decoder.0.mixer").attention["decoder.0.mixer"]
     weights = call.weights()[1, 2].clone().fill_diagonal_(0)
-    monkeypatch.setattr(attention, "BLOCK_NUMBERS", 4 * 30 * 2 * 3)
+    monkeypatch.setattr(attention, "BLOCK_WEIGHTS", 4 * 30 * 2 * 3)
     found = strongest(call, 2, 7, batch=1)
     best = weights.flatten().topk(7)
     assert [30 * query + key for query, key, _ in found] == best.indices.tolist()
@@ -186,7 +186,7 @@ def test_special_ids_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_came_after_the_same_token() -> None:
     tokens: Tensor = torch.tensor([[4, 7, 4, 7, 9, 4], [1, 1, 1, 2, 3, 1]])
-    assert last_seen(tokens).tolist() == [[-1, -1, 0, 1, -1, 2], [-1, 0, 1, -1, -1, 2]]
+    assert previous_occurrences(tokens).tolist() == [[-1, -1, 0, 1, -1, 2], [-1, 0, 1, -1, -1, 2]]
     model = awake(config_of())
     call = trace(model, tokens[:1], attention="decoder.0.mixer").attention["decoder.0.mixer"]
     weights, found = call.weights()[0], score_heads(call, tokens[:1])

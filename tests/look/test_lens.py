@@ -7,7 +7,7 @@ from heddle.config import TransformerConfig
 from heddle.config.model import ClassifierHeadConfig
 from heddle.errors import HeddleError
 from heddle.look import ablate, lens, trace
-from heddle.look.lens import _read, read_out
+from heddle.look.lens import _read_layer, read_out
 from tests.look.given import given
 from tests.models import EVERY, awake, config_of, name_of, tokens_of
 
@@ -43,7 +43,7 @@ def test_an_earlier_layer_is_a_model_that_ends_there() -> None:
 def test_many_positions_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = awake(config_of()), tokens_of(1, 30)
     whole = lens(model, tokens)
-    monkeypatch.setitem(_read.__globals__, "ROWS", 4 * 11)
+    monkeypatch.setitem(_read_layer.__globals__, "BLOCK_SCORES", 4 * 11)
     parts = lens(model, tokens)
     for name in ("tokens", "probabilities", "entropy", "target_probabilities", "target_ranks", "norms"):
         torch.testing.assert_close(getattr(whole, name), getattr(parts, name))

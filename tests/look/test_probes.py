@@ -44,7 +44,7 @@ def test_the_optimum_is_that_of_scikit_learn() -> None:
 
 def test_labels_that_do_not_fit() -> None:
     model, tokens = awake(config_of()), tokens_of(2, 5)
-    with pytest.raises(HeddleError, match="give one for each token"):
+    with pytest.raises(HeddleError, match="give one label per token"):
         probe(model, tokens, tokens[:, :3], "decoder.entry")
     with pytest.raises(HeddleError, match="has no vector per token"):
         probe(model, tokens, tokens, "decoder.0.mixer.heads")

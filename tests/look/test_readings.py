@@ -127,7 +127,7 @@ def test_every_family_of_tasks_is_read(
     assert found[0] != found[4]
 
 
-@pytest.mark.parametrize(("at", "said"), [(0, "needs at least 1"), ([], "at least one step"), ([-1, 3], "from 0")])
+@pytest.mark.parametrize(("at", "said"), [(0, "must be at least 1"), ([], "at least one step"), ([-1, 3], "from 0")])
 def test_steps_that_cannot_be_are_refused(begin: Begin, at: Any, said: str) -> None:
     with pytest.raises(HeddleError, match=said):
         Readings(Trainer(begin()).session, at)

@@ -13,7 +13,7 @@ from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import generate
 from heddle.look import Edit, ablate, edited, names, trace
-from heddle.look.sites import chosen, sites
+from heddle.look.sites import match_sites, sites
 from heddle.model import Transformer
 from heddle.nn import Layout
 from tests.look.given import given
@@ -74,7 +74,7 @@ def test_writing_back_what_was_read_changes_nothing() -> None:
         model = awake(config)
         tokens, more = given(model)
         plain = model(tokens, **more).hidden
-        for site in chosen(model, "*"):
+        for site in match_sites(model, "*"):
             with edited(model, [Edit(site.name, lambda tensor: tensor.clone())]):
                 torch.testing.assert_close(model(tokens, **more).hidden, plain, msg=site.name)
         torch.testing.assert_close(model(tokens, **more).hidden, plain, rtol=0, atol=0)
@@ -86,7 +86,7 @@ def test_names_are_matched_and_missed() -> None:
     assert list(found) == ["decoder.0.mixer.q", "decoder.1.mixer.q", "decoder.1.ffn.hidden"]
     assert "decoder.1.ffn.hidden [1, 4, 64]" in repr(found)
     assert "<td>1 × 4 × 64</td>" in found._repr_html_()
-    with pytest.raises(HeddleError, match=r"nothing in this model is called 'decoder.0.mixr'.*names"):
+    with pytest.raises(HeddleError, match=r"no tensor in this model matches 'decoder.0.mixr'.*names"):
         trace(model, tokens_of(1, 4), "decoder.0.mixr")
 
 

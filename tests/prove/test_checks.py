@@ -72,7 +72,7 @@ def test_a_state_that_is_lost_once_it_is_full_is_found(
 
 def test_what_never_forgets_is_not_said_to_roll() -> None:
     for config in (model(HEADS), model({**HEADS, "window": 48})):
-        with pytest.raises(NotApplicable, match="no layer forgets"):
+        with pytest.raises(NotApplicable, match="no layer has a window"):
             rolling(config)
 
 
@@ -122,8 +122,8 @@ def test_the_shortest_encoders_are_proved() -> None:
 def test_a_cut_named_twice_is_one_cut() -> None:
     subject = Subject(awaken(build(model({"kind": "recurrent"}))))
     tokens = subject.tokens(2, 5)
-    for place, tensor in subject.stepped(tokens, [3, 1, 3, 1, 0, 9]).items():
-        assert torch.equal(tensor, subject.stepped(tokens, [1, 3])[place])
+    for place, tensor in subject.stepwise_pass(tokens, [3, 1, 3, 1, 0, 9]).items():
+        assert torch.equal(tensor, subject.stepwise_pass(tokens, [1, 3])[place])
 
 
 def types_of_the_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_few_numbers_that_are_all_small_may_round_as_others_do() -> None:
     bounds = {"output": 1e-7}
     assert judge("a", [Comparison("", found, wanted)], bounds).word == "DIFFERENT"
     assert judge("a", [Comparison("", found, wanted)], bounds, {"output": 1.0}).word == "ROUNDING"
-    assert judge("a", [Comparison("", found, wanted, exactly=True)], bounds, {"output": 1.0}).word == "DIFFERENT"
+    assert judge("a", [Comparison("", found, wanted, exact=True)], bounds, {"output": 1.0}).word == "DIFFERENT"
 
 
 def test_a_first_loss_is_not_asked_of_scores_that_begin_large() -> None:

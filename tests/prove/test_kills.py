@@ -19,22 +19,22 @@ def test_a_killed_run_ends_like_one_left_alone(
     """One kill, inside a save after some steps; without its optimizer's state it would end elsewhere."""
     run, said = directory("next token, rotary", tmp_path / "run"), list[str]()
     files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    monkeypatch.setattr(kills, "OWN", before + kills.OWN)
-    verdict = kills.resumed(run, 1, seed=1, tell=said.append)
+    monkeypatch.setattr(kills, "CHILD_PROGRAM", before + kills.CHILD_PROGRAM)
+    verdict = kills.check_resume(run, 1, seed=1, progress=said.append)
     assert verdict.word == word, verdict
-    assert said[:2] == ["resume: a copy that is left alone", "resume: kill 1 of 1"]
+    assert said[:2] == ["resume: an undisturbed copy", "resume: kill 1 of 1"]
     assert "1 kill (1 in save)" in verdict.detail
     assert files == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}, "the run stays as it is"
 
 
 def test_a_process_that_failed_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(HeddleError, match="a run ended with code 3"):
+    with pytest.raises(HeddleError, match="a run exited with code 3"):
         kills.check(3 << 8)
     kills.check(0)
 
 
 def test_without_kills_nothing_is_claimed(tmp_path: Path) -> None:
-    assert kills.resumed(tmp_path, 0).word == "NOT CHECKED"
+    assert kills.check_resume(tmp_path, 0).word == "NOT CHECKED"
 
 
 FILES = (

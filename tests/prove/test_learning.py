@@ -147,9 +147,9 @@ def test_another_gradient_of_a_kernel_is_found(fault: str | None, stack: str, mo
 
 
 def test_what_does_not_apply_is_said() -> None:
-    with pytest.raises(NotApplicable, match="no objective for it: this model has an encoder"):
+    with pytest.raises(NotApplicable, match="no objective for this model: this model has an encoder"):
         list(training_loss(subject("encoder")))
-    with pytest.raises(NotApplicable, match="no objective for it: this model's head is of kind 'classifier'"):
+    with pytest.raises(NotApplicable, match="no objective for this model: this model's head is of kind 'classifier'"):
         list(training_loss(subject(head={"kind": "classifier", "classes": 3})))
     with pytest.raises(NotApplicable, match="no layer has attention"):
         list(kernel_gradients(subject(block={"mixer": {"kind": "recurrent"}})))

@@ -61,7 +61,7 @@ def test_the_first_differing_place_is_named() -> None:
     bounds = dict.fromkeys(wanted, 1e-6)
     assert judge("a", [Comparison("", wanted, wanted)], bounds).word == "EXACT"
     assert judge("a", [Comparison("", near, wanted)], bounds).word == "ROUNDING"
-    assert judge("a", [Comparison("", near, wanted, exactly=True)], bounds).word == "DIFFERENT"
+    assert judge("a", [Comparison("", near, wanted, exact=True)], bounds).word == "DIFFERENT"
     verdict = judge("a", [Comparison("case", far, wanted)], bounds)
     assert (verdict.word, verdict.layer, verdict.detail) == ("DIFFERENT", "layer 0", "case")
     broken = {**wanted, "output": torch.full((2, 3), torch.nan)}
@@ -85,13 +85,13 @@ def test_a_model_that_rounds_too_much_cannot_be_told_apart_from_a_wrong_one() ->
     proof = prove(awaken(build(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Chaotic"}), seed=1), 1))
     assert not proof.holds
     assert all(verdict.bound <= 1e-3 for verdict in proof.verdicts)
-    assert any("too large to tell" in verdict.detail for verdict in proof.verdicts)
+    assert any("too large for a verdict" in verdict.detail for verdict in proof.verdicts)
 
 
 def test_what_breaks_off_does_not_hold() -> None:
     found = prove(awaken(build(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Failing"}), seed=1), 1))
     words = {verdict.check: (verdict.word, verdict.detail) for verdict in found.verdicts}
-    assert words["cached one by one"] == ("DIFFERENT", "broke off: KeyError: 'my own error'")
+    assert words["cached one by one"] == ("DIFFERENT", "raised KeyError: 'my own error'")
     assert words["causality"][0] == "EXACT"
     json.dumps(found.to_dict(), allow_nan=False)
 

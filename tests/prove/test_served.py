@@ -45,7 +45,7 @@ def test_prompts_become_the_ids_of_training(kind: str, tmp_path: Path) -> None:
 def test_a_long_text_is_looked_at_up_to_where_it_is_cut(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "READ", 97)
+    monkeypatch.setattr(run_module, "MAX_IDS", 97)
     assert served_ids(*trained(tmp_path, kind, ["\n".join(TEXTS)])).word == "EXACT"
 
 

@@ -16,7 +16,7 @@ from benchmarks.faults import FAULTS, Fault
 from heddle.data.buckets import Buckets
 from heddle.data.record_store import Store
 from heddle.prove import prove_run
-from heddle.prove.coverage import _drawn_share
+from heddle.prove.coverage import _held_out_share
 from heddle.prove.laws import LAWS, check_law
 from heddle.prove.training import TrainingSubject
 from heddle.tasks import make_task
@@ -99,8 +99,8 @@ def test_a_share_that_was_not_drawn_is_found() -> None:
     """Of 100 different records, one is not about 30."""
     drawn: Any = SimpleNamespace(split={"by": "content", "validation": 0.3})
     for held, same in ((30, True), (19, True), (1, False), (70, False)):
-        (compared,) = _drawn_share(drawn, 100 - held, held)
-        assert (compared.found["count"] == compared.wanted["count"]).all() == same
+        (compared,) = _held_out_share(drawn, 100 - held, held)
+        assert (compared.actual["count"] == compared.expected["count"]).all() == same
 
 
 def test_the_proof_of_a_run_has_the_laws_of_its_training(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_where_there_is_no_text_nothing_is_claimed_and_the_reason_is_said(tmp_pa
     shutil.rmtree(run / "data")
     verdicts = {verdict.check: verdict for verdict in prove_run(run).verdicts}
     assert {(verdicts[law].word, verdicts[law].detail) for law in LAWS} == {
-        ("NOT CHECKED", "no training text is kept here")
+        ("NOT CHECKED", "the run has no training data")
     }
 
 
