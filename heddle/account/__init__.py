@@ -43,7 +43,7 @@ from heddle.account.report import Accounts as Accounts
 from heddle.account.report import count as count
 from heddle.account.report import family as family
 from heddle.account.report import preset_table as preset_table
-from heddle.account.report import training_said as training_said
+from heddle.account.report import training_settings as training_settings
 from heddle.account.resolve import changed as changed
 from heddle.account.resolve import resolve as resolve
 from heddle.account.walk import Walk as Walk
@@ -77,7 +77,7 @@ __all__ = [
     "states",
     "training_bytes",
     "training_flops_per_token",
-    "training_said",
+    "training_settings",
     "usable_precision",
     "walk",
     "weights",

@@ -261,7 +261,7 @@ def preset_table() -> list[dict[str, Any]]:
 
 
 @checked()
-def training_said(name: str) -> dict[str, Any]:
+def training_settings(name: str) -> dict[str, Any]:
     """The training settings of a preset, if any: tokens in a batch, sequences in a batch, peak learning rate.
 
     A batch holds whole sequences, so `batch_tokens` is the nearest possible number (L1-72, L1-73, D-18).

@@ -6,7 +6,7 @@ from typing import Any
 
 from heddle.account.render import render
 from heddle.account.report import count as account_for
-from heddle.account.report import preset_table, training_said
+from heddle.account.report import preset_table, training_settings
 from heddle.account.resolve import changed
 from heddle.account.trained import Trained, trained
 from heddle.cli.output import RUNS, console, pluralize, print_json, table
@@ -83,7 +83,7 @@ def presets(name: str | None = None, /, *, json: bool = False) -> None:
         One JSON document on stdout.
     """
     if name is not None:
-        config, training = preset(name), training_said(name)
+        config, training = preset(name), training_settings(name)
         if json:
             print_json(config.to_dict() | ({"training": training} if training else {}))
         else:

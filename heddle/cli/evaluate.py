@@ -19,7 +19,6 @@ from heddle.errors import HeddleError
 from heddle.generate.bleu import TranslationScore, metrics, score_translations
 from heddle.generate.translate import translate
 from heddle.model.transformer import Transformer
-from heddle.runs.session import layout_of
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec
 from heddle.text.tokenizer import Tokenizer
@@ -115,10 +114,9 @@ def evaluate(
     context_length = _check_context(context, model.config.context)
     reader = reader_of(encoding or "utf-8", skip_invalid)
     evaluation_data = read_files(files, path, config, tokenizer, columns, reader) if files else held_out(path)
-    corpus, layout = Corpus(validation=evaluation_data.part), layout_of(config)
-    task = make_task(
-        task_of(config), DataSpec(corpus, config.model, context=context_length, tokenizer=tokenizer, layout=layout)
-    )
+    corpus = Corpus(validation=evaluation_data.part)
+    spec = DataSpec.of(config.data, config.train, corpus, config.model, tokenizer, context=context_length)
+    task = make_task(task_of(config), spec)
     if beam_config is not None and (tokenizer is None or not isinstance(task.config, TranslationConfig)):
         raise HeddleError(f"{path} was not trained to translate: leave out --beams")
     with bar(console(as_json=True), "scoring") as done:

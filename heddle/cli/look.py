@@ -85,9 +85,8 @@ def look(
     json
         One JSON document on stdout; for the page, its address or file.
     """
-    views = [
-        name for name, value in (("attention", attention), ("lens", lens), ("heads", heads), ("names", names)) if value
-    ]
+    chosen = {"attention": attention, "lens": lens, "heads": heads, "names": names}
+    views = [name for name, value in chosen.items() if value]
     page_options = {
         "--host": host != "127.0.0.1",
         "--port": port,
@@ -113,9 +112,8 @@ def look(
     if names:
         print_names(ready, json)
     elif heads:
-        print_heads(
-            ready, None if prompt is None else read_text(ready.model, ready.tokenizer, prompt, target), png, json
-        )
+        text = None if prompt is None else read_text(ready.model, ready.tokenizer, prompt, target)
+        print_heads(ready, text, png, json)
     elif views:
         text = read_text(ready.model, ready.tokenizer, prompt or "", target)
         if attention is not None:

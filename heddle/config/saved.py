@@ -22,7 +22,7 @@ class StartedFrom(Config):
 class TakenVectors(Config):
     """Statistics of the file `train.vectors` when the run started; the vectors are in the run's `vectors.safetensors`."""
 
-    found: PositiveInt  # ids with a vector in the file
+    matched: PositiveInt  # ids with a vector in the file
     vocabulary: PositiveInt  # ids in all
     unused: NonNegativeInt  # words in the file that are not a single token
     sha256: str  # of vectors.safetensors

@@ -22,6 +22,7 @@ from heddle.convert.sentence_transformers import Sentences, read_sentences, writ
 from heddle.convert.special_ids import read_ids
 from heddle.convert.token_roles import has_other_types
 from heddle.errors import HeddleError, did_you_mean
+from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import write_directory, write_manifest
 from heddle.weights.run import build_empty, load, write_model
 from heddle.weights.start import is_head
@@ -84,13 +85,8 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         *of_one_length(config),
         *chat_notes,
     ]
-    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
-        notes.append(
-            f"its tokenizer is left out: it has {tokenizer.vocab_size} ids, but the model only {config.vocab_size}"
-        )
-        tokenizer = None
-    if tokenizer is not None and has_other_types(config, tokenizer):
-        notes.append("its tokenizer is left out: it gives the texts of a pair other types than 0 and 1")
+    if tokenizer is not None and (reason := _unusable(tokenizer, config)):
+        notes.append(f"its tokenizer is left out: {reason}")
         tokenizer = None
     if tokenizer is not None:
         roles, role_notes = read_tokens(folder, config.model_copy(update={"ids": ids}), tokenizer, family.name, lower)
@@ -111,6 +107,15 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
     parameters = sum(tensor.numel() for tensor in tensors.values())
     generates = tokenizer is not None and "decoder" in config.stacks() and len(config.stacks()) == 1
     return {"family": family.name, "parameters": parameters, "writes": generates, "notes": notes}
+
+
+def _unusable(tokenizer: Tokenizer, config: TransformerConfig) -> str:
+    """Why a published tokenizer cannot be used with its model; empty if it can."""
+    if tokenizer.vocab_size > config.vocab_size:
+        return f"it has {tokenizer.vocab_size} ids, but the model only {config.vocab_size}"
+    if has_other_types(config, tokenizer):
+        return "it gives the texts of a pair other types than 0 and 1"
+    return ""
 
 
 def family_and_config(

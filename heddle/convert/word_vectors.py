@@ -37,19 +37,19 @@ class Coverage:
     """How much of a vocabulary a file of vectors covers.
 
     Attributes:
-        found: the number of ids with a vector in the file.
+        matched: the number of ids with a vector in the file.
         vocabulary: the number of ids.
         unused: the number of words in the file that are not a single token.
     """
 
-    found: int
+    matched: int
     vocabulary: int
     unused: int
 
     @property
     def share(self) -> float:
         """The fraction of the vocabulary with a vector in the file."""
-        return self.found / self.vocabulary
+        return self.matched / self.vocabulary
 
 
 @dataclass(frozen=True)

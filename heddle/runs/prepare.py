@@ -117,16 +117,16 @@ def take_rows(resolved: Resolved, tokenizer: Tokenizer, directory: Path, tell: T
         return None
     rows = find_rows(tokenizer, vectors, tell)
     known = rows.coverage
-    if not known.found:
+    if not known.matched:
         raise HeddleError(
             f"{vectors}: none of its words is one of the {known.vocabulary:,} tokens; try tokenizer=words"
         )
-    tell(f"{vectors} knows {known.found:,} of {pluralize(known.vocabulary, 'token')} ({known.share:.0%})")
+    tell(f"{vectors} knows {known.matched:,} of {pluralize(known.vocabulary, 'token')} ({known.share:.0%})")
     head = resolved.smallest.head
     if isinstance(head, LanguageHeadConfig) and head.tied:
         tell("the head is tied, so it scores with these vectors too; set head.tied=false for separate weights")
     checksum = save_rows(directory / VECTORS, rows)
-    return TakenVectors(found=known.found, vocabulary=known.vocabulary, unused=known.unused, sha256=checksum)
+    return TakenVectors(matched=known.matched, vocabulary=known.vocabulary, unused=known.unused, sha256=checksum)
 
 
 def write_run(resolved: Resolved, planned: Plan, tokenizer: Tokenizer, directory: Path, tell: Tell) -> Plan:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from heddle.account.machine import peak_rate, usable_precision
 from heddle.checks import checked
-from heddle.config.data import TextLayout
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
@@ -76,11 +75,6 @@ class OpenedRun:
         config = self.config
         spec = DataSpec.of(config.data, self.train, self.store.corpus, config.model, self.tokenizer, **sizes)
         return make_task(config.task or NextTokenConfig(), spec)
-
-
-def layout_of(config: SavedConfig) -> TextLayout:
-    """How a run puts a text into rows; an imported model says nothing of it."""
-    return "concatenate" if config.data is None else config.data.layout
 
 
 @displayed()

@@ -109,8 +109,8 @@ class SpanCorruptionTask(Task):
         per_window = self.widths(self.window)[1]
         count = None if most is None else max(LEAST, round(most / per_window))
         # A window of next-token prediction scores one token less than it reads; here every token may be missing.
-        found = held_out_windows(tokens + 1, self.window, count)
-        scored = [(start, stop) for start, stop in found if stop - start > 1]
+        windows = held_out_windows(tokens + 1, self.window, count)
+        scored = [(start, stop) for start, stop in windows if stop - start > 1]
         if not scored:
             raise HeddleError(f"the text to score has {pluralize(tokens, 'token')}; span corruption needs at least 2")
         return EvalSet(window_batches(scored, rows, self.window), sum(stop - start for start, stop in scored) / tokens)

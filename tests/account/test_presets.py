@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from heddle.account import parameter_count, parameters, training_said
+from heddle.account import parameter_count, parameters, training_settings
 from heddle.account.report import PRINTED
 from heddle.config import preset, preset_names
 
@@ -153,10 +153,10 @@ def test_batches_and_rates_of_gpt3() -> None:
     }
     rates = [6e-4, 3e-4, 2.5e-4, 2e-4, 1.6e-4, 1.2e-4, 1e-4, 0.6e-4]
     for (name, sequences), rate in zip(batches.items(), rates, strict=True):
-        said = training_said(f"gpt3-{name}")
+        said = training_settings(f"gpt3-{name}")
         assert (said["sequences"], said["batch_tokens"]) == (sequences, sequences * 2048)
         assert said["learning_rate"] == rate
-    assert training_said("gpt2-small") == {}
+    assert training_settings("gpt2-small") == {}
 
 
 @pytest.mark.lecture("L2-68", "L2-78")

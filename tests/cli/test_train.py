@@ -203,7 +203,7 @@ class TestVectors:
     def test_a_dry_run_says_what_is_known(self, heddle: Heddle, corpus: str, vectors: str, tmp_path: Path) -> None:
         told = [corpus, *TINY, "tokenizer=words", f"vectors={vectors}", "--dry-run"]
         taken = planned(heddle("train", *told, "--json"))["chosen"]["vectors"]
-        assert (taken["found"], taken["unused"]) == (3, 1)
+        assert (taken["matched"], taken["unused"]) == (3, 1)
         share = f"3 of {taken['vocabulary']} tokens ({3 / taken['vocabulary']:.0%})"
         said = heddle("train", *told).out
         assert (
@@ -217,7 +217,7 @@ class TestVectors:
         (tmp_path / "run.toml").write_text(f'[data]\ntokenizer = "words"\n[train]\nvectors = "{vectors}"\n')
         words = [word for word in TINY if not word.startswith("tokenizer")]
         result = heddle("train", "run.toml", corpus, *words, "--name", "b", "--json").json
-        assert (result["finished"], result["vectors"]["found"]) == (True, 3)
+        assert (result["finished"], result["vectors"]["matched"]) == (True, 3)
         (tmp_path / vectors).unlink()
         before = (tmp_path / "runs/b/model.safetensors").read_bytes()
         again = heddle("train", "--resume", "b", "--json").json

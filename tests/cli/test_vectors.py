@@ -119,4 +119,4 @@ def test_a_run_starts_from_the_file_and_refuses_another_width(
         line == "v.txt: its vectors have 8 numbers and the model's 16: use vectors as wide as the model's, or set dim=8"
     )
     planned = heddle("train", text, *model, "dim=8", "--dry-run", "--json").json
-    assert planned["chosen"]["vectors"]["found"] == 36
+    assert planned["chosen"]["vectors"]["matched"] == 36

@@ -55,7 +55,7 @@ def test_rows_of_known_words_equal_the_vectors_and_others_stay(form: str, tmp_pa
     made = model(tokenizer.vocab_size)
     before = made.embedding.weight.detach().clone()
     coverage = load_vectors(made, tokenizer, write(tmp_path / "v", form))
-    assert coverage == Coverage(found=3, vocabulary=tokenizer.vocab_size, unused=0)
+    assert coverage == Coverage(matched=3, vocabulary=tokenizer.vocab_size, unused=0)
     assert coverage.share == 3 / tokenizer.vocab_size
     ids = {word: tokenizer.encode(word)[0] for word in WORDS}
     for word, number in ids.items():

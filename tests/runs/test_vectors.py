@@ -90,7 +90,7 @@ def test_what_was_known_stands_in_the_config(begin: Begin, file: Path) -> None:
     assert saved.train.vectors == str(file)
     taken = saved.chosen.vectors
     assert taken is not None
-    assert (taken.found, taken.vocabulary, taken.unused) == (3, load_tokenizer(run).vocab_size, 1)
+    assert (taken.matched, taken.vocabulary, taken.unused) == (3, load_tokenizer(run).vocab_size, 1)
     Trainer(run).run()
     assert load(run, "cpu").tokenizer is not None
 

@@ -48,7 +48,7 @@ class Finding:
         count: how often it occurs.
         of: how many items were checked.
         where: an example place.
-        said: a description, to follow the counts.
+        problem: a description, to follow the counts.
         advice: what to do.
         places: the files, and the first places in each.
     """
@@ -58,7 +58,7 @@ class Finding:
     count: int
     of: int
     where: str
-    said: str
+    problem: str
     advice: str
     places: tuple[Place, ...] = ()
 
@@ -71,7 +71,7 @@ class Finding:
         """The finding in one line."""
         sort = "wrong" if self.wrong else "remark"
         place = f", first {self.where}" if self.where else ""
-        return f"{sort}: {self.name}: {self.count:,} of {self.of:,} {self.said}{place}; {self.advice}"
+        return f"{sort}: {self.name}: {self.count:,} of {self.of:,} {self.problem}{place}; {self.advice}"
 
 
 class Findings(Places):

@@ -43,18 +43,18 @@ class Place:
         file: the file; empty for items of a list.
         count: number of places.
         first: the first places: lines or items; empty if the note is about the file itself.
-        said: the message of the first place, if it differs from that of the first file.
+        message: the message of the first place, if it differs from that of the first file.
     """
 
     file: str
     count: int
     first: tuple[str, ...]
-    said: str = ""
+    message: str = ""
 
     def __str__(self) -> str:
         times = f" ({self.count:,})" if self.count > 1 else ""
         at = ", ".join(self.first) + (", …" if self.count > len(self.first) > 0 else "")
-        return ": ".join(part for part in (f"{self.file}{times}", at, self.said) if part)
+        return ": ".join(part for part in (f"{self.file}{times}", at, self.message) if part)
 
 
 class Places:
