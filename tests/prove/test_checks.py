@@ -72,7 +72,7 @@ def test_a_state_that_is_lost_once_it_is_full_is_found(
 
 def test_what_never_forgets_is_not_said_to_roll() -> None:
     for config in (model(HEADS), model({**HEADS, "window": 48})):
-        with pytest.raises(NotApplicable, match="no layer has a window|no window is shorter"):
+        with pytest.raises(NotApplicable, match=r"no layer has a window|no window is shorter"):
             rolling(config)
 
 
