@@ -111,11 +111,10 @@ def evaluate(
         raise HeddleError("--limit and --shots need --tasks")
     ready = open_model(path, device, weights)
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
-    context_length = _check_context(context, model.config.context)
-    reader = reader_of(encoding or "utf-8", skip_invalid)
-    evaluation_data = read_files(files, path, config, tokenizer, columns, reader) if files else held_out(path)
-    corpus = Corpus(validation=evaluation_data.part)
-    spec = DataSpec.of(config.data, config.train, corpus, config.model, tokenizer, context=context_length)
+    length, reader = _check_context(context, model.config.context), reader_of(encoding or "utf-8", skip_invalid)
+    data = read_files(files, path, config, tokenizer, columns, reader) if files else held_out(path)
+    corpus = Corpus(validation=data.part)
+    spec = DataSpec.of(config.data, config.train, corpus, config.model, tokenizer, context=length)
     task = make_task(task_of(config), spec)
     if beam_config is not None and (tokenizer is None or not isinstance(task.config, TranslationConfig)):
         raise HeddleError(f"{path} was not trained to translate: leave out --beams")
@@ -123,16 +122,14 @@ def evaluate(
         result = score_model(model, task, progress=done)
     label, translations = ", ".join(files) or f"held out by {path}", None
     if beam_config is not None and tokenizer is not None:
-        translations = _translate(
-            model, tokenizer, evaluation_data, beam_config, tokenize or TOKENIZE, lowercase, output
-        )
+        translations = _translate(model, tokenizer, data, beam_config, tokenize or TOKENIZE, lowercase, output)
     if json:
-        header = {"run": str(path), "text": label, "context": context_length, "precision": ready.precision}
+        header = {"run": str(path), "text": label, "context": length, "precision": ready.precision}
         extra = {} if translations is None else {"translations": vars(translations)}
-        print_json({**header, **result.to_dict(), **evaluation_data.to_dict(), **extra})
+        print_json({**header, **result.to_dict(), **data.to_dict(), **extra})
         return
     _print_score(result, label, task.config.counted)
-    for line in (*([result.note] if result.note else []), *evaluation_data.lines()):
+    for line in (*([result.note] if result.note else []), *data.lines()):
         console().print(line)
     if translations is not None:
         _print_translation_score(translations)

@@ -87,25 +87,20 @@ def look(
     """
     chosen = {"attention": attention, "lens": lens, "heads": heads, "names": names}
     views = [name for name, value in chosen.items() if value]
-    page_options = {
-        "--host": host != "127.0.0.1",
-        "--port": port,
-        "--allow-host": allow_host,
-        "--no-browser": no_browser,
-    }
+    serving = {"--host": host != "127.0.0.1", "--port": port, "--allow-host": allow_host, "--no-browser": no_browser}
     text_options = {"--prompt": prompt is not None, "--target": target is not None}
     if model is not None:
-        _refuse({**text_options, **page_options, "--device": device != "auto"}, "--model draws the model alone")
+        _refuse({**text_options, **serving, "--device": device != "auto"}, "--model draws the model alone")
         _refuse({f"--{name}": True for name in views} | {"--png": png, "--html": html}, "--model draws the model alone")
         _refuse(dict.fromkeys(others, True), "--model draws one model")
         print_model(run, model, json)
         return
     _check(views, prompt, target, html, png)
     if views:
-        _refuse(page_options, f"--{views[0]} does not serve a page")
+        _refuse(serving, f"--{views[0]} does not serve a page")
         _refuse(dict.fromkeys(others, True), f"--{views[0]} looks at one run")
     if html is not None:
-        _refuse(page_options, "--html does not serve a page")
+        _refuse(serving, "--html does not serve a page")
     if not views:
         _check_page(host, html)
     ready = open_model(find_run(run), device)

@@ -55,7 +55,7 @@ def train_run(run: Path, out: Console, json: bool, readings: int | Sequence[int]
     try:
         _train(run, out, json, readings)
     except KeyboardInterrupt as stop:  # before the first step, after the last one, or on a second signal
-        stop.args = (f"stopped; resume with: {resume_command(run)}",)
+        stop.args = (f"stopped; continue with: {resume_command(run)}",)
         raise
 
 

@@ -149,7 +149,7 @@ def test_the_next_token_has_the_scores_of_the_model(kind: str) -> None:
         longer = asked(given, "next", text=WORDS, added=[7, 9], **more)
         assert longer["pieces"][-2:] == (given.piece(7), given.piece(9))
         assert longer["room"] == found["room"] - 2
-    with pytest.raises(HeddleError, match="position 900 is out of range"):
+    with pytest.raises(HeddleError, match="there is no position 900"):
         asked(given, "next", text=WORDS, at=900, **more)
 
 
@@ -388,5 +388,5 @@ def test_texts_that_do_not_fit_are_refused() -> None:
         asked(subject("ids"), "heads", text="")
     with pytest.raises(HeddleError, match="the text is full"):
         asked(given, "next", text="w" * 64, added=[3])
-    with pytest.raises(HeddleError, match="id 9999 is out of range"):
+    with pytest.raises(HeddleError, match="there is no token 9999"):
         asked(given, "next", text="w", added=[9999])
