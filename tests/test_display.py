@@ -163,7 +163,7 @@ SHOWN: dict[str, tuple[Callable[[dict[str, Any]], Any], Callable[[dict[str, Any]
     "walk": (lambda t: account.walk(t["model"].config, 1, 4), lambda t, v: ["batch=1", "more"]),
     "proof": (
         lambda t: prove.prove_config(heddle.sized(1, vocab_size=40, context=8, dim=16), name="small"),
-        lambda t, v: ["Proof of small: every check holds", "causality"],
+        lambda t, v: ["Proof of small: every check passed", "causality"],
     ),
     "lens": (lambda t: look.lens(t["model"], t["ids"]), lambda t, v: [f"loss {v.losses()[-1]:5.3f}", "60 tokens"]),
     "trace": (lambda t: t["traced"], lambda t, v: [f"{len(v)} tensors", "9 attention layers", "more lines"]),

@@ -304,7 +304,7 @@ def test_names_say_what_they_hold() -> None:
         "class Kept: ...",
         "for theirs in (): ...",
         "x.given = 1",
-        "def _was_said(): ...",
+        "def _said(): ...",
     ],
 )
 def test_an_empty_name_is_found(source: str) -> None:

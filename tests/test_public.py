@@ -649,7 +649,7 @@ TABLE: dict[str, Call] = {
     ),
     "look.costs": Call(
         {"config": CONFIG, "lengths": [1, 4]},
-        {"config": NO_CONFIG, "lengths": [None, 3, "4", [1.5], Bad([0], "lengths")]},
+        {"config": NO_CONFIG, "lengths": [None, 3, "4", [1.5], Bad([0], "length")]},
     ),
     "look.draw": Call({"config": CONFIG}, {"config": NO_CONFIG}),
     "look.edited": Call(

@@ -111,12 +111,7 @@ class DecodingRules:
         self.processors = make_processors(config, ids, self.ends, vocabulary, model.vocab_size)
 
     def new_sequence(
-        self,
-        number: int,
-        prompt: Sequence[int],
-        seed: int = 0,
-        source: Sequence[int] | None = None,
-        max_tokens: int = 0,
+        self, row: int, prompt: Sequence[int], seed: int = 0, source: Sequence[int] | None = None, max_tokens: int = 0
     ) -> TokenSequence:
         """A sequence that starts with a prompt. The id that begins a text is added where the model needs it.
 
@@ -132,18 +127,18 @@ class DecodingRules:
                 raise HeddleError("this model reads a source: pass one, or use heddle translate")
             raise HeddleError("this model has no encoder for a source")
         if self.needs_prompt and not prompt:
-            raise HeddleError(f"prompt {number} is empty, but this model has only learned to answer one: give a prompt")
+            raise HeddleError(f"prompt {row} is empty, but this model has only learned to answer one: give a prompt")
         has_begin = not self.reads_source and tuple(prompt[:1]) == (self.begin,)
         adds_begin = self.begin is not None and (not prompt or (self.always_begins and not has_begin))
         ids = [*((self.begin,) if adds_begin else ()), *prompt]
         if not ids:
-            raise HeddleError(f"prompt {number} is empty, and there is no end-of-text token to start from")
-        self._check(f"prompt {number}", ids, self.vocab_size, SHORTEN["prompt"], too_long=not self.window)
-        self._check(f"source {number}", source or (), self.source_vocab_size, SHORTEN["source"])
+            raise HeddleError(f"prompt {row} is empty, and there is no end-of-text token to start from")
+        self._check(f"prompt {row}", ids, self.vocab_size, SHORTEN["prompt"], too_long=not self.window)
+        self._check(f"source {row}", source or (), self.source_vocab_size, SHORTEN["source"])
         max_tokens = max_tokens or self.config.max_tokens
         max_length = len(ids) + max_tokens if self.window else min(len(ids) + max_tokens, self.context + 1)
         return TokenSequence(
-            number,
+            row,
             ids,
             prompt_length=len(ids),
             max_length=max_length,

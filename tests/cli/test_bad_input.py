@@ -164,7 +164,7 @@ def test_runs_that_are_not_there(refused: Refused, run_a: Path, tmp_path: Path, 
     more = ["out"] if command == ["export"] else []
     (run_a.parent / "shuttle").mkdir()
     assert refused(*command, "shutle", *more).startswith("no run 'shutle'. Did you mean 'shuttle'?")
-    assert "not a run directory, it has no config.json" in refused(*command, "shuttle", *more)
+    assert "not a run directory, since it has no config.json" in refused(*command, "shuttle", *more)
     assert "File name too long" in refused(*command, "x" * 300, *more)
 
 

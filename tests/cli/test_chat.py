@@ -123,7 +123,7 @@ def test_the_plain_script_begins_as_texts_do(monkeypatch: pytest.MonkeyPatch) ->
     model = build(sized(1, vocab_size=tokenizer.vocab_size, context=96, dim=32))
     talk = [{"role": "user", "content": "warp"}]
     plain = plain_template(model, tokenizer).render(talk)
-    monkeypatch.setattr(import_module("heddle.generate.chat"), "opening", lambda *given: (tokenizer.special["<s>"],))
+    monkeypatch.setattr(import_module("heddle.generate.chat"), "bos_prefix", lambda *given: (tokenizer.special["<s>"],))
     assert plain_template(model, tokenizer).render(talk) == [tokenizer.special["<s>"], *plain]
 
 

@@ -64,7 +64,7 @@ def test_several_labels(heddle: Heddle, runs: Path, tmp_path: Path, refused: Ref
     assert shown.count("none") == 2
     assert "labels, probability" in shown
     alone = heddle("classify", "labels", "the warp", "--threshold", "0").out
-    assert ("has it" in alone, alone.count("yes")) == (True, 2)
+    assert ("predicted" in alone, alone.count("yes")) == (True, 2)
     assert "threshold = 0.5 is for multi-label models" in refused("classify", "class", "warp", "--threshold", "0.5")
     (tmp_path / "rows.csv").write_text("text,cold,warm\nthe warp,1,0\nthrown,1,1\nis held,0,0\n")
     scored = heddle("eval", "labels", "rows.csv", "--label-column", "cold,warm", "--json").json

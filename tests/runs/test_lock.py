@@ -69,7 +69,7 @@ def test_it_ends_with_the_trainer(begin: Begin) -> None:
 
 def test_a_killed_process_leaves_none_behind(begin: Begin) -> None:
     run = begin(steps=1)
-    with subprocess.Popen(programs.call("train.holding", run), cwd=programs.ROOT, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(programs.call("runs.holding", run), cwd=programs.ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         with pytest.raises(HeddleError, match="being trained"):

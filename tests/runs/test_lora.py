@@ -203,7 +203,7 @@ def test_a_chat_templates_tokens_and_the_template_come_with_the_run(start: Start
     assert words.special == tokenizer.special
     assert all(torch.equal(value, merged.state_dict()[name]) for name, value in model.state_dict().items())
     said = refusal(lambda: merge_adapter(tmp_path / "base", run / "adapter.safetensors", tmp_path / "alone"))
-    assert "rows for tokens that were added; name its own base, and the run that trained it" in said
+    assert "rows for added tokens; name its own base, and the run that trained it" in said
 
 
 @pytest.mark.parametrize(
