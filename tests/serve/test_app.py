@@ -183,9 +183,9 @@ def test_a_key(start: Callable[..., Server]) -> None:
 
 
 def test_an_address_of_version_6_is_a_host() -> None:
-    from heddle.cli.serve import _as_sent
+    from heddle.cli.serve import _host_header
 
-    assert [_as_sent(host) for host in ("::1", "2001:DB8::5", "[::1]", "Loom")] == [
+    assert [_host_header(host) for host in ("::1", "2001:DB8::5", "[::1]", "Loom")] == [
         "[::1]",
         "[2001:db8::5]",
         "[::1]",
