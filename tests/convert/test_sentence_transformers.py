@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "default prompt": (
         replaced("config_sentence_transformers.json", lambda found: {"default_prompt_name": "query"}),
-        "prompt = 'query' is not the name",
+        "prompt = 'query' is not in prompts",
     ),
 }
 

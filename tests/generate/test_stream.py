@@ -341,7 +341,7 @@ def test_rows_can_be_ended_from_outside(make: Make) -> None:
     assert [*tokens(first)[1:2], *tokens(rest)] == list(stream(make(), PROMPTS[2], GREEDY))
 
 
-def packs(model: Transformer) -> list[Packed]:
+def packs(model: Transformer) -> list[Prepacked]:
     return [module for module in model.modules() if isinstance(module, Prepacked) and module.pack is not None]
 
 
