@@ -186,7 +186,7 @@ def test_all_kernels_are_compared_on_the_same_module() -> None:
     compared = list(kernels(Subject(build(both))))
     assert len(compared) >= 3
     for each in compared:
-        torch.testing.assert_close(each.found["output"], each.wanted["output"])
+        torch.testing.assert_close(each.actual["output"], each.expected["output"])
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
