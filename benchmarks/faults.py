@@ -719,7 +719,7 @@ FAULTS = [
           old="tensors[name][old_count:new_count] = table[:old_count].mean(0)", new="pass"),
     Fault("an absent pair is a negative", "tasks/contrastive.py", test="tasks/test_contrastive.py",
           old="return forth.masked_fill(excluded, -torch.inf)", new="return forth.masked_fill(excluded, 0.0)"),
-    Fault("pairs are not told apart by their texts", "tasks/contrastive.py", test="tasks/test_contrastive.py",
+    Fault("pairs with equal texts are negatives", "tasks/contrastive.py", test="tasks/test_contrastive.py",
           old="for scores in self._scores(features, batch)]", new="for scores in self._scores(features, batch)[:1]]"),
     Fault("cosines are not of length 1", "tasks/contrastive.py", test="tasks/test_contrastive.py",
           old="x = F.normalize(features.to(wide_dtype(features.dtype)), dim=-1)",

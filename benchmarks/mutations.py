@@ -96,23 +96,23 @@ def outputs(folder: Path) -> dict[str, Any]:
     tokens = torch.randint(61, (3, 24), generator=draw)
     source = torch.randint(61, (3, 9), generator=draw) if subject.is_encoder_decoder else None
     padded = Layout.padded([9, 5, 2], 9) if subject.is_encoder_decoder else None
-    found = {"whole": subject.full_pass(tokens, None, source)}
-    found["source"] = subject.full_pass(tokens, None, source, padded)
+    traces = {"whole": subject.full_pass(tokens, None, source)}
+    traces["source"] = subject.full_pass(tokens, None, source, padded)
     for side in ("left", "right"):
         layout = Layout.padded([24, 11, 3], 24, side)
         trace = subject.full_pass(tokens, layout, source)
-        found[side] = {"output": trace["output"][layout.segment >= 0]}
-    found["packed"] = subject.full_pass(tokens, Layout.packed([[9, 15]] * 3, 24), source)
+        traces[side] = {"output": trace["output"][layout.segment >= 0]}
+    traces["packed"] = subject.full_pass(tokens, Layout.packed([[9, 15]] * 3, 24), source)
     for kernel in ("reference", "blockwise"):
         with contextlib.suppress(HeddleError):  # it cannot do what the model asks of it
             other = type(model)(with_kernel(model.config, kernel))
             other.load_state_dict(model.state_dict())
-            found[kernel] = subject.full_pass(tokens, None, source, model=other.eval())
+            traces[kernel] = subject.full_pass(tokens, None, source, model=other.eval())
     if model.decoder is not None:
-        found |= remembered(subject, tokens, source)
+        traces |= remembered(subject, tokens, source)
     if model.decoder is not None and source is None:
-        found |= learned_and_drawn(subject, tokens)
-    return {"rounding": subject.bounds["output"], "outputs": {name: trace["output"] for name, trace in found.items()}}
+        traces |= learned_and_drawn(subject, tokens)
+    return {"rounding": subject.bounds["output"], "outputs": {name: trace["output"] for name, trace in traces.items()}}
 
 
 def remembered(subject: Any, tokens: Any, source: Any) -> dict[str, Any]:
@@ -120,24 +120,24 @@ def remembered(subject: Any, tokens: Any, source: Any) -> dict[str, Any]:
     import torch
 
     model, draw = subject.model, torch.Generator().manual_seed(6)
-    found = {"stepped": subject.stepwise_pass(tokens, range(1, 24), source)}
+    traces = {"stepped": subject.stepwise_pass(tokens, range(1, 24), source)}
     long = torch.randint(61, (2, 72), generator=draw)
-    found["long"] = subject.stepwise_pass(long, [60, 66], None if source is None else source[:2])
+    traces["long"] = subject.stepwise_pass(long, [60, 66], None if source is None else source[:2])
     with torch.no_grad():
         first, second = model.new_cache(2), model.new_cache(1)
         subject.step(tokens[:2, :9], first, None, None if source is None else source[:2])
         subject.step(tokens[2:, :5], second, None, None if source is None else source[2:, :4])
         both = second.join(first)
-        found["joined"] = subject.trace(lambda: subject.step(tokens[:, 9:10], both))
+        traces["joined"] = subject.trace(lambda: subject.step(tokens[:, 9:10], both))
     with torch.no_grad():
         cache = model.new_cache(3)
         subject.step(tokens[:, :9], cache, [9, 4, 6], source)
         forked = cache.select([2, 0, 2])
-        found["forked"] = subject.trace(lambda: subject.step(tokens[:, 9:10], forked))
-        found["ragged"] = subject.trace(lambda: subject.step(tokens[:, 9:12], cache, [3, 1, 2]))
-        found["ragged"] = {"output": found["ragged"]["output"][:, :1]}
-        found["ragged again"] = subject.trace(lambda: subject.step(tokens[:, 12:13], cache))
-    return found
+        traces["forked"] = subject.trace(lambda: subject.step(tokens[:, 9:10], forked))
+        traces["ragged"] = subject.trace(lambda: subject.step(tokens[:, 9:12], cache, [3, 1, 2]))
+        traces["ragged"] = {"output": traces["ragged"]["output"][:, :1]}
+        traces["ragged again"] = subject.trace(lambda: subject.step(tokens[:, 12:13], cache))
+    return traces
 
 
 def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
     from heddle.nn import Layout
     from heddle.tasks import CrossEntropy
 
-    model, found = subject.model, {}
+    model, traces = subject.model, {}
     torch.manual_seed(0)
     model.train()
     batch = replace(next_token_batch(tokens.numpy()), layout=Layout.packed([[9, 14]] * 3, 23))
@@ -158,22 +158,22 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
     with torch.enable_grad():
         loss = CrossEntropy(model)(batch)
         gradients = torch.autograd.grad(loss.total + loss.extra, leaves, materialize_grads=True)
-    found["learned"] = {"output": torch.cat([loss.total.detach()[None], *[each.flatten() for each in gradients]])}
+    traces["learned"] = {"output": torch.cat([loss.total.detach()[None], *[each.flatten() for each in gradients]])}
     model.eval()
     events = list(generate(model, [[5, 9], [7, 3, 1, 8]], SamplingConfig(temperature=0.0, max_tokens=6)))
-    found["drawn"] = {"output": torch.tensor([event.logprob for event in events])}
+    traces["drawn"] = {"output": torch.tensor([event.logprob for event in events])}
     for name, setting in SETTINGS.items():
         sampling = SamplingConfig.of({"temperature": 0.0, "max_tokens": 6, "logit_bias": {60: BIAS}, **setting})
         texts = generate(model, [[5, 9, 7]], sampling, 60 if name == "shortest" else None)
         tokens = [float(event.token) for event in texts if event.token is not None]
-        found[name] = {"output": torch.tensor([*tokens, *[-1.0] * (6 - len(tokens))])}
+        traces[name] = {"output": torch.tensor([*tokens, *[-1.0] * (6 - len(tokens))])}
     engine, echoed = Engine(model, config=EngineConfig(keep=1)), list[float]()
     for echo in (False, True):  # the second finds the states of the first
         engine.submit([5, 9, 7, 3], SamplingConfig(temperature=0.0, max_tokens=1), echo=echo)
         while engine:
             echoed += [each.logprob for event in engine.step() for each in event.prompt]
-    found["echoed"] = {"output": torch.tensor([*echoed, *[1.0] * (3 - len(echoed))])}
-    return found
+    traces["echoed"] = {"output": torch.tensor([*echoed, *[1.0] * (3 - len(echoed))])}
+    return traces
 
 
 def examine(folder: Path) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def cache_size(config: TransformerConfig, batch: int, length: int, precision: st
     """The size of a cache with `length` tokens in each of `batch` rows, measured on a real cache on the meta device.
 
     Raises:
-        HeddleError: there is no decoder, or the cache would be too large to count.
+        HeddleError: the model has no decoder, or the cache has more numbers than fit on any machine.
     """
     check_countable(batch, length)
     config = prepared(config, length, "reference")

@@ -129,4 +129,4 @@ def packing_of_rows(training: TrainingSubject) -> Iterator[Comparison | str]:
         {"loss": training.losses(last_document).sum()},
         training.bitwise,
     )
-    yield f"{len(found_documents)} documents, {'as the task is_packed them' if is_packed else 'packed into one row'}"
+    yield f"{len(found_documents)} documents, {'as the task packed them' if is_packed else 'packed into one row'}"

@@ -153,9 +153,9 @@ def test_batches_and_rates_of_gpt3() -> None:
     }
     rates = [6e-4, 3e-4, 2.5e-4, 2e-4, 1.6e-4, 1.2e-4, 1e-4, 0.6e-4]
     for (name, sequences), rate in zip(batches.items(), rates, strict=True):
-        said = training_settings(f"gpt3-{name}")
-        assert (said["sequences"], said["batch_tokens"]) == (sequences, sequences * 2048)
-        assert said["learning_rate"] == rate
+        settings = training_settings(f"gpt3-{name}")
+        assert (settings["sequences"], settings["batch_tokens"]) == (sequences, sequences * 2048)
+        assert settings["learning_rate"] == rate
     assert training_settings("gpt2-small") == {}
 
 

@@ -309,10 +309,12 @@ class TestCount:
         assert refused["architecture"] is None
         assert any("recurrent" in reason for reason in refused["reasons"])
         assert any("BertModel: the model has a decoder" in reason for reason in refused["reasons"])
-        told = heddle("count", "laptop-rnn").out.split("No Hugging Face architecture fits this model. The nearest:")[1]
-        assert len(told.splitlines()) == 5
-        assert "decoder.block.mixer.kind is recurrent, GPTNeoXForCausalLM has attention" in told
-        assert "Bert" not in told
+        nearest = heddle("count", "laptop-rnn").out.split("No Hugging Face architecture fits this model. The nearest:")[
+            1
+        ]
+        assert len(nearest.splitlines()) == 5
+        assert "decoder.block.mixer.kind is recurrent, GPTNeoXForCausalLM has attention" in nearest
+        assert "Bert" not in nearest
 
     def test_equal_layers_are_one_line(self, heddle: Heddle) -> None:
         """A page by itself; every layer and every table on demand, and in the document."""

@@ -31,8 +31,8 @@ def test_a_file_is_no_run(refused: Callable[..., str], corpus: str) -> None:
     assert refused("data", "show", corpus) == (
         "corpus.txt is a file, not a run. Check files with `heddle data lint corpus.txt`"
     )
-    said = "corpus.txt is a file; a run is a directory written by `heddle train`"
-    assert refused("eval", corpus) == said
+    message = "corpus.txt is a file; a run is a directory written by `heddle train`"
+    assert refused("eval", corpus) == message
     line = "`heddle data show` got unexpected arguments: task=chat; see heddle data show --help"
     assert refused("data", "show", corpus, "task=chat") == line
 
