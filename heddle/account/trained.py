@@ -9,6 +9,7 @@ from heddle.display import displayed
 from heddle.model.build import build
 from heddle.model.groups import freeze
 from heddle.model.lora import adapt, adapted, is_adapter
+from heddle.model.transformer import Transformer
 
 
 @displayed()
@@ -27,6 +28,11 @@ class Trained(NamedTuple):
     layers: int
     total: int
 
+    @property
+    def parameters(self) -> int:
+        """Of the model, without adapters."""
+        return self.total + self.frozen - self.adapters
+
 
 @checked()
 def trained(config: TransformerConfig, train: TrainConfig) -> Trained:
@@ -35,7 +41,16 @@ def trained(config: TransformerConfig, train: TrainConfig) -> Trained:
     Raises:
         HeddleError: the groups or the adapters do not fit the model.
     """
-    model = adapt(build(config, "meta"), train.lora)
+    return trained_of(adapt(build(config, "meta"), train.lora), train)
+
+
+@checked()
+def trained_of(model: Transformer, train: TrainConfig) -> Trained:
+    """The same of a model that has its adapters already; the parameters that it freezes lose their gradients.
+
+    Raises:
+        HeddleError: the groups do not fit the model.
+    """
     frozen = freeze(model, train)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     frozen_count = sum(sizes[name] for name in frozen)

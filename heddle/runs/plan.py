@@ -99,9 +99,10 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
     # Refuses texts that are too short for it.
     small = make_task(config.task, replace(spec, rows=batch, batch_tokens=padded))
     check_tokens(train, small)
-    check_rows(small, measurable(train, smallest), device)
+    smallest_config = measurable(config, smallest)
+    check_rows(small, smallest_config.train, device)
     need = Need.of(small, train)
-    precision = _precision(config, replace(spec, rows=rows), device, need)
+    precision = _precision(smallest_config, replace(spec, rows=rows), device, need)
     best = _sized(resolved, spec, small, need, batch, precision)
     model, rate = best.model, best.rate
     changed = trained(model, train)  # refuses groups and adapters that do not fit
@@ -136,7 +137,7 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
         validation_tokens=store.tokens("validation"),
         tokens_per_step=per_step,
         epochs=steps / task.steps_per_epoch(),
-        parameters=parameters(model).total,
+        parameters=changed.parameters,
         trained=changed,
         memory=best.memory + held_by_process(device, store, steps * per_step),
         minutes=(steps * per_step + evaluations.tokens()) / rate / 60 / SAVING,
@@ -163,7 +164,7 @@ def _precision(config: RunConfig, spec: DataSpec, device: str, need: Need) -> st
     if train.precision != "auto":
         return train.precision
     # Measuring needs this memory too.
-    needs = (need.bytes(model, name, measurable(train, model)) for name in DTYPES)
+    needs = (need.bytes(model, name, train) for name in DTYPES)
     check_memory(needs, device)
     return faster_precision(spec, device, config)
 
@@ -189,12 +190,12 @@ def _sized(resolved: Resolved, spec: DataSpec, small: Task, need: Need, batch: i
 
     def sized(depth: int) -> tuple[TransformerConfig, int]:
         model = resolved.model(spec.model.vocab_size, depth, spec.corpus.classes)
-        return model, need.bytes(model, precision, measurable(train, model))
+        return model, need.bytes(model, precision, measurable(config, model).train)
 
     def candidate(model: TransformerConfig, memory: int) -> SizeCandidate:
         few = _measured_rows(rows, model)
         by_onednn = pick_products(train.products, model, few * model.context, device, precision)
-        rate = measure(replace(spec, model=model, rows=few), device, precision, config, by_onednn)
+        rate = measure(replace(spec, model=model, rows=few), device, precision, measurable(config, model), by_onednn)
         return SizeCandidate(model, memory, by_onednn, rate)
 
     def enough(model: TransformerConfig, rate: float) -> bool:

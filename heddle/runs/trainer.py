@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from heddle.account.flops import training_flops_per_token
-from heddle.account.trained import trained
+from heddle.account.trained import trained_of
 from heddle.checks import checked
-from heddle.config.model import TransformerConfig
 from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
 from heddle.runs.journal import Metrics
 from heddle.runs.session import open_session
 from heddle.tasks.task import Task
@@ -64,10 +64,10 @@ class Trainer:
         self.stop = threading.Event()
         self._scored: tuple[int, Evaluation] | None = None  # the newest evaluation and its step
         self._signal: int = signal.SIGINT
-        model, chosen = self.session.run.config.model, self.session.run.chosen
+        chosen = self.session.run.chosen
         evaluations = Evaluations(self.session.task, chosen.steps, chosen.evaluate_every)
         self.probe, self.ending = evaluations.probe, evaluations.ending
-        self.flops_per_token = flops_per_token(model, self.session.task, self.session.train)
+        self.flops_per_token = flops_per_token(self.session.model, self.session.task, self.session.train)
         self.peak = self.session.opening.peak * self.session.ranks.count
 
     def run(self) -> Evaluation:
@@ -198,13 +198,14 @@ class Trainer:
                 signal.signal(number, handler)
 
 
-def flops_per_token(model: TransformerConfig, task: Task, train: TrainConfig) -> float:
+def flops_per_token(model: Transformer, task: Task, train: TrainConfig) -> float:
     """FLOPs of a step for each token that it reads, at the width of its rows; only targets are scored."""
-    stacks, size, changed = len(model.stacks()), step_size(task), trained(model, train)
-    width = min(model.context, max(1, round(mean(length for _, length in task.shapes()))))
+    config, size, changed = model.config, step_size(task), trained_of(model, train)
+    stacks = len(config.stacks())
+    width = min(config.context, max(1, round(mean(length for _, length in task.shapes()))))
     learned = min(1.0, changed.total / (changed.total + changed.frozen))
     # Of an encoder-decoder, FLOPs are per target of a source as long, and what is read is both.
-    return training_flops_per_token(model, width, min(1.0, size.targets * stacks / size.tokens), learned) / stacks
+    return training_flops_per_token(config, width, min(1.0, size.targets * stacks / size.tokens), learned) / stacks
 
 
 def resume_command(run: Path) -> str:

@@ -75,7 +75,7 @@ def measure(
         spec: the texts, the model, and the rows of a micro-batch.
         device: device type.
         precision: `fp32` or `bf16`.
-        config: the task and the optimizer.
+        config: the task and the optimizer; see `measurable`.
         by_onednn: see `heddle.model.products`.
         compiled: whether to compile the objective.
         steady: on a CPU, the rate of one thread per second of its processor time, which other programs do not change.
@@ -84,7 +84,7 @@ def measure(
     """
     if not has_rows(config):
         spec = replace(spec, batch_tokens=spec.rows * spec.length)
-    train = measurable(config.train, spec.model)
+    train = config.train
     task = make_task(config.task, spec)
     batch = task.batch(task.examples(0))
     steady = steady and device == "cpu"
@@ -143,13 +143,16 @@ def _seconds(
     return median(times[1:] or times)
 
 
-def measurable(train: TrainConfig, model: TransformerConfig) -> TrainConfig:
+def measurable(config: RunConfig, model: TransformerConfig) -> RunConfig:
     """The settings to measure a model with, which may be smaller than the run's: without groups or adapters that do not fit it."""
+    train = config.train
+    if not train.groups and train.lora is None:
+        return config
     try:
         check_groups(adapt(build(model, "meta"), train.lora), train)
     except HeddleError:
-        return train.model_copy(update={"groups": (), "lora": None})
-    return train
+        return config.model_copy(update={"train": train.model_copy(update={"groups": (), "lora": None})})
+    return config
 
 
 def faster_precision(spec: DataSpec, device: str, config: RunConfig) -> str:
@@ -163,6 +166,7 @@ def faster_precision(spec: DataSpec, device: str, config: RunConfig) -> str:
     one = spec.model.shallow()
     rows = max(1, min(spec.rows, 1024 // one.context))
     shallow = replace(spec, model=one, rows=rows)
+    config = measurable(config, one)
     by_onednn = pick_products(config.train.products, one, rows * one.context, device, "fp32")
     fp32 = measure(shallow, device, "fp32", config, by_onednn, steady=True)
     bf16 = measure(shallow, device, "bf16", config, steady=True)
