@@ -1,10 +1,11 @@
-"""Planted faults: a line of heddle's own source is changed in a copy, and whoever is named next to it must notice.
+"""Planted faults: a fragment of heddle's own source is changed in a copy, and whoever is named next to it must notice.
 
     python -m benchmarks.mutations [--json FILE] [--only WORD ...]
 
-The list is `benchmarks/faults.py`. A fault of what predicts must move some output of a trained toy by more than rounding, and then
-the check of `prove` that it names must say DIFFERENT or break off; where it names parity, the logits must leave those that
-transformers computed from the toy's own weights. Before anything is planted, every toy has to be found sound by both.
+The faults are the rows of `tests/*/faults.py`, beside the tests that notice them. A fault of what predicts must move some output of
+a trained toy by more than rounding, and then the check of `prove` that it names must say DIFFERENT or break off; where it names
+parity, the logits must leave those that transformers computed from the toy's own weights. Before anything is planted, every toy has
+to be found sound by both.
 
 Where a fault names a test, that test must fail; if it names five steps of training, they must end at other weights. Before anything
 is planted, all of these tests have to pass.
@@ -27,7 +28,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults import FAULTS, STEPS, TOYS, Fault
+from tests.planting import Fault, collect, misplaced
+from tests.toys import STEPS, TOYS
 
 ROOT = Path(__file__).parents[1]
 PARITY = 1e-5
@@ -332,7 +334,7 @@ class Copy:
         file = self.place / "heddle" / fault.file
         sound = file.read_text()
         try:
-            self._write(file, sound.replace(fault.old, fault.new, 1))
+            self._write(file, fault.plant(sound))
             yield
         finally:
             self._write(file, sound)
@@ -383,19 +385,10 @@ def preload() -> None:
     )
 
     torch.set_num_threads(1)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]  # each part imports its copy's
     loaded = [name for name in sys.modules if name.partition(".")[0] in ("heddle", "tests")]
     assert not loaded, f"the parent already has {loaded[:3]}"
-
-
-def check_lines(faults: list[Fault]) -> None:
-    """Refuse a list whose lines the source no longer has, before any time is spent."""
-    gone = [
-        f"{fault.name}: heddle/{fault.file} no longer has {fault.old!r}"
-        for fault in faults
-        if fault.old not in (ROOT / "heddle" / fault.file).read_text()
-    ]
-    if gone:
-        raise SystemExit("\n".join(["these faults cannot be planted; name the lines as they are now:", *gone]))
 
 
 def predicting(copy: Copy, scratch: Path, faults: list[Fault]) -> list[dict[str, Any]]:
@@ -466,10 +459,11 @@ def main() -> None:
     def wanted(name: str) -> bool:
         return not arguments.only or any(word in name for word in arguments.only)
 
-    faults = [each for each in FAULTS if wanted(each.name)]
+    faults = [each for each in collect() if wanted(each.name)]
     if not faults:
         raise SystemExit(f"no fault has {' or '.join(map(repr, arguments.only))} in its name")
-    check_lines(faults)
+    if reasons := misplaced(faults):  # before any time is spent
+        raise SystemExit("\n".join(["these faults cannot be planted; name the places as they are now:", *reasons]))
     preload()
     with tempfile.TemporaryDirectory() as place:
         scratch, copy = Path(place), Copy(Path(place) / "copy")

@@ -4,19 +4,10 @@ Here the changed functions take the place of the sound ones in this process. `py
 the list in a copy of heddle, those in module tables included, and tries trained toys, parity and tests, too.
 """
 
-import importlib
-import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any
 
 import pytest
 
-import heddle
-from benchmarks.faults import FAULTS, TOYS, Fault
 from heddle.config import TransformerConfig
 from heddle.model import build
 from heddle.prove.checks import CHECKS
@@ -24,52 +15,8 @@ from heddle.prove.proof import run_check
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import Verdict
 from tests.laws.laws import LENGTH
-
-SOURCE = Path(heddle.__file__).parent
-
-
-def functions_of(code: CodeType) -> dict[str, CodeType]:
-    """The functions of a module or class, by their qualified names; what is inside a function belongs to it."""
-    found = {}
-    for each in code.co_consts:
-        if isinstance(each, CodeType) and each.co_flags & inspect.CO_NEWLOCALS:
-            found[each.co_qualname] = each
-        elif isinstance(each, CodeType):
-            found |= functions_of(each)
-    return found
-
-
-def changed(fault: Fault) -> dict[str, CodeType]:
-    """The functions that the fault changes, as they become; empty where it changes a table."""
-    text = (SOURCE / fault.file).read_text()
-    wrong = text.replace(fault.old, fault.new, 1)
-    sound, broken = (functions_of(compile(each, fault.file, "exec", dont_inherit=True)) for each in (text, wrong))
-    return {name: code for name, code in broken.items() if told(sound[name]) != told(code)}
-
-
-def told(code: CodeType) -> tuple[Any, ...]:
-    """A function's code apart from its instructions and its line numbers."""
-    return code.co_code, code.co_names, *(told(each) if isinstance(each, CodeType) else each for each in code.co_consts)
-
-
-@contextmanager
-def planted(fault: Fault) -> Iterator[None]:
-    """With the changed functions in place of the sound ones, wherever they have been imported to."""
-    module: Any = importlib.import_module("heddle." + fault.file.removesuffix(".py").replace("/", "."))
-    before: list[tuple[FunctionType, CodeType]] = []
-    try:
-        for name, code in changed(fault).items():
-            function: Any = module
-            for part in name.split("."):
-                function = inspect.getattr_static(function, part)
-                function = getattr(function, "__func__", function)  # a static or class method
-            function = inspect.unwrap(function.fget if isinstance(function, property) else function)
-            before.append((function, function.__code__))
-            function.__code__ = code
-        yield
-    finally:
-        for function, code in before:
-            function.__code__ = code
+from tests.planting import Fault, changed_functions, collect, planted
+from tests.toys import TOYS
 
 
 @cache
@@ -83,7 +30,7 @@ def subject_of(toy: str) -> Subject:
     return subject
 
 
-QUICK = [fault for fault in FAULTS if fault.check not in ("", "parity") and changed(fault)]
+QUICK = [fault for fault in collect() if fault.check not in ("", "parity") and changed_functions(fault)]
 
 
 @pytest.mark.parametrize("fault", QUICK, ids=lambda fault: fault.name)

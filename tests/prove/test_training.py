@@ -12,7 +12,6 @@ from typing import Any
 import jaxtyping
 import pytest
 
-from benchmarks.faults import FAULTS, Fault
 from heddle.data.buckets import Buckets
 from heddle.data.record_store import Store
 from heddle.prove import prove_run
@@ -20,7 +19,7 @@ from heddle.prove.coverage import _held_out_share
 from heddle.prove.laws import LAWS, check_law
 from heddle.prove.training import TrainingSubject
 from heddle.tasks import make_task
-from tests.laws.test_planted import planted
+from tests.planting import Fault, collect, planted
 
 from .tasks import RUNS, directory, store, training
 
@@ -38,7 +37,7 @@ APART = {
     "started texts": ("masked", "classes", "labels", "tags", "numbers", "contrast"),
     "stepwise losses": ("masked", "classes", "labels", "tags", "numbers", "contrast"),
 }
-PLANTED = [fault for fault in FAULTS if fault.law]
+PLANTED = [fault for fault in collect() if fault.law]
 
 
 @pytest.fixture(scope="module")

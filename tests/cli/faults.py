@@ -1,0 +1,12 @@
+"""Planted faults that tests of `cli` must notice."""
+
+from tests.planting import Fault
+
+FAULTS = [
+    Fault("settings before their task are lost", "cli/train.py:_parse",
+          'not path.endswith(".kind")', "0",
+          test="test_train.py::test_what_a_task_is_given_is_kept_in_any_order"),
+    Fault("a file is translated as UTF-8 whatever is said", "cli/translate.py:_read_sources",
+          "file, encoding", "file",
+          test="test_translate.py::test_sources_are_read_in_the_encoding_that_is_named"),
+]  # fmt: skip

@@ -1,0 +1,24 @@
+"""Planted faults that tests of `config` must notice."""
+
+from tests.planting import Fault
+
+FAULTS = [
+    Fault("a missing cap is overlooked", "config/kernels.py:missing",
+          "needs.cap and not capability.caps", "False",
+          test="test_kernels.py::test_auto_takes_the_fastest_that_can"),
+    Fault("missing dropout is overlooked", "config/kernels.py:missing",
+          'if needs.drops in ("none", capability.drops) or capability.drops == "any" else "drops"', "",
+          test="test_kernels.py::test_auto_takes_the_fastest_that_can"),
+    Fault("auto takes the first", "config/kernels.py:choose",
+          "name for name in BEYOND if missing(name, needs) is None", "iter(BEYOND)",
+          test="test_kernels.py::test_auto_takes_the_fastest_that_can"),
+    Fault("the border is one key early", "config/kernels.py:choose",
+          "keys <= PLAIN_UP_TO", "keys < PLAIN_UP_TO",
+          test="test_kernels.py::test_auto_takes_the_fastest_that_can"),
+    Fault("betas are a series", "config/sweep.py:is_single_valued",
+          "and not any(map(_accepts_list, kinds))", "",
+          test="test_sweep.py::test_a_setting_that_takes_a_list_is_none"),
+    Fault("sdpa leaves sinks out", "config/kernels.py:CAPABILITIES",
+          ", sinks=False", "",
+          test="test_kernels.py::test_auto_takes_the_fastest_that_can"),
+]  # fmt: skip
