@@ -91,7 +91,7 @@ def test_a_share_of_the_records_is_held_out_by_their_content(folder: Path, quick
         ("a table", {"label": "star"}, "no column 'star'; there are: body, stars, second. Did you mean 'stars'?"),
         ("a table", {"source": "en"}, "source = 'en' names a column that task.kind = 'classification' does not read"),
         ("a table", {"validation": 0.2, "validation_sources": "v.jsonl"}, "validation = 0.2 has no effect"),
-        ("a table", {"sources": []}, "this task reads records of text and label: name their files"),
+        ("a table", {"sources": []}, "this task needs records with text and label: name their files"),
         ("tagged words", {"label": "tag"}, "CoNLL's columns have no names; give a number, from 1"),
     ],
 )

@@ -327,7 +327,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ({"text": TEXT}, {}, "a text, a list or a dataset is needed, not a dict"),
     (LABELLED, {"task": "clasification"}, "clasification"),
     (LABELLED, {"task": "classification", "columns": {"label": "stars", "source": "x"}}, "source = 'x' names a column"),
-    (TEXT, {"columns": {"words": "x"}}, "'words' is no field"),
+    (TEXT, {"columns": {"words": "x"}}, "'words' is not a field"),
     (TEXT, {"minutes": 2.0}, "steps = 2 and minutes = 2 all set the length of training"),
     (TEXT, {"average": 2}, "fit does not know average"),
     (TEXT, {"vectors": "v.txt"}, "fit does not know vectors: leave it out; call heddle.convert.load_vectors before"),
