@@ -12,13 +12,13 @@ from heddle.runs.lint import beginnings, cropped, doubled_beginnings, out_of_ran
 def test_records_longer_than_the_context() -> None:
     columns = {"source": Column.of([[1] * 4, [1] * 9, [1] * 5]), "target": Column.of([[2] * 4, [2] * 2, [2] * 30])}
     records = Records({**columns, "label": Column.of([[0] * 99] * 3)})
-    source, target = cropped(records, context=5, apart=True, part="train")
+    source, target = cropped(records, context=5, separate=True, part="train")
     assert (source.count, source.of, source.where, source.wrong) == (1, 3, "train record 1", True)
     assert "records have a source longer than context = 5 (22.2% of its tokens)" in source.line()
     assert target.line().endswith("first train record 2; set context=30, or leave them out")
-    (together,) = cropped(records, context=11, apart=False, part="validation")
+    (together,) = cropped(records, context=11, separate=False, part="validation")
     assert (together.count, together.where) == (1, "validation record 2")
-    assert list(cropped(records, context=35, apart=False, part="train")) == []
+    assert list(cropped(records, context=35, separate=False, part="train")) == []
 
 
 def test_ids_that_the_tokenizer_does_not_have() -> None:
