@@ -260,7 +260,7 @@ def names_bound(source: str) -> tuple[tuple[int, str], ...]:
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             names = [node.attr]
         elif isinstance(node, ast.alias):
-            names = [node.asname or node.name.rpartition(".")[2]]
+            names = [node.asname] if node.asname else []
         bound += [(getattr(node, "lineno", 0), name) for name in names]
     return tuple(bound)
 
@@ -331,6 +331,8 @@ def faults() -> Iterator[str]:
         yield from module_faults(name_of(path))
         prose = (fault for line, part in python_prose(text) for fault in prose_faults(part, line))
         yield from (f"{name}:{fault}" for fault in [*name_faults(text), *old_name_faults(text), *prose])
+    for path in sources("tests", "benchmarks", "recipes", "scripts"):
+        yield from (f"{path.relative_to(ROOT)}:{fault}" for fault in name_faults(path.read_text()))
     for page in sorted(page for pattern in PAGES for page in ROOT.glob(pattern)):
         yield from (f"{page.relative_to(ROOT)}:{fault}" for fault in prose_faults(page.read_text()))
     yield from (f"a circle: {' -> '.join([*circle, circle[0]])}" for circle in circles(module_imports(paths)))

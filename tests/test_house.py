@@ -81,7 +81,7 @@ def init_faults(source: str) -> list[str]:
     return faults + [f"line {node.lineno} does work: {ast.unparse(node)[:60]}" for node in body if not allowed(node)]
 
 
-def said(path: Path, faults: Iterable[str]) -> list[str]:
+def prefixed(path: Path, faults: Iterable[str]) -> list[str]:
     return [f"{path.relative_to(ROOT)}: {fault}" for fault in faults]
 
 
@@ -107,8 +107,8 @@ def said(path: Path, faults: Iterable[str]) -> list[str]:
     ],
 )
 def test_a_wrong_import_is_found(module: str, source: str, fault: str) -> None:
-    (found,) = floor_faults(source, module)
-    assert fault in found
+    (message,) = floor_faults(source, module)
+    assert fault in message
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_right_import_passes(module: str, source: str) -> None:
 
 def test_nothing_is_pickled() -> None:
     paths = sources("heddle", "benchmarks", "recipes", "tests")
-    faults = [line for path in paths for line in said(path, pickle_faults(path.read_text()))]
+    faults = [line for path in paths for line in prefixed(path, pickle_faults(path.read_text()))]
     assert not faults, "\n".join(faults)
 
 
@@ -211,7 +211,7 @@ def test_packages_hold_their_public_names_only() -> None:
     faults = []
     for folder in sorted({path.parent for path in sources("heddle")}):
         init = folder / "__init__.py"
-        faults += said(init, init_faults(init.read_text()) if init.exists() else ["missing"])
+        faults += prefixed(init, init_faults(init.read_text()) if init.exists() else ["missing"])
     assert not faults, "\n".join(faults)
 
 
@@ -226,7 +226,7 @@ def test_packages_hold_their_public_names_only() -> None:
     ],
 )
 def test_a_busy_init_is_found(source: str, fault: str) -> None:
-    assert any(fault in found for found in init_faults(source))
+    assert any(fault in message for message in init_faults(source))
 
 
 def test_a_plain_init_passes() -> None:
@@ -243,7 +243,7 @@ def test_the_project_speaks_of_itself_alone() -> None:
         data = path.read_bytes()
         if b"\0" not in data and "__pycache__" not in path.parts:
             lines = enumerate(data.decode().splitlines(), 1)
-            faults += said(path, (f"{n}: names a machine path" for n, line in lines if MACHINE_PATH.search(line)))
+            faults += prefixed(path, (f"{n}: names a machine path" for n, line in lines if MACHINE_PATH.search(line)))
     assert not faults, "\n".join(faults)
 
 
@@ -286,6 +286,7 @@ def test_every_kind_of_fault_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
         "heddle/nn/names.py": "class Reading: ...\nfound = 1\n",
         "heddle/nn/prose.py": "# What\n# was asked for.\n",
         "heddle/runs/spread.py": "",
+        "tests/test_mask.py": "from hypothesis import given\n\ndef test_mask(kept): ...\n",
         **{f"heddle/text/t{number}.py": "" for number in range(MOST_FILES + 1)},
     }
     for name, text in files.items():
@@ -303,6 +304,7 @@ def test_every_kind_of_fault_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
             "heddle/nn/names.py:2: found: name what it holds",
             "heddle/nn/prose.py:2: 'asked for': say requested",
             f"heddle/text: {MOST_FILES + 1} files, at most {MOST_FILES}",
+            "tests/test_mask.py:3: kept: name what it holds",
         ]
     )
 
@@ -328,7 +330,7 @@ def test_a_word_in_prose_is_no_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["class Reading: ...", "from heddle.generate import Proposer", "def _drawn(): ...", "shown = 1"]
+    "source", ["class Reading: ...", "import heddle.generate as Proposer", "def _drawn(): ...", "shown = 1"]
 )
 def test_an_old_name_is_found(source: str) -> None:
     assert old_name_faults(source)
@@ -452,20 +454,20 @@ def argument_faults(source: str) -> list[str]:
         if isinstance(node, ast.ClassDef):
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
-                    given = inner.args
-                    count = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+                    arguments = inner.args
+                    count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs) - 1
                     faults += [f"{node.name}: {count} arguments"] if count > MOST_ARGUMENTS else []
     return faults
 
 
 def test_functions_stay_short() -> None:
-    faults = [line for path in sources("heddle") for line in said(path, length_faults(path.read_text()))]
+    faults = [line for path in sources("heddle") for line in prefixed(path, length_faults(path.read_text()))]
     assert not faults, "\n".join(faults)
 
 
 def test_constructors_take_few_arguments() -> None:
     paths = sources("heddle/nn", "heddle/model", "heddle/tasks", "heddle/train", "heddle/runs")
-    faults = [line for path in paths for line in said(path, argument_faults(path.read_text()))]
+    faults = [line for path in paths for line in prefixed(path, argument_faults(path.read_text()))]
     assert not faults, "\n".join(faults)
 
 
@@ -492,8 +494,8 @@ SHOWN = {
 
 def reading_path() -> list[Path]:
     """The files that the README's numbered list names, in its order, without the engine, which is not part of the path."""
-    _, found, rest = (ROOT / "README.md").read_text().partition("\n## Reading the code\n")
-    assert found
+    _, heading, rest = (ROOT / "README.md").read_text().partition("\n## Reading the code\n")
+    assert heading
     numbered = re.findall(r"^(?:\d+\. |    ).*$", rest.partition("\n## ")[0], re.MULTILINE)
     names = re.findall(r"\]\((heddle/[\w/]+\.py)\)", "\n".join(numbered))
     return [ROOT / name for name in names if name != "heddle/generate/engine.py"]

@@ -22,15 +22,15 @@ def test_records_longer_than_the_context() -> None:
 
 
 def test_ids_that_the_tokenizer_does_not_have() -> None:
-    (found,) = out_of_range(np.array([1, 7, 9, 8], dtype=np.uint16), 8, "train")
-    assert (found.count, found.of, found.where) == (2, 4, "train token 2")
+    (finding,) = out_of_range(np.array([1, 7, 9, 8], dtype=np.uint16), 8, "train")
+    assert (finding.count, finding.of, finding.where) == (2, 4, "train token 2")
     assert list(out_of_range(np.arange(8), 8, "train")) == []
 
 
 def test_much_padding_in_packed_rows_is_worth_a_remark() -> None:
-    (found,) = padded(Packing(np.array([6] * 5 + [4]), 10))
-    assert (found.count, found.of, found.wrong) == (16, 50, False)
-    assert found.line().startswith("remark: padding: 16 of 50 places of packed rows are padding (32.0%); ")
+    (finding,) = padded(Packing(np.array([6] * 5 + [4]), 10))
+    assert (finding.count, finding.of, finding.wrong) == (16, 50, False)
+    assert finding.line().startswith("remark: padding: 16 of 50 places of packed rows are padding (32.0%); ")
     assert list(padded(Packing(np.array([5] * 9 + [4]), 10))) == []
 
 
