@@ -91,24 +91,24 @@ def compare(sources: int) -> list[dict[str, Any]]:
             import_model(Path(folder) / "published", Path(folder) / "run")
             model, _ = load(Path(folder) / "run")
         paired = model.encoder is not None
-        given: dict[str, Any] = {"prompts": [[]] * sources, "sources": texts} if paired else {"prompts": texts}
-        for mine, theirs in SETTINGS:
-            found = dict(beam_search(model, config=BeamConfig(max_tokens=TOKENS, **mine), **given))
+        inputs: dict[str, Any] = {"prompts": [[]] * sources, "sources": texts} if paired else {"prompts": texts}
+        for own_settings, published_settings in SETTINGS:
+            results = dict(beam_search(model, config=BeamConfig(max_tokens=TOKENS, **own_settings), **inputs))
             equal, parted, worst = 0, 0, 0.0
             for number, text in enumerate(texts):
                 with torch.inference_mode():
-                    wanted = published.generate(
+                    expected = published.generate(
                         torch.tensor([text]), attention_mask=torch.ones(1, len(text), dtype=torch.long), do_sample=False,
-                        max_new_tokens=TOKENS, return_dict_in_generate=True, output_scores=True, **theirs,
+                        max_new_tokens=TOKENS, return_dict_in_generate=True, output_scores=True, **published_settings,
                     )  # fmt: skip
                 start = 1 if paired else len(text)
-                scores = wanted.sequences_scores.tolist() if mine["beams"] > 1 else [None]
-                for sequence, score, each in zip(wanted.sequences.tolist(), scores, found[number], strict=True):
+                scores = expected.sequences_scores.tolist() if own_settings["beams"] > 1 else [None]
+                for sequence, score, each in zip(expected.sequences.tolist(), scores, results[number], strict=True):
                     same = list(each.ids) == sequence[start : start + len(each.ids)]
                     equal, parted = equal + same, parted + (not same)
                     if score is not None:
                         worst = max(worst, abs(score - each.score) / max(1.0, abs(score)))
-            rows.append({"kind": kind, **mine, "equal": equal, "parted": parted, "largest difference": worst})
+            rows.append({"kind": kind, **own_settings, "equal": equal, "parted": parted, "largest difference": worst})
             print(rows[-1], file=sys.stderr)
     return rows
 
@@ -130,7 +130,7 @@ def contenders(
     model, tokenizer = load(run, "cpu")
     export_model(run, folder / "exported")
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[arguments.precision]
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(folder / "exported", dtype=dtype).eval()
+    reference = AutoModelForSeq2SeqLM.from_pretrained(folder / "exported", dtype=dtype).eval()
     cast(model, arguments.precision)
     assert tokenizer is not None
     config = BeamConfig(beams=arguments.beams, max_tokens=arguments.tokens)
@@ -139,14 +139,14 @@ def contenders(
     def by_transformers() -> list[str]:
         ids = list(source_ids(model.config, tokenizer, marks, dict(enumerate(texts))).values())
         order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
-        found = [""] * len(ids)
+        result = [""] * len(ids)
         for start in range(0, len(order), arguments.their_rows):
             rows = order[start : start + arguments.their_rows]
             width = max(len(ids[row]) for row in rows)
             tokens = torch.tensor([ids[row] + [0] * (width - len(ids[row])) for row in rows])
             mask = torch.tensor([[1] * len(ids[row]) + [0] * (width - len(ids[row])) for row in rows])
             with torch.inference_mode():
-                made = theirs.generate(
+                made = reference.generate(
                     tokens,
                     attention_mask=mask,
                     num_beams=arguments.beams,
@@ -155,8 +155,8 @@ def contenders(
                 )
             for row, each in zip(rows, made[:, 1:].tolist(), strict=True):
                 end = each.index(marks.end) if marks.end in each else len(each)
-                found[row] = tokenizer.decode(each[:end])
-        return found
+                result[row] = tokenizer.decode(each[:end])
+        return result
 
     def by_heddle() -> list[str]:
         return [best.text for best, *_ in translate(model, tokenizer, texts, config, rows=arguments.rows)]
@@ -170,7 +170,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"heddle": [], "transformers": []}
     with tempfile.TemporaryDirectory() as folder:
         both = contenders(arguments.run, Path(folder), arguments, texts)
-        found = {name: translate() for name, translate in both.items()}  # not timed: the first call of each
+        translations = {name: translate() for name, translate in both.items()}  # not timed: the first call of each
         for number in range(arguments.rounds):
             for name in sorted(both, reverse=bool(number % 2)):
                 began = time.perf_counter()
@@ -179,8 +179,8 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
             print(
                 f"round {number}: { {name: round(times[-1], 2) for name, times in seconds.items()} }", file=sys.stderr
             )
-    ratios = [theirs / mine for mine, theirs in zip(seconds["heddle"], seconds["transformers"], strict=True)]
-    equal = sum(a == b for a, b in zip(*found.values(), strict=True))
+    ratios = [reference / own for own, reference in zip(seconds["heddle"], seconds["transformers"], strict=True)]
+    equal = sum(a == b for a, b in zip(*translations.values(), strict=True))
     ratio = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
     settings = {
         "precision": arguments.precision,

@@ -54,18 +54,20 @@ def served(subject: PageModel) -> Iterator[str]:
 def views(browser: Any, run: Path, text: str, images: Path | None) -> list[dict[str, Any]]:
     """Every panel of a run, in each size and scheme."""
     model, tokenizer = load(run)
-    found = []
+    viewed = []
     with served(PageModel(run.name, model.eval(), tokenizer, run)) as url:
         for size, (width, height) in SIZES.items():
             for scheme in ("light", "dark"):
                 context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
                 page, faults = context.new_page(), list[str]()
-                page.on("console", lambda said, faults=faults: said.type == "error" and faults.append(said.text))
+                page.on(
+                    "console", lambda message, faults=faults: message.type == "error" and faults.append(message.text)
+                )
                 page.on("pageerror", lambda error, faults=faults: faults.append(str(error)))
                 page.on(
                     "request",
-                    lambda asked, faults=faults: (
-                        asked.url.startswith((url, "data:", "blob:", "about:")) or faults.append(asked.url)
+                    lambda request, faults=faults: (
+                        request.url.startswith((url, "data:", "blob:", "about:")) or faults.append(request.url)
                     ),
                 )
                 page.goto(f"{url}#{urlencode({'text': text})}")
@@ -79,7 +81,7 @@ def views(browser: Any, run: Path, text: str, images: Path | None) -> list[dict[
                     faults += page.locator(".panel .error").all_inner_texts()
                     if page.evaluate("document.documentElement.scrollWidth") > width:
                         faults.append(f"wider than {width}")
-                    found.append(
+                    viewed.append(
                         {"run": run.name, "panel": name, "size": size, "scheme": scheme, "faults": list(faults)}
                     )
                     faults.clear()
@@ -89,7 +91,7 @@ def views(browser: Any, run: Path, text: str, images: Path | None) -> list[dict[
                         if not path.exists() and (scheme == "light" or name == "attention"):
                             page.screenshot(path=path)
                 context.close()
-    return found
+    return viewed
 
 
 def large(browser: Any, depth: int, heads: int, count: int, rounds: int) -> dict[str, Any]:
@@ -139,25 +141,25 @@ def main() -> None:
     parser.add_argument("--images", type=Path, help="where to write pictures of the panels; those that exist stay")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     path = next((each for each in CHROMIUM if Path(each).exists() or shutil.which(each)), None)
     if path is None:
         sys.exit("benchmarks.browser: chromium is not installed: apt install chromium-headless-shell")
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=shutil.which(path) or path, args=["--no-sandbox"])
-        every = [view for run in given.runs for view in views(browser, run, given.text, given.images)]
+        every = [view for run in options.runs for view in views(browser, run, options.text, options.images)]
         bad = [view for view in every if view["faults"]]
-        print(f"{len(every)} views of {len(given.runs)} runs, {len(bad)} with faults")
+        print(f"{len(every)} views of {len(options.runs)} runs, {len(bad)} with faults")
         for view in bad:
             print(f"  {view}")
-        sizes = [large(browser, 12, 12, 1000, given.rounds), large(browser, 1, 2, 4000, given.rounds)]
+        sizes = [large(browser, 12, 12, 1000, options.rounds), large(browser, 1, 2, 4000, options.rounds)]
         browser.close()
     for size in sizes:
         drawn, hovered = (" / ".join(f"{1000 * each:.0f}" for each in size[name]) for name in ("drawn", "hovered"))
         what = f"{size['layers']} layers of {size['heads']} heads, {size['tokens']} tokens"
         print(f"{what}, in ms (least / median / most): drawn {drawn}; hover {hovered}")
-    if given.json:
-        given.json.write_text(json.dumps({"views": every, "large": sizes}, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps({"views": every, "large": sizes}, indent=2))
     processor = subprocess.run("grep -m1 'model name' /proc/cpuinfo", shell=True, capture_output=True, text=True).stdout
     print(f"measured on {processor.partition(':')[2].strip() or 'this machine'}, torch {torch.__version__}")
     sys.exit(bool(bad))

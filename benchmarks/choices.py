@@ -82,8 +82,8 @@ def loss(rounds: int) -> list[Row]:
             table = torch.randn(vocabulary, dim).mul_(0.02).requires_grad_()
             targets, weights = torch.randint(vocabulary, (positions,)), torch.ones(positions)
 
-            def go(chunk: int, given: Any = (hidden, table, targets, weights, vocabulary)) -> None:
-                hidden, table, targets, weights, vocabulary = given
+            def go(chunk: int, inputs: Any = (hidden, table, targets, weights, vocabulary)) -> None:
+                hidden, table, targets, weights, vocabulary = inputs
                 total, _ = cross_entropy(hidden, targets, weights, Scores(table, vocabulary), chunk)
                 torch.autograd.grad(total, (hidden, table))
 
@@ -107,12 +107,12 @@ def lines(rounds: int) -> list[Row]:
         kind = DTYPES[precision]
         source, hidden = torch.randn(1024, 50257), torch.randn(1024, 768).to(kind)
 
-        def as_they_come(given: Any = (source, hidden, kind)) -> object:
-            source, hidden, kind = given
+        def as_they_come(inputs: Any = (source, hidden, kind)) -> object:
+            source, hidden, kind = inputs
             return source.to(kind).T @ hidden
 
-        def in_lines(given: Any = (source, hidden, kind)) -> object:
-            source, hidden, kind = given
+        def in_lines(inputs: Any = (source, hidden, kind)) -> object:
+            source, hidden, kind = inputs
             return source.new_empty(1024, 50304, dtype=kind)[:, :50257].copy_(source).T @ hidden
 
         chosen = "as they come" if precision == "fp32" else "multiples of 64"
@@ -189,8 +189,8 @@ def training(
     made = Optimizer(model, TrainConfig(optimizer=optimizer), 1e-4, precision, by_onednn)
     objective = CrossEntropy(model)
     ids = np.random.default_rng(0).integers(0, 4096, (batch, context + 1))
-    given = next_token_batch(ids)
-    return lambda: train_step(objective, made, given, 1, 1.0, 1.0)
+    examples = next_token_batch(ids)
+    return lambda: train_step(objective, made, examples, 1, 1.0, 1.0)
 
 
 def muon(rounds: int) -> list[Row]:

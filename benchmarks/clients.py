@@ -104,14 +104,14 @@ def serving(arguments: argparse.Namespace) -> None:
     server.stop()
 
 
-def started(words: list[str], told: str) -> tuple[subprocess.Popen[str], str]:
+def started(words: list[str], ready: str) -> tuple[subprocess.Popen[str], str]:
     """A process, and the line in which it says that it is ready."""
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if re.search(told, line):
+        if re.search(ready, line):
             return process, line
     raise SystemExit(f"{' '.join(words)} ended before it was ready")
 
@@ -125,16 +125,16 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
     chance, letters = random.Random(0), "abcdefghijklmnopqrstuvwxyz"
     text = " ".join("".join(chance.choices(letters, k=8)) for _ in range(100_000))
     with tempfile.TemporaryDirectory() as folder:
-        ours, theirs = Path(folder) / "served", Path(folder) / "transformers"
+        ours, reference = Path(folder) / "served", Path(folder) / "transformers"
         tokenizer = train_tokenizer("bpe", [text], vocab_size=VOCABULARY)
         model = heddle.build(heddle.preset("gpt2-small").override({"vocab_size": tokenizer.vocab_size}), seed=1)
         heddle.save(model, ours, tokenizer)
-        export_model(ours, theirs)
+        export_model(ours, reference)
         work = workload(arguments.clients, arguments.requests)
         options = [f"--{name}={getattr(arguments, name)}" for name in ("clients", "requests", "precision")]
         served = [*options, "--serve", *(["--compiled"] if arguments.compiled else [])]
         server, line = started([sys.executable, __file__, "--weights", str(ours), *served], "^ready")
-        looped, _ = started([sys.executable, __file__, "--weights", str(theirs), *options], "^ready")
+        looped, _ = started([sys.executable, __file__, "--weights", str(reference), *options], "^ready")
         assert looped.stdin is not None
         assert looped.stdout is not None
         url = line.split()[1]
@@ -142,19 +142,19 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         for number in range(arguments.rounds + 1):
             began = time.perf_counter()
             asyncio.run(ask_all(url, work))
-            mine = time.perf_counter() - began
+            own = time.perf_counter() - began
             looped.stdin.write("go\n")
             looped.stdin.flush()
             other = json.loads(looped.stdout.readline())
-            print(f"round {number}: heddle serve {mine:.1f} s, transformers {other:.1f} s", file=sys.stderr)
+            print(f"round {number}: heddle serve {own:.1f} s, transformers {other:.1f} s", file=sys.stderr)
             if number:
-                seconds["heddle serve"].append(mine)
+                seconds["heddle serve"].append(own)
                 seconds["transformers"].append(other)
         for process in (server, looped):
             process.terminate()
             process.wait()
     tokens = sum(count for requests in work for _, count in requests)
-    ratios = [other / mine for mine, other in zip(*seconds.values(), strict=True)]
+    ratios = [other / own for own, other in zip(*seconds.values(), strict=True)]
     return {
         **{name: getattr(arguments, name) for name in ("clients", "requests", "precision", "compiled", "rounds")},
         "tokens": tokens,

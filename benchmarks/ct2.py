@@ -173,13 +173,13 @@ def our_continuations(run: Path, texts: Sequence[str], tokens: int) -> list[Answ
     while engine:
         for event in engine.step():
             ids[event.row].append(event.token)
-    found, ends = [], set(model.config.ids.ends()) if model.config.ids else {tokenizer.end_of_text}
+    result, ends = [], set(model.config.ids.ends()) if model.config.ids else {tokenizer.end_of_text}
     for start, row in zip(starts, ids, strict=True):
         with torch.inference_mode():
             scores = model.logits(model(torch.tensor([start + row])).hidden)[0].float().log_softmax(-1)
         total = sum(float(scores[len(start) - 1 + place, id]) for place, id in enumerate(row))
-        found.append(Answer(tuple(row[:-1] if row[-1] in ends else row), total / len(row)))
-    return found
+        result.append(Answer(tuple(row[:-1] if row[-1] in ends else row), total / len(row)))
+    return result
 
 
 def vectors_apart(run: Path, exported: Path, folder: Path, texts: Sequence[str]) -> list[float]:
@@ -193,13 +193,13 @@ def vectors_apart(run: Path, exported: Path, folder: Path, texts: Sequence[str])
     model, _ = load(run, "cpu")
     tokenizer, rows = cut_texts(exported, texts)
     encoder = ctranslate2.Encoder(str(converted(exported, folder)), "cpu", inter_threads=1, intra_threads=1)
-    found = []
+    differences = []
     for row in rows:
         reference = np.array(encoder.forward_batch([row]).last_hidden_state)[0]
         with torch.inference_mode():
             ours = model(torch.tensor([tokenizer.convert_tokens_to_ids(row)])).hidden[0].numpy()
-        found.append(float(np.abs(reference - ours).max()))
-    return found
+        differences.append(float(np.abs(reference - ours).max()))
+    return differences
 
 
 def compared(name: str, ours: Sequence[Answer], reference: Sequence[Answer]) -> tuple[Outcome, list[dict[str, Any]]]:

@@ -91,16 +91,16 @@ def transformers_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids],
     def decode(texts: Ids, **more: Any) -> Any:
         ids = torch.tensor(texts, device=arguments.device)
         with torch.inference_mode():
-            found = model.generate(ids, attention_mask=torch.ones_like(ids), **settings, **more)
-        return found if more else found[:, ids.shape[1] :].tolist()
+            output = model.generate(ids, attention_mask=torch.ones_like(ids), **settings, **more)
+        return output if more else output[:, ids.shape[1] :].tolist()
 
     def gap(texts: Ids, others: Ids) -> float:
-        found = decode(texts, output_logits=True, return_dict_in_generate=True)
+        output = decode(texts, output_logits=True, return_dict_in_generate=True)
         worst = 0.0
-        for row, (mine, other) in enumerate(zip(found.sequences[:, arguments.prompt :].tolist(), others, strict=True)):
-            place = next((i for i, pair in enumerate(zip(mine, other, strict=True)) if pair[0] != pair[1]), None)
+        for row, (own, other) in enumerate(zip(output.sequences[:, arguments.prompt :].tolist(), others, strict=True)):
+            place = next((i for i, pair in enumerate(zip(own, other, strict=True)) if pair[0] != pair[1]), None)
             if place is not None:
-                logits = found.logits[place][row]
+                logits = output.logits[place][row]
                 worst = max(worst, (logits.max() - logits[other[place]]).item())
         return worst
 
@@ -123,17 +123,17 @@ def contender(arguments: argparse.Namespace) -> None:
         decode, read = heddle_decodes(arguments)
     print(json.dumps({"bytes": read}), flush=True)
     for line in sys.stdin:
-        wanted = json.loads(line)
+        request = json.loads(line)
         if decode is None:
             size = 512 if arguments.device == "cpu" else 8192
             answer: dict[str, Any] = {"fp32": matmul_rate(torch.float32, device=arguments.device)}
             answer["bf16"] = matmul_rate(torch.bfloat16, size=size, device=arguments.device)
             answer["memory"] = copy_rate(device=arguments.device)
-        elif "others" in wanted:
-            answer = {"gap": gap(wanted["texts"], wanted["others"])}
+        elif "others" in request:
+            answer = {"gap": gap(request["texts"], request["others"])}
         else:
             began = time.perf_counter()
-            ids = decode(wanted["texts"])
+            ids = decode(request["texts"])
             answer = {"seconds": time.perf_counter() - began, "ids": ids}  # ids are here, so a GPU has finished
             if arguments.device == "cuda":
                 answer["held"] = torch.cuda.max_memory_allocated()
@@ -163,8 +163,8 @@ class Process:
             raise SystemExit(f"a contender died: {' '.join(self.process.args[2:7])}")
         return json.loads(line)
 
-    def ask(self, **wanted: Any) -> dict[str, Any]:
-        self.process.stdin.write(json.dumps(wanted) + "\n")
+    def ask(self, **request: Any) -> dict[str, Any]:
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         answer = self.answer()
         self.held = answer.get("held", self.held)
@@ -182,14 +182,14 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
     from heddle.weights import save
 
     with tempfile.TemporaryDirectory() as folder:
-        ours, theirs = Path(folder) / "heddle", Path(folder) / "transformers"
+        ours, reference = Path(folder) / "heddle", Path(folder) / "transformers"
         model = heddle.build(heddle.preset(arguments.preset), seed=1)
         vocabulary = model.vocab_size
         save(model, ours)
-        export_model(ours, theirs)
+        export_model(ours, reference)
         del model
         running = {
-            "transformers": Process(arguments, "transformers", theirs),
+            "transformers": Process(arguments, "transformers", reference),
             "heddle": Process(arguments, "heddle", ours),
         }
         if arguments.unpacked:
@@ -197,7 +197,7 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         for kind in arguments.rounded:
             running[f"heddle, {kind}"] = Process(arguments, kind, ours)
         if arguments.compiled:
-            running[f"transformers{COMPILED}"] = Process(arguments, f"transformers{COMPILED}", theirs)
+            running[f"transformers{COMPILED}"] = Process(arguments, f"transformers{COMPILED}", reference)
             for kind in ("heddle", *arguments.rounded):
                 name = kind if kind == "heddle" else f"heddle, {kind}"
                 running[f"{name}{COMPILED}"] = Process(arguments, f"{kind}{COMPILED}", ours)
@@ -208,10 +208,10 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         first: dict[str, float] = {}
         gaps: dict[str, float] = {}
         for name, process in running.items():
-            found = {batch: process.ask(texts=each) for batch, each in texts.items()}
-            first[name] = found[arguments.batch[0]]["seconds"]
+            answers = {batch: process.ask(texts=each) for batch, each in texts.items()}
+            first[name] = answers[arguments.batch[0]]["seconds"]
             if not name.startswith("transformers") and not name.removesuffix(COMPILED).endswith(ROUNDED):
-                judged = [running["transformers"].ask(texts=texts[b], others=found[b]["ids"])["gap"] for b in found]
+                judged = [running["transformers"].ask(texts=texts[b], others=answers[b]["ids"])["gap"] for b in answers]
                 gaps[name] = max(judged)
             print(f"{name}: ready", file=sys.stderr)
         seconds: dict[int, dict[str, list[float]]] = {b: {name: [] for name in running} for b in texts}
@@ -222,8 +222,8 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
                 for name, process in running.items():
                     seconds[batch][name].append(process.ask(texts=each)["seconds"])
                 rates = {name: batch * arguments.tokens / times[-1] for name, times in seconds[batch].items()}
-                said = ", ".join(f"{name} {rate:.1f}" for name, rate in rates.items())
-                print(f"round {number + 1}, batch {batch}: {said} tokens/s", file=sys.stderr)
+                summary = ", ".join(f"{name} {rate:.1f}" for name, rate in rates.items())
+                print(f"round {number + 1}, batch {batch}: {summary} tokens/s", file=sys.stderr)
         for process in [*running.values(), ceiling]:
             process.close()
     return report(arguments, seconds, first, gaps, peaks, running)
@@ -247,7 +247,7 @@ def report(
     memory = median(each["memory"] for each in peaks)
     for batch, each in seconds.items():
         for name, times in each.items():
-            ratios = [theirs / mine for theirs, mine in zip(each["transformers"], times, strict=True)]
+            ratios = [reference / own for reference, own in zip(each["transformers"], times, strict=True)]
             work = batch * arguments.tokens
             rates = {"tokens_per_second": median, "slowest": max, "fastest": min}
             rows.append(
@@ -301,8 +301,8 @@ def show(result: dict[str, Any]) -> None:
         held = f" {row['memory'] / 1e9:.2f} |" if row["memory"] else ""
         print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} | {share} |{held}")
     usual = {row["contender"]: median(row["seconds"]) for row in reversed(result["contenders"])}
-    said = ", ".join(f"{name} {first - usual[name]:+.2f} s" for name, first in result["first_call"].items())
-    print(f"\nThe first call, including packing, compared with the median one: {said}.")
+    summary = ", ".join(f"{name} {first - usual[name]:+.2f} s" for name, first in result["first_call"].items())
+    print(f"\nThe first call, including packing, compared with the median one: {summary}.")
     worst = max(result["gaps"].values())
     agree = "yes" if result["ids_agree"] else "NO"
     print(

@@ -46,11 +46,11 @@ def main() -> None:
     pairs = [(torch_imported(), first_token(arguments.run)) for _ in range(arguments.rounds + 1)][
         1:
     ]  # the first fills caches
-    ratios = [mine / other for other, mine in pairs]
+    ratios = [own / other for other, own in pairs]
     result = {
         "rounds": arguments.rounds,
         "import torch, s": median(other for other, _ in pairs),
-        "first token, s": median(mine for _, mine in pairs),
+        "first token, s": median(own for _, own in pairs),
         "ratio": median(ratios),
         "least_ratio": min(ratios),
         "largest_ratio": max(ratios),

@@ -64,13 +64,13 @@ def rotary(pick: Pick, channels: int, **more: Any) -> dict[str, Any]:
     if kind == "longrope":
         table |= {"short_factor": [1.0] * (channels // 2), "long_factor": [2.0] * (channels // 2)}
     if kind == "yarn":
-        said = {
+        fields = {
             "beta_fast": (32.0, 8.0),
             "beta_slow": (1.0, 0.25),
             "attention_factor": (1.5, 1.0),
             "truncate": (True, False),
         }
-        table |= {name: pick(values) for name, values in said.items() if pick((True, False))}
+        table |= {name: pick(values) for name, values in fields.items() if pick((True, False))}
         table |= {"mscale": 1.0, "mscale_all_dim": pick((0.5, 1.0))} if pick((True, False, False)) else {}
     return {"rope_parameters": table}
 
@@ -124,15 +124,15 @@ def routed(pick: Pick) -> dict[str, Any]:
 
 def windows(pick: Pick, layers: int, named: bool = True) -> dict[str, Any]:
     """Layers with a window. Sliding `layer_types` without `use_sliding_window` make transformers itself fail, or see the future."""
-    said = {
+    fields = {
         "use_sliding_window": pick((True, False)),
         "sliding_window": pick((3, 5)),
         "max_window_layers": pick((0, 1, 2, 9)),
     }
     if named and pick((True, False)):
-        kinds = ("full_attention", "sliding_attention") if said["use_sliding_window"] else ("full_attention",)
-        said["layer_types"] = [pick(kinds) for _ in range(layers)]
-    return said
+        kinds = ("full_attention", "sliding_attention") if fields["use_sliding_window"] else ("full_attention",)
+        fields["layer_types"] = [pick(kinds) for _ in range(layers)]
+    return fields
 
 
 def qwen2(pick: Pick) -> dict[str, Any]:
@@ -363,8 +363,8 @@ def gptj(pick: Pick) -> dict[str, Any]:
 
 def few(pick: Pick, *without: str, **more: Any) -> dict[str, Any]:
     """What Llama and its relatives share, without some of it, and with heads as wide as the model allows."""
-    found = {**llama(pick), **rotary(pick, 8), "hidden_size": pick((32, 64)), **more}
-    return {name: value for name, value in found.items() if name not in ("head_dim", *without)}
+    fields = {**llama(pick), **rotary(pick, 8), "hidden_size": pick((32, 64)), **more}
+    return {name: value for name, value in fields.items() if name not in ("head_dim", *without)}
 
 
 def phi(pick: Pick) -> dict[str, Any]:
@@ -429,8 +429,8 @@ def gpt_oss(pick: Pick) -> dict[str, Any]:
         "attention_bias": pick((False, True)),
     }
     fields = llama(pick, **own, **routed(pick))
-    said = fields.pop("rope_parameters")
-    rope = {} if pick((True, False, False, False)) else {"rope_parameters": said}
+    rope_fields = fields.pop("rope_parameters")
+    rope = {} if pick((True, False, False, False)) else {"rope_parameters": rope_fields}
     return {**fields, "num_hidden_layers": layers, "head_dim": fields["head_dim"] or 8, **rope}
 
 
@@ -479,8 +479,8 @@ def padded(draws: Callable[[Pick], dict[str, Any]], *without: str) -> Callable[[
     """The fields of a RoBERTa: positions start after the padding id."""
 
     def fields(pick: Pick) -> dict[str, Any]:
-        found = {**draws(pick), "pad_token_id": 1, "max_position_embeddings": pick((26, 50))}
-        return {name: value for name, value in found.items() if name not in without}
+        chosen = {**draws(pick), "pad_token_id": 1, "max_position_embeddings": pick((26, 50))}
+        return {name: value for name, value in chosen.items() if name not in without}
 
     return fields
 
@@ -759,21 +759,21 @@ def answer_of_ours(model: Any, tokens: Any, source: Any) -> Any:
     )
 
 
-def off(found: Any, expected: Any) -> float:
+def off(actual: Any, expected: Any) -> float:
     """The largest difference over the largest entry; infinite where something is no number."""
-    difference = float((found - expected).abs().max() / expected.abs().max())
+    difference = float((actual - expected).abs().max() / expected.abs().max())
     return difference if difference == difference else float("inf")
 
 
-def apart(ours: Any, theirs: Any, inputs: tuple[Any, Any]) -> tuple[float, float]:
+def apart(ours: Any, reference: Any, inputs: tuple[Any, Any]) -> tuple[float, float]:
     """How far two models are apart, and what rounding explains: measured in fp64 where they are more than `TOLERANCE` apart."""
-    rough = answer_of_ours(ours, *inputs), answer_of_theirs(theirs, *inputs)
+    rough = answer_of_ours(ours, *inputs), answer_of_theirs(reference, *inputs)
     difference = off(*rough)
     if difference <= TOLERANCE:
         return difference, TOLERANCE
     fine = (
         answer_of_ours(copy.deepcopy(ours).double(), *inputs),
-        answer_of_theirs(copy.deepcopy(theirs).double(), *inputs),
+        answer_of_theirs(copy.deepcopy(reference).double(), *inputs),
     )
     return difference, max(TOLERANCE, ROUNDING * max(off(*pair) for pair in zip(rough, fine, strict=True)))
 
@@ -809,12 +809,12 @@ def trial(architecture: str, seed: int, folder: Path) -> Outcome:
     draw = torch.Generator().manual_seed(seed)
     with torch.inference_mode():
         try:
-            theirs = published(architecture, fields, seed)
+            reference = published(architecture, fields, seed)
             count = min(fields["vocab_size"], fields.get("decoder_vocab_size") or fields["vocab_size"])
             # Without the id that pads the rows of a RoBERTa, whose positions do not count it.
             tokens, source = 2 + torch.randint(count - 2, (2, 2, 20), generator=draw)
-            answer_of_theirs(theirs, tokens, source)
-            theirs.save_pretrained(folder / "published")
+            answer_of_theirs(reference, tokens, source)
+            reference.save_pretrained(folder / "published")
         except Exception as error:
             outcome.came, outcome.reason = "not theirs", f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
             return outcome
@@ -828,27 +828,27 @@ def trial(architecture: str, seed: int, folder: Path) -> Outcome:
             return outcome
         try:
             model = load(folder / "run", "cpu").model
-            outcome.difference, allowed = apart(model, theirs, (tokens, source))
+            outcome.difference, allowed = apart(model, reference, (tokens, source))
             if not outcome.difference <= allowed:
                 outcome.came = "disagrees"
                 return outcome
             export_model(folder / "run", folder / "out")
-            said = json.loads((folder / "out" / "config.json").read_text())["architectures"][0]
+            exported_class = json.loads((folder / "out" / "config.json").read_text())["architectures"][0]
             again = (
-                getattr(transformers, said)
+                getattr(transformers, exported_class)
                 .from_pretrained(folder / "out", attn_implementation=attention(fields))
                 .eval()
             )
             outcome.exported, within = apart(model, again, (tokens, source))
             import_model(folder / "out", folder / "back")
-            back, _ = apart(load(folder / "back", "cpu").model, theirs, (tokens, source))
+            back, _ = apart(load(folder / "back", "cpu").model, reference, (tokens, source))
         except HeddleError as error:
             outcome.came, outcome.reason = "not exported", reason(error, folder)
         except Exception:
             outcome.came, outcome.reason = "traceback", traceback.format_exc()
         else:
-            if said != architecture:
-                outcome.came, outcome.reason = "other class", said
+            if exported_class != architecture:
+                outcome.came, outcome.reason = "other class", exported_class
             elif not outcome.exported <= within:
                 outcome.came = "export disagrees"
             elif not back <= allowed:
@@ -864,16 +864,16 @@ def reason(error: Exception, folder: Path) -> str:
 
 def configs(count: int, seed: int, names: Sequence[str]) -> list[Outcome]:
     """`count` trials, the classes in turn; what transformers itself cannot do is drawn again and not counted."""
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     number = 0
-    while sum(outcome.came != "not theirs" for outcome in found) < count:
+    while sum(outcome.came != "not theirs" for outcome in outcomes) < count:
         architecture = names[number % len(names)]
         with tempfile.TemporaryDirectory() as folder:
-            found.append(trial(architecture, seed * 1_000_000 + number, Path(folder)))
+            outcomes.append(trial(architecture, seed * 1_000_000 + number, Path(folder)))
         number += 1
-        if len(found) % 20 == 0:
-            print(f"{len(found)} configs", file=sys.stderr)
-    return found
+        if len(outcomes) % 20 == 0:
+            print(f"{len(outcomes)} configs", file=sys.stderr)
+    return outcomes
 
 
 @dataclass(frozen=True)
@@ -1018,8 +1018,8 @@ def make_writer(architecture: str, style: Style, count: int, prompts: list[list[
     """A model in which ids that end a text, and one without text, are likely in the middle of texts."""
     import torch
 
-    def placed(said: dict[str, Any]) -> dict[str, Any]:
-        return {name: [256 + i for i in at] if isinstance(at, list) else 256 + at for name, at in said.items()}
+    def placed(data: dict[str, Any]) -> dict[str, Any]:
+        return {name: [256 + i for i in at] if isinstance(at, list) else 256 + at for name, at in data.items()}
 
     fields = {**WRITERS[architecture], "vocab_size": count + PADDING, **NO_IDS, **placed(style.config)}
     model = published(architecture, fields, seed=3, scale=0.4)
@@ -1045,7 +1045,7 @@ def written(model: Any, prompts: list[list[int]], length: int, **settings: Any) 
     """Greedy texts of transformers, with their prompts; those of equally long prompts together."""
     import torch
 
-    found: dict[int, list[int]] = {}
+    texts: dict[int, list[int]] = {}
     for width in sorted({len(prompt) for prompt in prompts}):
         rows = [number for number, prompt in enumerate(prompts) if len(prompt) == width]
         ids = torch.tensor([prompts[row] for row in rows])
@@ -1053,8 +1053,8 @@ def written(model: Any, prompts: list[list[int]], length: int, **settings: Any) 
             out = model.generate(
                 ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=length, **settings
             )
-        found |= dict(zip(rows, out.tolist(), strict=True))
-    return [found[row] for row in range(len(prompts))]
+        texts |= dict(zip(rows, out.tolist(), strict=True))
+    return [texts[row] for row in range(len(prompts))]
 
 
 def compare_texts(architecture: str, name: str, count: int, folder: Path, length: int = 24) -> Texts:
@@ -1069,9 +1069,9 @@ def compare_texts(architecture: str, name: str, count: int, folder: Path, length
     style = STYLES[name]
     (folder / "published").mkdir(parents=True)
     known = write_tokenizer(folder / "published", style)
-    theirs = PreTrainedTokenizerFast.from_pretrained(folder / "published")
+    reference = PreTrainedTokenizerFast.from_pretrained(folder / "published")
     prompts = prompts_of(count)
-    ids = [theirs(prompt)["input_ids"] for prompt in prompts]
+    ids = [reference(prompt)["input_ids"] for prompt in prompts]
     model = make_writer(architecture, style, known, ids)
     model.save_pretrained(folder / "published")
     ends = model.generation_config.eos_token_id
@@ -1091,19 +1091,19 @@ def compare_texts(architecture: str, name: str, count: int, folder: Path, length
     loaded, tokenizer = load(folder / "run", "cpu")
     assert tokenizer is not None
     engine = text_engine(loaded, tokenizer, prompts, SamplingConfig(temperature=0.0, max_tokens=length))
-    found: list[list[int]] = [[] for _ in prompts]
+    texts: list[list[int]] = [[] for _ in prompts]
     ended = 0
     while engine:
         for event in engine.step():
-            found[event.row].append(event.token)
+            texts[event.row].append(event.token)
             ended += event.finish == "end"
     return Texts(
         architecture,
         name,
         count,
-        equal=sum(ours == text for ours, text in zip(found, expected, strict=True)),
+        equal=sum(ours == text for ours, text in zip(texts, expected, strict=True)),
         ended=ended,
-        textless=sum(token in textless for text in found for token in text),
+        textless=sum(token in textless for text in texts for token in text),
         suppressed=sum(any(token in textless for token in text) for text in free),
     )
 
@@ -1114,8 +1114,8 @@ def until(text: list[int], ends: Iterable[int]) -> list[int]:
     return text[: place + 1]
 
 
-def report_configs(found: list[Outcome]) -> None:
-    counted = [outcome for outcome in found if outcome.came != "not theirs"]
+def report_configs(outcomes: list[Outcome]) -> None:
+    counted = [outcome for outcome in outcomes if outcome.came != "not theirs"]
     came = Counter(outcome.came for outcome in counted)
     agreed = [outcome for outcome in counted if outcome.came in ("equal", "not exported", "other class")]
     print(f"{len(counted)} configs: " + ", ".join(f"{count} {name}" for name, count in came.most_common()))
@@ -1136,7 +1136,7 @@ def report_configs(found: list[Outcome]) -> None:
         "traceback",
         "not theirs",
     ):
-        rows = [outcome for outcome in found if outcome.came == kind]
+        rows = [outcome for outcome in outcomes if outcome.came == kind]
         if rows:
             print(f"\n{kind}:")
         for text, count in Counter(outcome.reason for outcome in rows).most_common():
@@ -1151,7 +1151,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=25)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
-    said = parser.parse_args()
+    options = parser.parse_args()
 
     import torch
     from transformers.utils import logging
@@ -1159,20 +1159,20 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    names = [name for name in DRAWS if not said.only or any(word.lower() in name.lower() for word in said.only)]
+    names = [name for name in DRAWS if not options.only or any(word.lower() in name.lower() for word in options.only)]
     if forgotten := {name: fields for name in names if (fields := undrawn(name))}:
         sys.exit(f"nothing is drawn for {forgotten}")
     start = time.perf_counter()
-    found = configs(said.count, said.seed, names) if said.count else []
-    if found:
-        report_configs(found)
+    outcomes = configs(options.count, options.seed, names) if options.count else []
+    if outcomes:
+        report_configs(outcomes)
         print(f"\n{time.perf_counter() - start:.0f} s\n")
     start = time.perf_counter()
     texts: list[Texts] = []
-    for name in (name for name in WRITERS if name in names and said.prompts):
+    for name in (name for name in WRITERS if name in names and options.prompts):
         for style in STYLES:
             with tempfile.TemporaryDirectory() as folder:
-                texts.append(compare_texts(name, style, said.prompts, Path(folder)))
+                texts.append(compare_texts(name, style, options.prompts, Path(folder)))
     if texts:
         print(
             "| equal texts (of them ended by an end id) | "
@@ -1189,10 +1189,10 @@ def main() -> None:
         )
         print(f"drawn one: {sum(row.suppressed for row in texts)} of {sum(row.prompts for row in texts)}")
         print(f"\n{time.perf_counter() - start:.0f} s")
-    if said.json:
-        data = {"configs": [vars(each) for each in found], "texts": [vars(each) for each in texts]}
-        said.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    bad = [each for each in found if each.came not in ("equal", "refused", "not theirs")]
+    if options.json:
+        data = {"configs": [vars(each) for each in outcomes], "texts": [vars(each) for each in texts]}
+        options.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    bad = [each for each in outcomes if each.came not in ("equal", "refused", "not theirs")]
     sys.exit(1 if bad or any(row.equal < row.prompts or row.textless for row in texts) else 0)
 
 

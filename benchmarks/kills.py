@@ -161,7 +161,7 @@ def trial(
         "inside_saves": sum(each.during == "save" for each in done),
         "runs": len(problems),
         "lasted": lasted,
-        "differences": {name: found for name, found in problems.items() if found},
+        "differences": {name: problem for name, problem in problems.items() if problem},
     }
 
 
@@ -174,16 +174,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--settings", nargs="*", default=[], help="further settings of the run")
     parser.add_argument("--json", action="store_true")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
-        how = wanted.kills, wanted.inside, wanted.commands, wanted.seed
-        result = trial(folder, *how, wanted.settings, wanted.task)
+        how = options.kills, options.inside, options.commands, options.seed
+        result = trial(folder, *how, options.settings, options.task)
     except HeddleError as error:
         sys.exit(f"{error}:\n{(folder / 'log.txt').read_text()[-2000:]}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if wanted.json:
+    if options.json:
         print(json.dumps(result, indent=2))
     else:
         print(f"{'run':8} {'started':8} {'seconds':>8}  {'killed during':18} saved")

@@ -31,11 +31,11 @@ GEMMA = {
 NEOX = {**SIZES, "hidden_act": "gelu_new"}
 
 
-def slowed(kind: str, **said: Any) -> dict[str, Any]:
+def slowed(kind: str, **fields: Any) -> dict[str, Any]:
     """Rotary positions with slowed angles, which show within a few tokens."""
     more = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}.get(kind, {})
     original = {} if kind == "linear" else {"original_max_position_embeddings": 16}
-    return {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, "factor": 3.0, **original, **more, **said}}
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, "factor": 3.0, **original, **more, **fields}}
 
 
 # The class of transformers and its settings, for each model.
@@ -205,11 +205,11 @@ def rounded(folder: Path) -> None:
 def compare(name: str, count: int, tokens: int, folder: Path, eighths: bool = True) -> list[Outcome]:
     """One family's file in fp32 and, with `eighths`, in Q8_0."""
     write(name, folder)
-    found = [compared(name, "fp32", folder / "model.gguf", folder / "run", count, tokens)]
+    outcomes = [compared(name, "fp32", folder / "model.gguf", folder / "run", count, tokens)]
     if eighths:
         rounded(folder)
-        found.append(compared(name, "Q8_0", folder / "q8_0.gguf", folder / "run", count, tokens))
-    return found
+        outcomes.append(compared(name, "Q8_0", folder / "q8_0.gguf", folder / "run", count, tokens))
+    return outcomes
 
 
 def compared(name: str, weights: str, file: Path, run: Path, count: int, tokens: int) -> Outcome:
@@ -230,31 +230,34 @@ def compared(name: str, weights: str, file: Path, run: Path, count: int, tokens:
             ours[event.row].append(event.token)
     server, never = serve(file), unprintable(tokenizer)
     equal, worst, parted = 0, 0.0, list[float]()
-    for prompt, mine in zip(prompts, ours, strict=True):
+    for prompt, actual in zip(prompts, ours, strict=True):
         ids = tokenizer.encode(prompt)
-        theirs, steps = continued(server, ids, tokens, never)
+        reference, steps = continued(server, ids, tokens, never)
         text, _ = continued(server, prompt, tokens, never)
         with torch.inference_mode():
-            scores = model.logits(model(torch.tensor([ids + theirs])).hidden)[0].float().log_softmax(-1)
+            scores = model.logits(model(torch.tensor([ids + reference])).hidden)[0].float().log_softmax(-1)
         for place, step in enumerate(steps):
             own = scores[len(ids) - 1 + place]
             worst = max(worst, *(abs(float(own[id]) - value) for id, value in step.items()))
         end = tokenizer.end_of_text
-        same = theirs == (mine[:-1] if mine[-1:] == [end] and theirs[-1:] != [end] else mine) and text == theirs
+        same = (
+            reference == (actual[:-1] if actual[-1:] == [end] and reference[-1:] != [end] else actual)
+            and text == reference
+        )
         equal += same
         if not same:
-            parted.append(gap(scores[len(ids) - 1 :], mine, theirs) if text == theirs else math.inf)
+            parted.append(gap(scores[len(ids) - 1 :], actual, reference) if text == reference else math.inf)
     close = sum(gap <= 2 * worst for gap in parted)
     return Outcome(name, weights, count, equal, close, worst)
 
 
-def gap(scores: Any, mine: list[int], theirs: list[int]) -> float:
+def gap(scores: Any, own: list[int], reference: list[int]) -> float:
     """How much more probable heddle's id is, for heddle, than the other where two texts part; infinite if one is only longer.
 
     The ids that neither may draw are often more probable than both.
     """
-    place = next((n for n, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), None)
-    return math.inf if place is None else float(scores[place, mine[place]] - scores[place, theirs[place]])
+    place = next((n for n, pair in enumerate(zip(own, reference, strict=False)) if pair[0] != pair[1]), None)
+    return math.inf if place is None else float(scores[place, own[place]] - scores[place, reference[place]])
 
 
 def main() -> None:
@@ -263,22 +266,22 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--json", type=Path)
-    said = parser.parse_args()
-    found: list[Outcome] = []
-    for name in (name for name in MODELS if not said.only or any(word in name for word in said.only)):
+    options = parser.parse_args()
+    outcomes: list[Outcome] = []
+    for name in (name for name in MODELS if not options.only or any(word in name for word in options.only)):
         with tempfile.TemporaryDirectory() as folder:
-            found += compare(name, said.prompts, said.tokens, Path(folder))
-            print(found[-2], found[-1], file=sys.stderr)
+            outcomes += compare(name, options.prompts, options.tokens, Path(folder))
+            print(outcomes[-2], outcomes[-1], file=sys.stderr)
     print(
         "| model | equal texts, fp32 | largest difference | equal texts, Q8_0 | largest difference |\n|---|---|---|---|---|"
     )
-    for plain, eighth in zip(found[::2], found[1::2], strict=True):
+    for plain, eighth in zip(outcomes[::2], outcomes[1::2], strict=True):
         print(
             f"| {plain.model} | {' | '.join(f'{e.equal} of {e.prompts} | {e.difference:.1e}' for e in (plain, eighth))} |"
         )
-    if said.json:
-        said.json.write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n", encoding="utf-8")
-    sys.exit(any(each.weights == "fp32" and each.equal + each.close < each.prompts for each in found))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(each) for each in outcomes], indent=1) + "\n", encoding="utf-8")
+    sys.exit(any(each.weights == "fp32" and each.equal + each.close < each.prompts for each in outcomes))
 
 
 if __name__ == "__main__":

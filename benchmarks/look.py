@@ -59,13 +59,13 @@ def long_text(tokens: int) -> dict[str, float]:
 def untouched() -> tuple[int, bool]:
     """How many operations a pass has, and whether they are the same after everything was traced."""
     model, ids = build(preset("laptop-tiny")).eval(), torch.randint(100, (1, 64))
-    found = []
+    results = []
     for _ in range(2):
         with torch.no_grad(), Operations() as seen:
             model(ids)
-        found.append(seen.names)
+        results.append(seen.names)
         trace(model, ids, "*", attention="*")
-    return len(found[0]), found[0] == found[1]
+    return len(results[0]), results[0] == results[1]
 
 
 def overhead(rounds: int) -> list[float]:
@@ -90,17 +90,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.alone:
-        print(json.dumps(long_text(given.tokens)))
+    options = parser.parse_args()
+    if options.alone:
+        print(json.dumps(long_text(options.tokens)))
         return
-    command = [sys.executable, "-m", "benchmarks.look", "--alone", "--tokens", str(given.tokens)]
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    command = [sys.executable, "-m", "benchmarks.look", "--alone", "--tokens", str(options.tokens)]
+    data = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     count, same = untouched()
-    ratios = overhead(given.rounds)
+    ratios = overhead(options.rounds)
     print(
-        f"{given.tokens} tokens, one layer of 4 heads: {found['more']:.0f} MB beyond the plain pass's {found['before']:.0f} MB, "
-        f"largest relative difference from the kernel {found['error']:.1e}, {found['seconds']:.0f} s"
+        f"{options.tokens} tokens, one layer of 4 heads: {data['more']:.0f} MB beyond the plain pass's {data['before']:.0f} MB, "
+        f"largest relative difference from the kernel {data['error']:.1e}, {data['seconds']:.0f} s"
     )
     print(
         f"operations of a pass before and after everything was traced: {count}, {'the same' if same else 'DIFFERENT'}"
@@ -108,8 +108,8 @@ def main() -> None:
     middle, low, high = statistics.median(ratios), ratios[0], ratios[-1]
     print(f"a pass that keeps all residual streams: {middle:.2f} ({low:.2f} to {high:.2f}) times a plain one")
     print(f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}")
-    if given.json:
-        given.json.write_text(json.dumps({"long": found, "operations": [count, same], "ratios": ratios}, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps({"long": data, "operations": [count, same], "ratios": ratios}, indent=2))
 
 
 if __name__ == "__main__":

@@ -48,17 +48,17 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
     prompt = (phrase * arguments.prompt)[: arguments.prompt]
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for number in range(arguments.rounds + 1):
-        found = {guessing: decoded(model, prompt, arguments.tokens, guessing) for guessing in (False, True)}
-        if arguments.precision == "fp32" and found[True][1] != found[False][1]:
+        results = {guessing: decoded(model, prompt, arguments.tokens, guessing) for guessing in (False, True)}
+        if arguments.precision == "fp32" and results[True][1] != results[False][1]:
             raise SystemExit("look-up has changed the ids")
-        for guessing, (took, _, _) in found.items():
+        for guessing, (took, _, _) in results.items():
             seconds[guessing] += [took] if number else []  # the first round packs the weights
     ratios = [plain / guessed for plain, guessed in zip(seconds[False], seconds[True], strict=True)]
     return {
         **{name: getattr(arguments, name) for name in ("precision", "tokens", "rounds")},
         "prompt": len(prompt),
-        "same ids": found[True][1] == found[False][1],
-        "steps": {"plain": found[False][2], "look-up": found[True][2]},
+        "same ids": results[True][1] == results[False][1],
+        "steps": {"plain": results[False][2], "look-up": results[True][2]},
         "tokens_per_second": {
             "plain": arguments.tokens / median(seconds[False]),
             "look-up": arguments.tokens / median(seconds[True]),

@@ -77,10 +77,10 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|")
     for way in WAYS:
         call = [sys.executable, "-m", "benchmarks.lora", *sys.argv[1:], "--way", way]
-        found = json.loads(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
+        data = json.loads(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
         print(
-            f"| {way} | {found['trained']:,.0f} | {found['state']:,.0f} MiB | {found['memory']:,.0f} MiB "
-            f"| {found['seconds']:.2f} |",
+            f"| {way} | {data['trained']:,.0f} | {data['state']:,.0f} MiB | {data['memory']:,.0f} MiB "
+            f"| {data['seconds']:.2f} |",
             flush=True,
         )
 

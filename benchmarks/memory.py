@@ -64,7 +64,7 @@ def of_exchanges(folder: Path) -> list[str]:
     file = folder / "exchanges.jsonl"
     roles = ("user", "assistant")
     rows = (
-        [{"role": role, "content": said} for role, said in zip(roles, pair, strict=True)]
+        [{"role": role, "content": text} for role, text in zip(roles, pair, strict=True)]
         for pair in exchanges.exchanges(exchanges.TRAINED, 0)
     )
     file.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in rows))

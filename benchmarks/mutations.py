@@ -189,10 +189,10 @@ def examine(folder: Path) -> dict[str, Any]:
     sound = load_file(folder / "sound.safetensors")
     result: dict[str, Any] = {"moved": 0.0, "where": "", "prove": [], "parity": None}
     try:
-        found = outputs(folder)["outputs"]
-        for name, wanted in sound.items():
-            if name in found:
-                error = float((found[name] - wanted).abs().nan_to_num(nan=1e9).max() / wanted.abs().max())
+        report = outputs(folder)["outputs"]
+        for name, expected in sound.items():
+            if name in report:
+                error = float((report[name] - expected).abs().nan_to_num(nan=1e9).max() / expected.abs().max())
                 if error > result["moved"]:
                     result |= {"moved": error, "where": name}
         if "published" in sound:
@@ -215,8 +215,8 @@ def prepare(folder: Path, name: str) -> dict[str, Any]:
     from safetensors.torch import save_file
 
     train(TOYS[name], folder)
-    found = outputs(folder)
-    sound = {key: value.contiguous() for key, value in found["outputs"].items()}
+    report = outputs(folder)
+    sound = {key: value.contiguous() for key, value in report["outputs"].items()}
     if (folder / "published").is_dir():
         from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
@@ -224,12 +224,14 @@ def prepare(folder: Path, name: str) -> dict[str, Any]:
         tokens = torch.randint(61, (3, 24), generator=draw)
         source = torch.randint(61, (3, 9), generator=draw)
         kind = AutoModelForSeq2SeqLM if "encoder" in TOYS[name] else AutoModelForCausalLM
-        theirs = kind.from_pretrained(folder / "published", dtype=torch.float32).eval()
-        given = {"input_ids": source, "decoder_input_ids": tokens} if "encoder" in TOYS[name] else {"input_ids": tokens}
+        reference = kind.from_pretrained(folder / "published", dtype=torch.float32).eval()
+        inputs = (
+            {"input_ids": source, "decoder_input_ids": tokens} if "encoder" in TOYS[name] else {"input_ids": tokens}
+        )
         with torch.no_grad():
-            sound["published"] = theirs(**given).logits[..., :61].contiguous()
+            sound["published"] = reference(**inputs).logits[..., :61].contiguous()
     save_file(sound, folder / "sound.safetensors")
-    (folder / "rounding.json").write_text(json.dumps(found["rounding"]))
+    (folder / "rounding.json").write_text(json.dumps(report["rounding"]))
     return {}
 
 
@@ -248,8 +250,8 @@ def five_steps(name: str) -> dict[str, Any]:
     from heddle.train.runtime import seed_step
     from heddle.train.schedule import factor
 
-    config, said, precision = STEPS[name]
-    train = TrainConfig.of({"clip": 0.5, "weight_decay": 0.5, "betas": [0.8, 0.99], "final": 0.1, **said})
+    config, settings, precision = STEPS[name]
+    train = TrainConfig.of({"clip": 0.5, "weight_decay": 0.5, "betas": [0.8, 0.99], "final": 0.1, **settings})
     model = heddle.build(TransformerConfig.of(config), seed=1)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -283,8 +285,8 @@ def slipped(name: str, file: Path, test: str) -> dict[str, Any]:
 
     moved, where = 0.0, "nowhere"
     steps = five_steps(name) if name else {}
-    for key, wanted in load_file(file).items() if name else ():
-        error = float((steps[key] - wanted).abs().nan_to_num(nan=1e9).max() / wanted.abs().max())
+    for key, expected in load_file(file).items() if name else ():
+        error = float((steps[key] - expected).abs().nan_to_num(nan=1e9).max() / expected.abs().max())
         if error > moved:
             moved, where = error, key
     return {"moved": moved, "where": where, **tested([test])}
@@ -344,27 +346,27 @@ class Copy:
         stamp = next(self.stamps)  # Python tells a changed file by its size and its second
         os.utime(file, (stamp, stamp))
 
-    def run(self, part: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
+    def run(self, part: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
         """A part's answer; of one that broke off, `broke` with the last line it said."""
-        ours, theirs = multiprocessing.Pipe(duplex=False)
-        process = multiprocessing.get_context("fork").Process(target=self._part, args=(theirs, part, given))
+        ours, sender = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(target=self._part, args=(sender, part, args))
         process.start()
-        theirs.close()
+        sender.close()
         try:
-            found: dict[str, Any] = ours.recv()
+            result: dict[str, Any] = ours.recv()
         except EOFError:
-            found = {"broke": "the process ended"}
+            result = {"broke": "the process ended"}
         process.join()
-        return found
+        return result
 
-    def _part(self, answer: Any, part: Callable[..., dict[str, Any]], given: tuple[Any, ...]) -> None:
+    def _part(self, answer: Any, part: Callable[..., dict[str, Any]], args: tuple[Any, ...]) -> None:
         os.chdir(self.place)
         sys.path.insert(0, str(self.place))
         log = os.open(self.place / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(log, stream)
         try:
-            answer.send(part(*given))
+            answer.send(part(*args))
         except BaseException as error:
             answer.send({"broke": f"{type(error).__name__}: {error}"[:200]})
 
@@ -404,18 +406,18 @@ def predicting(copy: Copy, scratch: Path, faults: list[Fault]) -> list[dict[str,
             raise SystemExit(1)
     for fault in faults:
         with copy.changed(fault):
-            found = copy.run(examine, scratch / fault.toy)
-        if "broke" in found:
-            found = {"moved": float("inf"), "where": found["broke"], "prove": ["broke off"], "parity": None}
+            report = copy.run(examine, scratch / fault.toy)
+        if "broke" in report:
+            report = {"moved": float("inf"), "where": report["broke"], "prove": ["broke off"], "parity": None}
         rounding = 8 * json.loads((scratch / fault.toy / "rounding.json").read_text())
         # The check `export` of prove compares with transformers as well.
-        parity = "export" in found["prove"] or (found["parity"] is not None and not found["parity"] <= PARITY)
-        noticed = parity if fault.check == "parity" else bool({fault.check, "broke off"} & {*found["prove"]})
+        parity = "export" in report["prove"] or (report["parity"] is not None and not report["parity"] <= PARITY)
+        noticed = parity if fault.check == "parity" else bool({fault.check, "broke off"} & {*report["prove"]})
         caught = fault.check if noticed else "NOTHING"
-        moved = not found["moved"] <= rounding
-        rows.append({"fault": fault.name, "toy": fault.toy, "is_a_fault": moved, "caught_by": caught, **found})
-        print(f"| {fault.name} | {fault.toy} | {found['moved']:.1e} ({found['where']}) | {caught} | "
-              f"{', '.join(found['prove'])} |", flush=True)  # fmt: skip
+        moved = not report["moved"] <= rounding
+        rows.append({"fault": fault.name, "toy": fault.toy, "is_a_fault": moved, "caught_by": caught, **report})
+        print(f"| {fault.name} | {fault.toy} | {report['moved']:.1e} ({report['where']}) | {caught} | "
+              f"{', '.join(report['prove'])} |", flush=True)  # fmt: skip
     return rows
 
 
@@ -437,14 +439,14 @@ def training(copy: Copy, scratch: Path, faults: list[Fault]) -> list[dict[str, A
         raise SystemExit(1)
     for fault in faults:
         with copy.changed(fault):
-            found = copy.run(slipped, fault.steps, scratch / f"{fault.steps}.safetensors", fault.test)
-        if "broke" in found or found["code"] not in (0, 1):
-            raise SystemExit(f"{fault.name}: it does not even run: {found}")
-        moved, caught = not fault.steps or not found["moved"] <= MOVED, "its test" if found["failed"] else "NOTHING"
+            result = copy.run(slipped, fault.steps, scratch / f"{fault.steps}.safetensors", fault.test)
+        if "broke" in result or result["code"] not in (0, 1):
+            raise SystemExit(f"{fault.name}: it does not even run: {result}")
+        moved, caught = not fault.steps or not result["moved"] <= MOVED, "its test" if result["failed"] else "NOTHING"
         rows.append({"fault": fault.name, "steps": fault.steps, "test": fault.test, "is_a_fault": moved, "caught_by": caught,
-                     **found})  # fmt: skip
+                     **result})  # fmt: skip
         print(
-            f"| {fault.name} | {fault.steps} | {found['moved']:.1e} ({found['where']}) | {caught} | {fault.test} |",
+            f"| {fault.name} | {fault.steps} | {result['moved']:.1e} ({result['where']}) | {caught} | {fault.test} |",
             flush=True,
         )
     return rows
@@ -456,10 +458,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", metavar="WORD")
     arguments = parser.parse_args()
 
-    def wanted(name: str) -> bool:
+    def is_selected(name: str) -> bool:
         return not arguments.only or any(word in name for word in arguments.only)
 
-    faults = [each for each in collect() if wanted(each.name)]
+    faults = [each for each in collect() if is_selected(each.name)]
     if not faults:
         raise SystemExit(f"no fault has {' or '.join(map(repr, arguments.only))} in its name")
     if reasons := misplaced(faults):  # before any time is spent
@@ -476,8 +478,8 @@ def main() -> None:
           f"missed; {len(more)} by the test named, unless missed; missed: {', '.join(missed) or 'none'}"
           + (f"; no fault at all: {', '.join(harmless)}" if harmless else ""))  # fmt: skip
     if arguments.json:
-        found = {"missed": missed, "harmless": harmless, "faults": rows, "training": more}
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        report = {"missed": missed, "harmless": harmless, "faults": rows, "training": more}
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     if missed or harmless:
         sys.exit(1)
 

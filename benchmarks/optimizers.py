@@ -69,9 +69,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for text in texts:
         for optimizer in OPTIMIZERS:
-            mine = [row for row in rows if (row["text"], row["optimizer"]) == (text, optimizer)]
-            losses = ", ".join(f"{row['loss']:.4f}" for row in mine)
-            middle = {key: median(row[key] for row in mine) for key in ("steps", "loss", "bits_per_byte", "seconds")}
+            own_rows = [row for row in rows if (row["text"], row["optimizer"]) == (text, optimizer)]
+            losses = ", ".join(f"{row['loss']:.4f}" for row in own_rows)
+            middle = {
+                key: median(row[key] for row in own_rows) for key in ("steps", "loss", "bits_per_byte", "seconds")
+            }
             print(
                 f"| {text} | {optimizer} | {middle['steps']:,.0f} | {losses} | {middle['loss']:.4f} "
                 f"| {middle['bits_per_byte']:.4f} | {middle['seconds']:.0f} |"

@@ -70,10 +70,10 @@ def small(preset: str) -> dict[str, Any]:
     if preset.startswith("laptop"):
         return {"preset": preset, "context": 64}
     laptop = at_laptop_size(config)
-    found: dict[str, Any] = {"preset": preset, "dim": laptop.dim, "context": min(64, laptop.context)}
+    settings: dict[str, Any] = {"preset": preset, "dim": laptop.dim, "context": min(64, laptop.context)}
     for name, stack in laptop.stacks().items():
-        found[name] = stack.to_dict()
-    return found
+        settings[name] = stack.to_dict()
+    return settings
 
 
 def one(preset: str, task: str, steps: int, proof: bool, folder: Path) -> Trained:
@@ -111,7 +111,7 @@ def one(preset: str, task: str, steps: int, proof: bool, folder: Path) -> Traine
     pairs = [(runs[0] / name, runs[1] / name) for name in names] + [
         (file, last[1] / file.name) for file in sorted(last[0].iterdir()) if file.suffix == ".safetensors"
     ]
-    different = [mine.name for mine, other in pairs if mine.read_bytes() != other.read_bytes()]
+    different = [own_file.name for own_file, other in pairs if own_file.read_bytes() != other.read_bytes()]
     problems += [f"resumed: {name} differs" for name in different]
     verdicts = prove_run(runs[0], preset).verdicts if proof else ()
     problems += [f"{each.check}: {each.detail or each.layer}" for each in verdicts if not each.holds]
@@ -127,28 +127,33 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--no-proof", action="store_true")
     parser.add_argument("--json", action="store_true")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     import heddle
     from heddle.errors import HeddleError
 
     done = []
     for preset in heddle.config.preset_names():
-        if wanted.only and not any(preset.startswith(each) for each in wanted.only):
+        if options.only and not any(preset.startswith(each) for each in options.only):
             continue
         for task in TASKS[tuple(heddle.preset(preset).stacks())]:
-            if wanted.tasks and task not in wanted.tasks:
+            if options.tasks and task not in options.tasks:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    found = one(preset, task, wanted.steps, not wanted.no_proof, Path(folder))
+                    outcome = one(preset, task, options.steps, not options.no_proof, Path(folder))
                 except HeddleError as error:
-                    found = Trained(preset, task, 0.0, 0, float("nan"), False, False, [str(error)])
-            done.append(found)
-            if not wanted.json:
-                words = f"loss {found.loss:.3f}", "resumed" * found.resumed, "proved" * found.proved, *found.problems
-                print(f"{preset:16} {task:20} {found.seconds:5.1f} s  {'; '.join(filter(None, words))}", flush=True)
+                    outcome = Trained(preset, task, 0.0, 0, float("nan"), False, False, [str(error)])
+            done.append(outcome)
+            if not options.json:
+                words = (
+                    f"loss {outcome.loss:.3f}",
+                    "resumed" * outcome.resumed,
+                    "proved" * outcome.proved,
+                    *outcome.problems,
+                )
+                print(f"{preset:16} {task:20} {outcome.seconds:5.1f} s  {'; '.join(filter(None, words))}", flush=True)
     bad = [each for each in done if each.problems]
-    if wanted.json:
+    if options.json:
         print(json.dumps([asdict(each) for each in done], indent=2))
     else:
         print(f"{len(done)} runs, {len(bad)} with problems")

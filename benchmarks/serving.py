@@ -37,10 +37,10 @@ def fuzz(url: str, cases: int, seed: int = 0) -> dict[str, Any]:
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--checks", CHECKS]
         command += ["--max-examples", str(examples), "--seed", str(seed), "--no-color"]
         command += ["--phases", "fuzzing"] if few else []
-        told = subprocess.run(command, capture_output=True, text=True)
-        counts = re.search(r"(\d+) generated, (\d+) passed", told.stdout)
-        if told.returncode or counts is None:
-            raise SystemExit(told.stdout + told.stderr)
+        result = subprocess.run(command, capture_output=True, text=True)
+        counts = re.search(r"(\d+) generated, (\d+) passed", result.stdout)
+        if result.returncode or counts is None:
+            raise SystemExit(result.stdout + result.stderr)
         sent, seed = sent + int(counts[2]), seed + 1
     return {"cases": sent, "failed": 0}
 
@@ -78,21 +78,21 @@ def load(url: str, model: str, streams: int, tokens: int, leave: float) -> dict[
     import httpx2
 
     began = time.perf_counter()
-    found = asyncio.run(every_stream(url, model, streams, tokens, leave))
+    outcome = asyncio.run(every_stream(url, model, streams, tokens, leave))
     seconds = time.perf_counter() - began
-    if any(not each["left"] and each["finish"] is None for each in found):
+    if any(not each["left"] and each["finish"] is None for each in outcome):
         raise SystemExit("a stream ended without a reason")
     patience = time.monotonic() + PATIENCE
     while left := _texts(httpx2.get(f"{url}/metrics").text, model):
         if time.monotonic() > patience:
             raise SystemExit(f"{left} texts are left in the engine")
         time.sleep(0.1)
-    first = [each["times"][0] - each["began"] for each in found if each["times"]]
-    between = [gap for each in found for gap in np.diff(each["times"])]
-    drawn = sum(len(each["times"]) for each in found)
+    first = [each["times"][0] - each["began"] for each in outcome if each["times"]]
+    between = [gap for each in outcome for gap in np.diff(each["times"])]
+    drawn = sum(len(each["times"]) for each in outcome)
     return {
         "streams": streams,
-        "left": sum(each["left"] for each in found),
+        "left": sum(each["left"] for each in outcome),
         "tokens per second": round(drawn / seconds, 1),
         "seconds": round(seconds, 2),
         "first token, ms (p50, p99)": [round(1000 * float(np.percentile(first, share)), 1) for share in (50, 99)],
@@ -102,8 +102,8 @@ def load(url: str, model: str, streams: int, tokens: int, leave: float) -> dict[
 
 def _texts(metrics: str, model: str) -> int:
     """Texts that grow or wait."""
-    found = re.findall(rf'heddle:num_requests_\w+{{model_name="{re.escape(model)}"}} ([\d.]+)', metrics)
-    return int(sum(map(float, found)))
+    counts = re.findall(rf'heddle:num_requests_\w+{{model_name="{re.escape(model)}"}} ([\d.]+)', metrics)
+    return int(sum(map(float, counts)))
 
 
 def main() -> None:

@@ -159,16 +159,16 @@ def batches(arguments: argparse.Namespace, seed: int) -> Arrays:
 MASK, START, IGNORED = 103, 0, -100
 
 
-def heddle_batch(given: Arrays, everywhere: bool) -> Any:
+def heddle_batch(arrays: Arrays, everywhere: bool) -> Any:
     """The batch as heddle's tasks make it; with `everywhere`, places without a target have one that weighs next to nothing."""
     import torch
 
     from heddle.data import Batch, next_token_batch
     from heddle.nn import Layout
 
-    if "ids" in given:
-        return next_token_batch(given["ids"])
-    there = {name: torch.from_numpy(array) for name, array in given.items()}
+    if "ids" in arrays:
+        return next_token_batch(arrays["ids"])
+    there = {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def layout(real: Any) -> Layout:
         whole = bool(real.all())
@@ -200,8 +200,8 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Array
     optimizer = Optimizer(model.train(), config, RATE, arguments.precision)
     objective = torch.compile(CrossEntropy(model)) if arguments.compile else CrossEntropy(model)
 
-    def step(given: Arrays) -> float:
-        batch = heddle_batch(given, arguments.everywhere).to(arguments.device)
+    def step(arrays: Arrays) -> float:
+        batch = heddle_batch(arrays, arguments.everywhere).to(arguments.device)
         return train_step(objective, optimizer, batch, 1, 1.0, CLIP)[0]
 
     return step
@@ -223,19 +223,19 @@ def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPS, fused=True)
     forward = torch.compile(model) if arguments.compile else model
 
-    def inputs(given: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    def inputs(arrays: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """What the model reads, and the targets."""
-        if "ids" in given:
-            return {"input_ids": given["ids"][:, :-1], "use_cache": False}, given["ids"][:, 1:]
+        if "ids" in arrays:
+            return {"input_ids": arrays["ids"][:, :-1], "use_cache": False}, arrays["ids"][:, 1:]
         # A mask that hides nothing is left out, so that attention may take its fastest path.
-        masks = {name: None if mask.all() else mask.long() for name, mask in given.items() if name.endswith("real")}
-        if "source" not in given:
-            return {"input_ids": given["tokens"], "attention_mask": masks["real"]}, given["targets"]
-        read = {"input_ids": given["source"], "attention_mask": masks["source_real"]}
-        return {**read, "decoder_input_ids": given["tokens"], "use_cache": False}, given["targets"]
+        masks = {name: None if mask.all() else mask.long() for name, mask in arrays.items() if name.endswith("real")}
+        if "source" not in arrays:
+            return {"input_ids": arrays["tokens"], "attention_mask": masks["real"]}, arrays["targets"]
+        read = {"input_ids": arrays["source"], "attention_mask": masks["source_real"]}
+        return {**read, "decoder_input_ids": arrays["tokens"], "use_cache": False}, arrays["targets"]
 
-    def step(given: Arrays) -> float:
-        read, targets = inputs({name: torch.from_numpy(a).to(arguments.device) for name, a in given.items()})
+    def step(arrays: Arrays) -> float:
+        read, targets = inputs({name: torch.from_numpy(a).to(arguments.device) for name, a in arrays.items()})
         with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.precision == "bf16"):
             logits = forward(**read).logits
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
@@ -301,12 +301,12 @@ def plain_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Arrays
             return F.linear(self.ln_f(x), self.wte.weight)
 
     model = Model()
-    found = {
+    inputs = {
         name.removeprefix("transformer."): value for name, value in load_file(weights / "model.safetensors").items()
     }
     turned = {
         name: value.T if name.split(".")[-2].startswith("c_") and value.dim() == 2 else value
-        for name, value in found.items()
+        for name, value in inputs.items()
     }
     model.load_state_dict({name: turned[name] for name in model.state_dict()})
     return torch_step(arguments, model.to(arguments.device))
@@ -337,8 +337,8 @@ def torch_step(arguments: argparse.Namespace, model: Any) -> Callable[[Arrays], 
     groups = [{"params": decayed, "weight_decay": DECAY}, {"params": other, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPS, fused=True)
 
-    def step(given: Arrays) -> float:
-        ids = torch.from_numpy(given["ids"]).to(arguments.device)
+    def step(arrays: Arrays) -> float:
+        ids = torch.from_numpy(arrays["ids"]).to(arguments.device)
         logits = model(ids[:, :-1].contiguous())
         loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
@@ -371,17 +371,17 @@ def contender(arguments: argparse.Namespace) -> None:
         step = STEPS[arguments.library](arguments, Path(arguments.weights))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        wanted = json.loads(line)
+        request = json.loads(line)
         if step is None:
             fp32 = matmul_rate(torch.float32, device=arguments.device)
             bf16 = fp32 / slow if slow > 2 else matmul_rate(torch.bfloat16, device=arguments.device)
             answer: dict[str, Any] = {"bf16": bf16, "fp32": fp32}
         else:
             losses, seconds = [], []
-            for seed in wanted["seeds"]:
-                given = batches(arguments, seed)
+            for seed in request["seeds"]:
+                inputs = batches(arguments, seed)
                 began = time.perf_counter()
-                losses.append(step(given))
+                losses.append(step(inputs))
                 if arguments.device == "cuda":
                     torch.cuda.synchronize()
                 seconds.append(time.perf_counter() - began)
@@ -424,7 +424,7 @@ class Process:
         words += ["--shape", arguments.shape, "--padding", str(arguments.padding)]
         words += ["--vocabulary", str(arguments.vocabulary)]
         flags = {"--compile": compile, "--everywhere": everywhere, "--own-allocator": arguments.own_allocator}
-        words += [flag for flag, given in flags.items() if given]
+        words += [flag for flag, is_set in flags.items() if is_set]
         # Waiting threads must not spin while another contender has the cores.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
         self.process = subprocess.Popen(
@@ -438,8 +438,8 @@ class Process:
             raise SystemExit(f"a contender died: {' '.join(self.process.args[2:8])}")
         return json.loads(line)
 
-    def ask(self, **wanted: Any) -> dict[str, Any]:
-        self.process.stdin.write(json.dumps(wanted) + "\n")
+    def ask(self, **request: Any) -> dict[str, Any]:
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return self.answer()
 
@@ -458,8 +458,8 @@ def prepare_weights(arguments: argparse.Namespace, folder: Path) -> dict[str, Pa
     arguments.vocabulary = model.vocab_size
     save(model, folder / "heddle")
     export_model(folder / "heddle", folder / "transformers")
-    theirs = dict.fromkeys(("transformers", "plain", "litgpt"), folder / "transformers")
-    return {"heddle": folder / "heddle", **theirs}
+    folders = dict.fromkeys(("transformers", "plain", "litgpt"), folder / "transformers")
+    return {"heddle": folder / "heddle", **folders}
 
 
 def race(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -479,9 +479,9 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         for name, how in chosen.items():
             print(f"{name}: {arguments.check} steps to compare losses", file=sys.stderr)
             running[name] = Process(arguments, weights[how["library"]], **how)
-            found = running[name].ask(seeds=list(range(arguments.check)))["losses"]
+            result = running[name].ask(seeds=list(range(arguments.check)))["losses"]
             if how["library"] != "litgpt":
-                losses[name] = found
+                losses[name] = result
         ceiling = Process(arguments, Path(folder), "peak", "fp32")
         seconds: dict[str, list[list[float]]] = {name: [] for name in running}
         memory, peaks = {}, []
@@ -560,7 +560,7 @@ def report(
 def _reference(losses: dict[str, list[float]], precision: str) -> list[float]:
     """The losses of Hugging Face transformers in a precision, not compiled; without it, those of the first contender."""
     plain = {"fp32": "transformers fp32", "bf16": "transformers bf16 autocast"}[precision]
-    alike = [found for name, found in losses.items() if CONTENDERS[name]["precision"] == precision]
+    alike = [values for name, values in losses.items() if CONTENDERS[name]["precision"] == precision]
     return losses.get(plain) or next(iter(alike), [])
 
 

@@ -44,7 +44,7 @@ def ours(corpus: WordCorpus, method: str, dim: int) -> tuple[float, float]:
         return timed(lambda: train_word2vec(corpus, config))
 
 
-def theirs(sentences: list[list[str]], method: str, dim: int, workers: int) -> tuple[float, float]:
+def train_gensim(sentences: list[list[str]], method: str, dim: int, workers: int) -> tuple[float, float]:
     model = Word2Vec(
         vector_size=dim, window=5, min_count=5, sg=int(method == "skipgram"), negative=5, sample=1e-3, workers=workers
     )
@@ -54,11 +54,11 @@ def theirs(sentences: list[list[str]], method: str, dim: int, workers: int) -> t
 
 def sentences_of(texts: list[str], words: frozenset[str]) -> list[list[str]]:
     """The same words as heddle's, rare ones left out, in sentences that gensim does not cut off."""
-    found = []
+    sentences = []
     for text in texts:
         pieces = [piece for part in WordSplitter()(text) for piece in part if piece in words]
-        found += [pieces[start : start + LONGEST] for start in range(0, len(pieces), LONGEST)]
-    return found
+        sentences += [pieces[start : start + LONGEST] for start in range(0, len(pieces), LONGEST)]
+    return sentences
 
 
 def glove(corpus: WordCorpus, dim: int) -> dict[str, float]:
@@ -97,15 +97,15 @@ def main() -> None:
             runs.setdefault("heddle", []).append(ours(corpus, method, arguments.dim))
             for workers in arguments.workers:
                 name = f"gensim, {workers} thread{'s' * (workers > 1)}"
-                runs.setdefault(name, []).append(theirs(sentences, method, arguments.dim, workers))
+                runs.setdefault(name, []).append(train_gensim(sentences, method, arguments.dim, workers))
         results[method] = {}
         for name, seconds in runs.items():
             wall, processors = (median(words / each[k] for each in seconds) for k in (0, 1))
             ratios = [other[0] / own[0] for own, other in zip(runs["heddle"], seconds, strict=True)]
             results[method][name] = {"wall": wall, "processors": processors, "heddle_is_faster_by": ratios}
-            said = "" if name == "heddle" else f"; heddle has {median(ratios):.2f} times this rate"
+            note = "" if name == "heddle" else f"; heddle has {median(ratios):.2f} times this rate"
             print(
-                f"{method}, {name}: {wall:,.0f} words/s, {processors:,.0f} per second of the processors{said}",
+                f"{method}, {name}: {wall:,.0f} words/s, {processors:,.0f} per second of the processors{note}",
                 flush=True,
             )
     results["glove"] = glove(corpus, arguments.dim)

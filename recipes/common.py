@@ -24,7 +24,7 @@ def heddle(*words: object, cwd: Path | None = None) -> float:
     return time.perf_counter() - began
 
 
-def asked(*words: object, cwd: Path | None = None) -> Any:
+def heddle_json(*words: object, cwd: Path | None = None) -> Any:
     """The document that a command prints with `--json`."""
     command = [sys.executable, "-m", "heddle", *map(str, words), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, cwd=cwd, check=False)

@@ -5,7 +5,7 @@ python recipes/digits.py [--seeds 3 --runs DIR] [--json FILE]
 
 import random
 
-from common import HERE, asked, heddle, minutes, parser, report, spread
+from common import HERE, heddle, heddle_json, minutes, parser, report, spread
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 TRAINED, TESTED = 5000, 500
@@ -13,19 +13,19 @@ TRAINED, TESTED = 5000, 500
 
 def sequences(count: int, seed: int) -> list[list[str]]:
     """Different sequences of three to eight digit words."""
-    draw, found = random.Random(seed), dict[tuple[str, ...], None]()
-    while len(found) < count:
-        found[tuple(draw.choices(WORDS, k=draw.randint(3, 8)))] = None
-    return [list(words) for words in found]
+    draw, unique = random.Random(seed), dict[tuple[str, ...], None]()
+    while len(unique) < count:
+        unique[tuple(draw.choices(WORDS, k=draw.randint(3, 8)))] = None
+    return [list(words) for words in unique]
 
 
 def counts(number: int, seed: int) -> list[list[str]]:
     """Counting up or down from any digit, round and round: spans of random words could not be guessed, so would teach nothing."""
-    draw, found = random.Random(seed), list[list[str]]()
+    draw, rows = random.Random(seed), list[list[str]]()
     for _ in range(number):
         start, stride, length = draw.randrange(10), draw.choice((1, -1)), draw.randint(4, 16)
-        found.append([WORDS[(start + stride * place) % 10] for place in range(length)])
-    return found
+        rows.append([WORDS[(start + stride * place) % 10] for place in range(length)])
+    return rows
 
 
 def main() -> None:
@@ -43,10 +43,12 @@ def main() -> None:
         base, run = folder / f"digits-base-{seed}", folder / f"digits-{seed}"
         first.append(heddle("train", HERE / "digits-pretrain.toml", text, f"seed={seed}", "--name", base))
         second.append(heddle("train", HERE / "digits.toml", table, f"from={base}", f"seed={seed}", "--name", run))
-        found = [each["best"][0]["text"] for each in asked("translate", run, test, "--beams", 1)["translations"]]
-        wanted = [" ".join(words[::-1]) for words in every[TRAINED:]]
+        answers = [
+            each["best"][0]["text"] for each in heddle_json("translate", run, test, "--beams", 1)["translations"]
+        ]
+        expected = [" ".join(words[::-1]) for words in every[TRAINED:]]
         exact.append(
-            100 * sum(each.split() == right.split() for each, right in zip(found, wanted, strict=True)) / TESTED
+            100 * sum(each.split() == right.split() for each, right in zip(answers, expected, strict=True)) / TESTED
         )
     columns = ["exact match, %", "span corruption", "fine-tuning"]
     report(columns, [[spread(exact), minutes(first), minutes(second)]], arguments.json)

@@ -33,11 +33,11 @@ TRAINED, TESTED = 500, 100
 
 def exchanges(count: int, seed: int) -> list[tuple[str, str]]:
     """Different questions, each with its answer."""
-    draw, found = random.Random(seed), dict[str, str]()
-    while len(found) < count:
+    draw, pairs = random.Random(seed), dict[str, str]()
+    while len(pairs) < count:
         words, place = draw.sample(WORDS, 3), draw.randrange(3)
-        found[f"Which is the {PLACES[place]} of {', '.join(words)}?"] = words[place]
-    return list(found.items())
+        pairs[f"Which is the {PLACES[place]} of {', '.join(words)}?"] = words[place]
+    return list(pairs.items())
 
 
 def main() -> None:
@@ -71,8 +71,8 @@ def answered(run: Path, exchanges: list[tuple[str, str]]) -> int:
 
     model, tokenizer = library.load(run)
     messages = ([{"role": "user", "content": question}] for question, _ in exchanges)
-    found = [reply(model, tokenizer, each, temperature=0, max_tokens=20) for each in messages]
-    return sum(text.strip() == answer for text, (_, answer) in zip(found, exchanges, strict=True))
+    answers = [reply(model, tokenizer, each, temperature=0, max_tokens=20) for each in messages]
+    return sum(text.strip() == answer for text, (_, answer) in zip(answers, exchanges, strict=True))
 
 
 if __name__ == "__main__":

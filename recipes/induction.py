@@ -52,10 +52,12 @@ def looked_at(run: Path, seed: int) -> dict[str, Any]:
     heads = find_heads(model, length=25, rows=16, seed=seed, ids=ids)
     largest = max(float(each.induction.max()) for each in heads.values())
     strong = {name: (each.induction >= largest / 2).nonzero().flatten().tolist() for name, each in heads.items()}
-    edits = [ablate(f"{layer}.heads", heads=found) for layer, found in strong.items() if found]
+    edits = [ablate(f"{layer}.heads", heads=head_places) for layer, head_places in strong.items() if head_places]
     texts = lines(1_000_000 + seed, TESTED)
     return {
-        "heads": ", ".join(f"{layer.split('.')[1]}.{head}" for layer, found in strong.items() for head in found),
+        "heads": ", ".join(
+            f"{layer.split('.')[1]}.{head}" for layer, head_places in strong.items() for head in head_places
+        ),
         "named": [
             f"{layer.split('.')[1]}.{n}"
             for layer, each in heads.items()
@@ -73,13 +75,13 @@ def main() -> None:
     arguments = parser(__doc__, seeds=3).parse_args()
     folder = arguments.runs
     folder.mkdir(parents=True, exist_ok=True)
-    found, seconds = [], []
+    scores, seconds = [], []
     for seed in range(arguments.seeds):
         text = folder / f"induction-{seed}.txt"
         text.write_text("\n".join(lines(seed, LINES)) + "\n")
         run = folder / f"induction-{seed}"
         seconds.append(heddle("train", HERE / "induction.toml", text, f"seed={seed}", "--name", run))
-        found.append(looked_at(run, seed))
+        scores.append(looked_at(run, seed))
     columns = [
         "named after induction",
         "switched off",
@@ -88,9 +90,9 @@ def main() -> None:
         "right, %",
         "without those, %",
     ]
-    row: list[object] = ["; ".join(", ".join(each["named"]) or "none" for each in found)]
-    row.append("; ".join(each["heads"] for each in found))
-    row += [spread([each[name] for each in found]) for name in ("induction", "previous", "right", "without")]
+    row: list[object] = ["; ".join(", ".join(each["named"]) or "none" for each in scores)]
+    row.append("; ".join(each["heads"] for each in scores))
+    row += [spread([each[name] for each in scores]) for name in ("induction", "previous", "right", "without")]
     report([*columns, "training"], [[*row, minutes(seconds)]], arguments.json)
 
 

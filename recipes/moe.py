@@ -10,7 +10,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from common import HERE, asked, heddle, minutes, parser, report, spread
+from common import HERE, heddle, heddle_json, minutes, parser, report, spread
 
 LAST = 100  # steps
 
@@ -40,7 +40,7 @@ def main() -> None:
             run = arguments.runs / f"{name}-{seed}"
             words = [HERE / f"{name}.toml", *arguments.sources, f"store={store}", f"seed={seed}", "--name", run]
             seconds.append(heddle("train", *words))
-            losses.append(asked("eval", run)["loss"])
+            losses.append(heddle_json("eval", run)["loss"])
             dead += dead_experts(run) if name == "moe" else 0
         rows.append([name, spread(losses, 4), dead if name == "moe" else "-", minutes(seconds)])
     report(["feed-forward", "validation loss", "dead experts", "training"], rows, arguments.json)

@@ -10,7 +10,7 @@ are, by sacrebleu's defaults but for case. FOLDER has train.en.gz, train.de.gz, 
 import gzip
 from pathlib import Path
 
-from common import DATA, HERE, absent, asked, heddle, minutes, parser, report, spread
+from common import DATA, HERE, absent, heddle, heddle_json, minutes, parser, report, spread
 
 LANGUAGES = ("en", "de")
 MODELS = {  # a run file, and the best of a few length penalties on the validation part
@@ -70,9 +70,9 @@ def main() -> None:
             seconds.append(heddle("train", HERE / file, *train, files, f"seed={seed}", "--name", run))
             output = run.with_suffix(".txt")
             words = ["--beams", 5, "--length-penalty", penalty, "--tokenize", "none", "--output", output]
-            found = asked("eval", run, *val, *words)["translations"]
-            bleu.append(found["bleu"])
-            chrf.append(found["chrf"])
+            translations = heddle_json("eval", run, *val, *words)["translations"]
+            bleu.append(translations["bleu"])
+            chrf.append(translations["chrf"])
             plain.append(plain_bleu(arguments.data, output))
         rows.append([name, spread(bleu), spread(chrf), spread(plain), minutes(seconds)])
     report(["model", "BLEU", "chrF", "plain BLEU", "training"], rows, arguments.json)

@@ -5,7 +5,7 @@ python recipes/norms.py [TEXT] [--seeds 3 --runs DIR --plot norms.png] [--json F
 
 from pathlib import Path
 
-from common import DATA, HERE, absent, asked, heddle, minutes, parser, report, spread
+from common import DATA, HERE, absent, heddle, heddle_json, minutes, parser, report, spread
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
             run = arguments.runs / f"norms-{placement}-{seed}"
             settings = [f"decoder.block.placement={placement}", f"seed={seed}", "--name", run]
             seconds.append(heddle("train", HERE / "norms.toml", arguments.text, *settings))
-            losses.append(asked("eval", run)["loss"])
+            losses.append(heddle_json("eval", run)["loss"])
             runs.append(run)
         rows.append([placement, spread(losses, 4), minutes(seconds)])
     if arguments.plot is not None:

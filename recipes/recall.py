@@ -75,10 +75,10 @@ def main() -> None:
     )
     for length in arguments.lengths:
         for name, mixer in MIXERS.items():
-            found = [trial(mixer, length, arguments.steps, seed) for seed in range(arguments.seeds)]
-            right = [each["accuracy"] for each in found]
-            rows.append({"length": length, "mixer": name, **found[0], "accuracy": right})
-            reached = [found[0][key] if found[0][key] is not None else "out of reach" for key in ("path", "steps")]
+            trials = [trial(mixer, length, arguments.steps, seed) for seed in range(arguments.seeds)]
+            right = [each["accuracy"] for each in trials]
+            rows.append({"length": length, "mixer": name, **trials[0], "accuracy": right})
+            reached = [trials[0][key] if trials[0][key] is not None else "out of reach" for key in ("path", "steps")]
             each = ", ".join(f"{value:.1%}" for value in right)
             print(f"| {length} | {name} | {reached[0]} | {reached[1]} | {median(right):.1%} ({each}) |", flush=True)
     if arguments.json:

@@ -8,7 +8,7 @@ The model reads six letters and a boundary, and writes the letters in order. It 
 import random
 from itertools import product
 
-from common import HERE, asked, heddle, minutes, parser, report, spread
+from common import HERE, heddle, heddle_json, minutes, parser, report, spread
 
 TRAINED = 300
 
@@ -27,8 +27,10 @@ def main() -> None:
         seconds.append(heddle("train", HERE / "sorting.toml", table, f"seed={seed}", "--name", run))
         file = folder / "sorting.txt"
         file.write_text("".join(f"{text}\n" for text in every))
-        found = [each["best"][0]["text"] for each in asked("translate", run, file, "--beams", 1)["translations"]]
-        pairs = zip(found, every, strict=True)
+        answers = [
+            each["best"][0]["text"] for each in heddle_json("translate", run, file, "--beams", 1)["translations"]
+        ]
+        pairs = zip(answers, every, strict=True)
         right.append(100 * sum(text == "".join(sorted(source)) for text, source in pairs) / len(every))
     report(["sequences sorted, %", "training"], [[spread(right), minutes(seconds)]], arguments.json)
 

@@ -16,7 +16,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from common import DATA, HERE, absent, asked, heddle, minutes, parser, report, spread
+from common import DATA, HERE, absent, heddle, heddle_json, minutes, parser, report, spread
 
 STARTS = ("nothing", "masked", "vectors")
 PACKAGE = "all_minilm_l6_v2"
@@ -82,22 +82,22 @@ def main() -> None:
     rows = []
     for start in arguments.start:
         accuracy, seconds = [], []
-        recipe, given = "sst2.toml", list[str]()
+        recipe, overrides = "sst2.toml", list[str]()
         if start == "masked":
             run = arguments.runs / "sst2-masked"
             texts = [folder / "train.texts.tsv", f"validation_sources={folder / 'dev.texts.tsv'}"]
             heddle("train", HERE / "sst2-masked.toml", *texts, "--name", run)
-            recipe, given = "sst2-tuned.toml", [f"from={run}"]
+            recipe, overrides = "sst2-tuned.toml", [f"from={run}"]
         if start == "published":
-            recipe, given = "sst2-published.toml", [f"from={imported(arguments.published, arguments.runs)}"]
+            recipe, overrides = "sst2-published.toml", [f"from={imported(arguments.published, arguments.runs)}"]
         if start == "vectors":
             vectors = arguments.runs / "sst2-vectors.txt"
             heddle("vectors", "train", folder / "train.texts.tsv", "dim=128", "--out", vectors)
-            given = [f"vectors={vectors}"]
+            overrides = [f"vectors={vectors}"]
         for seed in range(arguments.seeds):
             run = arguments.runs / f"sst2-{start}-{seed}"
-            seconds.append(heddle("train", HERE / recipe, *settings, *given, f"seed={seed}", "--name", run))
-            accuracy.append(100 * asked("eval", run, folder / "dev.tsv")["accuracy"])
+            seconds.append(heddle("train", HERE / recipe, *settings, *overrides, f"seed={seed}", "--name", run))
+            accuracy.append(100 * heddle_json("eval", run, folder / "dev.tsv")["accuracy"])
         rows.append([start, spread(accuracy), minutes(seconds)])
         if start == "published":
             print(f"read back: {read_back(run, folder / 'dev.tsv', arguments.runs / 'sst2-exported')}")

@@ -43,24 +43,24 @@ def plain_mask(rows: int, length: int, rule: Rule | None = None) -> Mask:
 
 
 def outcome(
-    kernel: Kernel, mask: Mask, given: Sequence[Tensor], weight: Tensor, sinks: Tensor | None = None
+    kernel: Kernel, mask: Mask, tensors: Sequence[Tensor], weight: Tensor, sinks: Tensor | None = None
 ) -> list[Tensor]:
     """Output and gradients of q, k, v and, if there are any, of a bias and of sinks."""
-    leaves = [tensor.detach().requires_grad_() for tensor in given]
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
     lowered = kernel.lower(mask, *leaves[3:])
     if sinks is not None:
         leaves.append(sinks.detach().requires_grad_())
         lowered = replace(lowered, sinks=leaves[-1])
     output = kernel(*leaves[:3], lowered)
-    assert output.dtype == given[0].dtype
+    assert output.dtype == tensors[0].dtype
     return [output.detach(), *torch.autograd.grad((output * weight.to(output.dtype)).sum(), leaves)]
 
 
 def definition(
-    mask: Mask, given: Sequence[Tensor], weight: Tensor, cap: float | None = None, sinks: Tensor | None = None
+    mask: Mask, tensors: Sequence[Tensor], weight: Tensor, cap: float | None = None, sinks: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Scale, cap, bias, mask, and a sum for each head, whose sink adds to the whole; its gradients weighted by `weight`."""
-    leaves = [tensor.detach().double().requires_grad_() for tensor in given]
+    leaves = [tensor.detach().double().requires_grad_() for tensor in tensors]
     q, k, v, *bias = leaves
     names = ["dq", "dk", "dv", "dbias"][: len(leaves)]
     if sinks is not None:
@@ -79,9 +79,9 @@ def definition(
     weights = power / torch.where(total == 0, 1.0, total)
     output = torch.einsum("bhqk,bhkd->bhqd", weights, v)
     gradients = torch.autograd.grad((output * weight).sum(), leaves)
-    found = {"output": output, **dict(zip(names, gradients, strict=True))}
+    values = {"output": output, **dict(zip(names, gradients, strict=True))}
     taps = {"scores": scores.masked_fill(~allowed, -torch.inf), "weights": weights}
-    return {name: tensor.detach() for name, tensor in (found | taps).items()}
+    return {name: tensor.detach() for name, tensor in (values | taps).items()}
 
 
 class Sizes(TorchDispatchMode):

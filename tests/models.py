@@ -172,19 +172,19 @@ def pairwise(axes: Axes) -> list[dict[str, Any]]:
     """Few rows in which every option of every axis meets every option of every other axis. The same rows every time."""
     draw, left, rows = random.Random(0), pairs_of(axes), []
     while left:
-        wanted = min(left)
-        tries = [_drawn(axes, wanted, draw) for _ in range(20)]
-        found = [left.intersection(itertools.combinations(row.items(), 2)) for row in tries]
-        best = max(range(len(tries)), key=lambda number: len(found[number]))
-        left -= found[best]
+        pair = min(left)
+        tries = [_drawn(axes, pair, draw) for _ in range(20)]
+        covered = [left.intersection(itertools.combinations(row.items(), 2)) for row in tries]
+        best = max(range(len(tries)), key=lambda number: len(covered[number]))
+        left -= covered[best]
         rows.append({name: axes[name][number] for name, number in tries[best].items()})
     return rows
 
 
-def _drawn(axes: Axes, wanted: tuple[tuple[str, int], ...], draw: random.Random) -> dict[str, int]:
+def _drawn(axes: Axes, required: tuple[tuple[str, int], ...], draw: random.Random) -> dict[str, int]:
     """A row by numbers, in the order of the axes, with the wanted ones in it."""
-    chosen = dict(wanted)
-    row = {name: axes[name][number] for name, number in wanted}
+    chosen = dict(required)
+    row = {name: axes[name][number] for name, number in required}
     for name in draw.sample(list(axes), len(axes)):
         if name not in row:
             chosen[name] = draw.choice(
@@ -276,8 +276,8 @@ def stack_of(
         types=types,
         dropout=dropout,
     )
-    given = {} if second is None else {key: value for key, value in second.to_dict().items() if value is not None}
-    overrides = (Override(layers="1", block={"mixer": given}),) if given else ()
+    fields = {} if second is None else {key: value for key, value in second.to_dict().items() if value is not None}
+    overrides = (Override(layers="1", block={"mixer": fields}),) if fields else ()
     return StackConfig(depth=depth, block=block, entry=entry, final_norm=final_norm, overrides=overrides, prefix=prefix)
 
 
@@ -654,8 +654,8 @@ def options(cls: type[Config], name: str) -> list[Any]:
         LookupError: it takes numbers or texts, and `VALUES` does not say which.
     """
     key = f"{cls.__name__}.{name}"
-    found = list(_options(cls.model_fields[name].annotation, key))
-    return list({_key(option): option for option in found}.values())
+    choices = list(_options(cls.model_fields[name].annotation, key))
+    return list({_key(option): option for option in choices}.values())
 
 
 def _options(annotation: Any, key: str) -> Iterator[Any]:
@@ -681,13 +681,13 @@ def _options(annotation: Any, key: str) -> Iterator[Any]:
 
 def classes(cls: type[Config] = TransformerConfig) -> list[type[Config]]:
     """The class and all that can stand in it, each once."""
-    found = [cls]
-    for each in found:
+    subclasses = [cls]
+    for each in subclasses:
         for name in each.model_fields:
             if f"{each.__name__}.{name}" not in SPECIAL:
                 kinds = [option for option in options(each, name) if isinstance(option, type)]
-                found += [kind for kind in kinds if kind not in found]
-    return found
+                subclasses += [kind for kind in kinds if kind not in subclasses]
+    return subclasses
 
 
 def draw(cls: type[Config], pick: Pick) -> dict[str, Any]:
@@ -698,11 +698,11 @@ def draw(cls: type[Config], pick: Pick) -> dict[str, Any]:
         if key in SPECIAL:
             data[name] = SPECIAL[key](pick)
             continue
-        found = options(cls, name)
+        choices = options(cls, name)
         if name == "kind":
-            data[name] = found[0]
+            data[name] = choices[0]
             continue
-        named = [(getattr(option, "__name__", f"{key} = {option}"), option) for option in found]
+        named = [(getattr(option, "__name__", f"{key} = {option}"), option) for option in choices]
         option = pick([option for word, option in named for _ in range(OFTEN.get(word, 1))])
         data[name] = part(option, pick) if isinstance(option, type) else option
     return data
@@ -744,13 +744,15 @@ def change(pick: Pick) -> dict[str, Any]:
     """What an override changes: whole parts of a block, or single fields of them."""
     block = part(BlockConfig, pick)
     names = pick(([*block], ["mixer"], ["ffn"], ["norm", "dropout"], ["cross", "mixer"]))
-    return said({name: block[name] for name in names})
+    return without_none({name: block[name] for name in names})
 
 
-def said(data: dict[str, Any]) -> dict[str, Any]:
+def without_none(data: dict[str, Any]) -> dict[str, Any]:
     """Without what is None, which an override cannot say."""
     return {
-        name: said(value) if isinstance(value, dict) else value for name, value in data.items() if value is not None
+        name: without_none(value) if isinstance(value, dict) else value
+        for name, value in data.items()
+        if value is not None
     }
 
 

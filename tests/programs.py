@@ -29,13 +29,13 @@ def heddle(*words: str, cwd: Path | None = None, **more: Any) -> subprocess.Comp
 
 def finished(words: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
     """Any other program that finds heddle, at its end."""
-    given = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True, "check": False}
-    return subprocess.run(words, **{**given, **more})
+    options = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "capture_output": True, "text": True, "check": False}
+    return subprocess.run(words, **{**options, **more})
 
 
-def run(name: str, *words: object, given: str = "") -> str:
+def run(name: str, *words: object, stdin: str = "") -> str:
     """What it prints; an error if it fails."""
     made = call(name, *words)
-    done = subprocess.run(made, cwd=ROOT, env=environment(), input=given, capture_output=True, text=True, check=False)
+    done = subprocess.run(made, cwd=ROOT, env=environment(), input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

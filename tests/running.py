@@ -32,7 +32,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("heddle.runs.plan")  # the package has a function of that name
     monkeypatch.setattr(module, "measure", lambda *args, **settings: 1e5)
     monkeypatch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
-    monkeypatch.setattr("heddle.runs.session.usable_precision", lambda wanted, device: wanted)
+    monkeypatch.setattr("heddle.runs.session.usable_precision", lambda precision, device: precision)
     samples = NextTokenTask.samples
     monkeypatch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
 

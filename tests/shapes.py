@@ -28,7 +28,7 @@ def check_shapes(packages: Sequence[str]) -> None:
 
     def jaxtyped(function: Any = None, *, typechecker: Callable[[Any], Any]) -> Any:
         if function is None:
-            return lambda given: jaxtyped(given, typechecker=typechecker)
+            return lambda wrapped: jaxtyped(wrapped, typechecker=typechecker)
         if not isfunction(function):  # a class, a property
             return whole(function, typechecker=typechecker)
         checked = typechecker(function)

@@ -52,11 +52,11 @@ REVIEWS = [(f"{word} {number}", label) for number in range(12) for word, label i
 
 def fits(value: Any) -> str:
     """The display of a value, which fits on a screen and shows no address."""
-    for said in (repr(value), str(value)):
-        lines = said.splitlines()
-        assert 0 < len(lines) <= ROWS, f"{len(lines)} lines: {said[:300]}"
+    for text in (repr(value), str(value)):
+        lines = text.splitlines()
+        assert 0 < len(lines) <= ROWS, f"{len(lines)} lines: {text[:300]}"
         assert max(map(len, lines)) <= COLUMNS, max(lines, key=len)
-        assert " at 0x" not in said
+        assert " at 0x" not in text
     return repr(value)
 
 
@@ -69,39 +69,39 @@ def classes_in(annotation: Any) -> Iterator[type]:
 
 def results() -> dict[type, str]:
     """Each class that a public function returns, that is public itself, or that is inside one of those; and where it is from."""
-    found: dict[type, str] = {}
+    by_class: dict[type, str] = {}
     for package in PACKAGES:
         home = importlib.import_module(f"heddle.{package}")
         for name in home.__all__:
             public = getattr(home, name)
             if inspect.isclass(public):
-                found.setdefault(public, f"{package}.{name}")
+                by_class.setdefault(public, f"{package}.{name}")
             elif callable(public):
                 try:
                     returned = typing.get_type_hints(inspect.unwrap(public)).get("return")
                 except NameError:  # of a class of rich, which is imported only when something is shown
                     continue
-                found |= {each: f"{package}.{name}" for each in classes_in(returned) if each not in found}
-    waiting = list(found)
+                by_class |= {each: f"{package}.{name}" for each in classes_in(returned) if each not in by_class}
+    waiting = list(by_class)
     while waiting:
         outer = waiting.pop()
         if dataclasses.is_dataclass(outer) or issubclass(outer, tuple):
             for annotation in typing.get_type_hints(outer).values():
                 for inner in classes_in(annotation):
-                    if inner not in found:
-                        found[inner] = f"a field of {outer.__name__}"
+                    if inner not in by_class:
+                        by_class[inner] = f"a field of {outer.__name__}"
                         waiting.append(inner)
-    return found
+    return by_class
 
 
 def test_every_public_result_is_displayed_by_the_one_function_that_cuts_to_a_screen():
-    found = {
+    result = {
         each: place for each, place in results().items() if dataclasses.is_dataclass(each) or issubclass(each, tuple)
     }
-    assert len(found) > 60
+    assert len(result) > 60
     plain = [
         f"{each.__module__}.{each.__name__} ({place})"
-        for each, place in found.items()
+        for each, place in result.items()
         if each.__name__ not in INNER
         and not each.__module__.startswith("heddle.nn.mask")
         and each.__repr__.__module__ != "heddle.display"
@@ -207,9 +207,9 @@ SHOWN: dict[str, tuple[Callable[[dict[str, Any]], Any], Callable[[dict[str, Any]
 def test_a_result_fits_on_a_screen_and_shows_its_key_figure(name, trained):
     make, needed = SHOWN[name]
     value = make(trained)
-    said = fits(value)
-    missing = [each for each in needed(trained, value) if each not in said]
-    assert not missing, f"{missing} not in\n{said}"
+    text = fits(value)
+    missing = [each for each in needed(trained, value) if each not in text]
+    assert not missing, f"{missing} not in\n{text}"
 
 
 def test_a_list_of_results_fits_on_a_screen_however_long_it_is():
@@ -232,8 +232,8 @@ def test_a_proof_starts_with_what_failed():
         prove.Verdict("cache", "DIFFERENT", 0.5, 1e-6, "layer 3"),
         prove.Verdict("export", "NOT CHECKED", detail="why"),
     ]
-    said = fits(prove.Proof("planted", heddle.preset("gpt2-small"), False, 1e-7, tuple(verdicts)))
-    first, second, *_, last = said.splitlines()
+    text = fits(prove.Proof("planted", heddle.preset("gpt2-small"), False, 1e-7, tuple(verdicts)))
+    first, second, *_, last = text.splitlines()
     assert first == "Proof of planted: 1 of 42 checks FAILED"
     assert second.split()[:3] == ["cache", "DIFFERENT", "5.0e-01"]
     assert "layer 3" in second

@@ -45,16 +45,16 @@ def test_the_configs_to_prove_hold(tmp_path: Path) -> None:
     assert "`heddle prove mine.toml`" in README
     done = programs.heddle("prove", "mine.toml", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = {check["check"]: check["word"] for check in json.loads(done.stdout)["checks"]}
+    words_by_check = {check["check"]: check["word"] for check in json.loads(done.stdout)["checks"]}
     assert {"DIFFERENT", "NOT CHECKED"}.isdisjoint(
-        {found[name] for name in ("causality", "packing", "padding on the left")}
+        {words_by_check[name] for name in ("causality", "packing", "padding on the left")}
     )
 
 
 def test_the_run_files_of_the_readme_are_read() -> None:
-    found = [text for text in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "[data]" in text]
-    assert len(found) == 3
-    assert {RunConfig.of(tomllib.loads(text)).task.kind for text in found} == {
+    texts = [text for text in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "[data]" in text]
+    assert len(texts) == 3
+    assert {RunConfig.of(tomllib.loads(text)).task.kind for text in texts} == {
         "next_token",
         "classification",
         "contrastive",

@@ -50,7 +50,7 @@ def test_a_script_needs_at_least_one_seed(path: Path, seeds: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["multi30k.py", "--data", "texts"], "texts has no train.en.gz; name the folder: --data FOLDER"),
         (["sst2.py", "--data", "texts"], "texts has no train.txt; name the folder: --data FOLDER"),
@@ -58,7 +58,7 @@ def test_a_script_needs_at_least_one_seed(path: Path, seeds: str, tmp_path: Path
         (["shakespeare.py", "a.txt"], " has no a.txt; name the text: python recipes/shakespeare.py input.txt"),
     ],
 )
-def test_a_script_without_its_data_says_where_it_looked(words: list[str], said: str, tmp_path: Path) -> None:
+def test_a_script_without_its_data_says_where_it_looked(words: list[str], message: str, tmp_path: Path) -> None:
     done = finished([sys.executable, str(ROOT / "recipes" / words[0]), *words[1:]], cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.endswith(f"{said}\n")
+    assert done.stderr.endswith(f"{message}\n")

@@ -25,7 +25,7 @@ NFC: Content = {"type": "NFC"}
 BYTES: Content = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 # Spaces at both ends, capitals, accents, punctuation, numbers, other scripts, line breaks, the empty text.
 PROBES = (
-    "", " ", "warp", " warp", "  Two blanks", "ends in a blank ", "The Weaver LIFTS", "naïve café, Größe", "e\u0301 is é",
+    "", " ", "warp", " warp", "  Two spaces", "ends in a space ", "The Weaver LIFTS", "naïve café, Größe", "e\u0301 is é",
     "it ' s the weaver's, don't!", "1234 and 5 picks .", "織る heddle 織", "a\nb\n\n c\td", "½ ﬁ", "😀", "x  y   z",
     "un-known: [x] <y>",
 )  # fmt: skip

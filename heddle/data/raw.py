@@ -133,7 +133,7 @@ def open_dataset(data: DataConfig, task: TaskSettings, stdin_read: bool = False)
     """
     records = task.fields != TEXT
     if records and not data.sources:
-        raise HeddleError(f"this task reads records of {' and '.join(task.fields)}: name their files")
+        raise HeddleError(f"this task needs records with {' and '.join(task.fields)}: name their files")
     sources = resolve_datasets(data.sources) if data.sources else [*python_library()]
     all_sources = (*sources, *(resolve_datasets(data.validation_sources) or own_validation(data)))
     opened = nullcontext([*all_sources]) if stdin_read else standard_input(all_sources, ".jsonl" if records else ".txt")

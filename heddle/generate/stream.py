@@ -81,7 +81,7 @@ class DecodingRules:
         model: a decoder with a language head, with or without an encoder.
         config: when to end, and penalties.
         end_of_text: an id that ends a text. It also starts a text whose prompt is empty (D-24), and every text of an
-            encoder-decoder's decoder. Of several ids, all end a text and the first one starts it. The special ids in an imported
+            encoder-decoder's decoder. Each of several ids ends a text, and the first one starts it. The special ids in an imported
             model's config apply in addition.
         vocabulary: number of ids that have text, if the model has more. Other ids are not valid, except those that end a text.
 

@@ -43,7 +43,7 @@ class Patching:
     corrupted: float
 
     def restored(self) -> Float[Tensor, "R C"]:
-        """The fraction of the difference that each patch restores: 0 is no change, 1 the metric of the clean prompt.
+        """The fraction of the difference that each patch restores: 0 means no change, 1 the metric of the clean prompt.
 
         Raises:
             HeddleError: both prompts have the same metric.

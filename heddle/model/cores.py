@@ -89,7 +89,7 @@ class Waiting:
     """How this process's threads wait for each other: spinning or, while the machine is busy, sleeping and on free cores.
 
     GNU's OpenMP, which torch uses on Linux, lets all threads sleep while there are more of them than cores. So an idle thread with
-    its own helpers makes the others sleep; when it ends, they spin again. On other systems this has no effect.
+    its own team of threads makes the others sleep; when it ends, they spin again. On other systems this has no effect.
 
     Attributes:
         load: the last reading of the load.
@@ -197,7 +197,7 @@ def _crowd(threads: int, is_over: Callable[[float], bool]) -> threading.Event | 
         parallel(no_op, None, threads, 0)
         ready.set()
         used = time.process_time()
-        while not over.wait(OVER) and not is_over(time.process_time() - used):  # its helpers end with it
+        while not over.wait(OVER) and not is_over(time.process_time() - used):  # its team of threads ends with it
             used = time.process_time()
 
     threading.Thread(target=crowd, name="heddle crowd", daemon=True).start()

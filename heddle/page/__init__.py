@@ -2,7 +2,7 @@
 
 In reading order:
 
-- `asked`: the queries of the page.
+- `queries`: the queries of the page.
 - `subject`: the model of the page, with its last texts and passes.
 - `prefixes`, `write`, `maps`, `layers`, `walk`, `plates`, `architecture`, `training`: the documents of the panels.
 - `panels`: the table of all panels.

@@ -7,7 +7,7 @@ from heddle.look.sites import sites
 from heddle.look.sizes import costs, treemap
 from heddle.look.svg import to_svg
 from heddle.model import Transformer
-from heddle.page.asked import Document, Query
+from heddle.page.queries import Document, Query
 from heddle.page.subject import PageModel
 
 

@@ -10,7 +10,7 @@ from heddle.look.lens import lens
 from heddle.look.patching import patch
 from heddle.look.sites import sites
 from heddle.look.trace import trace
-from heddle.page.asked import AttributionQuery, Document, PatchingQuery, TextQuery
+from heddle.page.queries import AttributionQuery, Document, PatchingQuery, TextQuery
 from heddle.page.subject import PageModel
 from heddle.page.write import position
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
 from heddle.look.heads import FIELDS, score_heads, strongest
-from heddle.page.asked import AttentionQuery, Document, HeadQuery, TextQuery
 from heddle.page.numbers import encode_bits, encode_tensor
+from heddle.page.queries import AttentionQuery, Document, HeadQuery, TextQuery
 from heddle.page.subject import PageModel
 from heddle.page.write import position
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heddle.page.asked import Document
+from heddle.page.queries import Document
 
 
 def encode_tensor(tensor: Tensor) -> Document:

@@ -12,8 +12,8 @@ from heddle.checks import checked
 from heddle.errors import HeddleError
 from heddle.look.sites import sites
 from heddle.page.app import page_files
-from heddle.page.asked import Document, Query, TextQuery
 from heddle.page.panels import PANELS, answer
+from heddle.page.queries import Document, Query, TextQuery
 from heddle.page.subject import PageModel
 from heddle.weights.files import write_file
 

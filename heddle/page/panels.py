@@ -8,7 +8,11 @@ import torch
 from heddle.config.model import ClassifierHeadConfig
 from heddle.look.sites import kernels
 from heddle.page.architecture import architecture
-from heddle.page.asked import (
+from heddle.page.layers import attribution, layers, parts, patching
+from heddle.page.maps import head_map, heads, query_steps
+from heddle.page.plates import plates
+from heddle.page.prefixes import prefixes
+from heddle.page.queries import (
     AttentionQuery,
     AttributionQuery,
     BeamQuery,
@@ -20,10 +24,6 @@ from heddle.page.asked import (
     TensorQuery,
     TextQuery,
 )
-from heddle.page.layers import attribution, layers, parts, patching
-from heddle.page.maps import head_map, heads, query_steps
-from heddle.page.plates import plates
-from heddle.page.prefixes import prefixes
 from heddle.page.subject import PageModel
 from heddle.page.training import training
 from heddle.page.walk import tensor, walk

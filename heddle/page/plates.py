@@ -6,8 +6,8 @@ from torch import Tensor
 from heddle.look.attention import AttentionPass
 from heddle.look.sites import sites
 from heddle.look.trace import trace
-from heddle.page.asked import Document, TextQuery
 from heddle.page.numbers import encode_tensor
+from heddle.page.queries import Document, TextQuery
 from heddle.page.subject import PageModel
 
 ROWS, COLUMNS = 16, 48  # of a plate: the first ones of its tensor; heads share the columns
@@ -22,12 +22,12 @@ def plates(subject: PageModel, query: TextQuery) -> Document:
     A byte b stands for (b - 128) / 127 of the largest magnitude in its plate.
     """
     text = subject.read(query)
-    shown = {name: site for name, site in sites(subject.model).items() if _is_shown(name)}
-    traced_names = [name for name in shown if not name.endswith(".weights")]
+    plated = {name: site for name, site in sites(subject.model).items() if _is_shown(name)}
+    traced_names = [name for name in plated if not name.endswith(".weights")]
     traced = trace(subject.model, text.tokens, traced_names, edits=subject.edits(query), **text.more)
     maps = subject.attention(query)
     levels: list[Document] = []
-    for name, site in shown.items():
+    for name, site in plated.items():
         branch, _, end = name.rpartition(".")
         if end == "weights":
             numbers, shape = _map(maps[branch])

@@ -9,7 +9,7 @@ from heddle.errors import HeddleError
 from heddle.generate.beam import beam_search
 from heddle.look.texts import Text
 from heddle.nn.numeric import wide_dtype
-from heddle.page.asked import Document, TextQuery
+from heddle.page.queries import Document, TextQuery
 from heddle.page.subject import PageModel
 from heddle.predict.classify import classify
 from heddle.predict.fill import check_fills

@@ -17,7 +17,7 @@ from heddle.look.edits import Edit, ablate, edited
 from heddle.look.texts import Text, is_decoder_translator, read_text
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
-from heddle.page.asked import TextQuery
+from heddle.page.queries import TextQuery
 from heddle.text.tokenizer import Tokenizer
 
 CACHE_SIZE = 4  # texts and passes

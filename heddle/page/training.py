@@ -5,7 +5,7 @@ from typing import Any
 
 from heddle.errors import HeddleError
 from heddle.look.readings import read_readings
-from heddle.page.asked import Document, Query
+from heddle.page.queries import Document, Query
 from heddle.page.subject import PageModel
 from heddle.runs.compare import METRICS, compare_runs
 from heddle.runs.journal import read_lines, read_samples

@@ -5,8 +5,8 @@ from torch import Tensor
 from heddle.errors import HeddleError
 from heddle.look.sites import sites
 from heddle.look.trace import trace
-from heddle.page.asked import Document, TensorQuery, TextQuery
 from heddle.page.numbers import encode_tensor
+from heddle.page.queries import Document, TensorQuery, TextQuery
 from heddle.page.subject import PageModel
 
 ROWS, COLUMNS = 256, 256  # maximum size of the matrix to send

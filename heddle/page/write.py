@@ -5,8 +5,8 @@ import torch
 from heddle.config.decoding import BeamConfig
 from heddle.errors import HeddleError
 from heddle.generate.beam import beam_search
-from heddle.page.asked import BeamQuery, Document, PositionQuery, TextQuery
 from heddle.page.numbers import encode_tensor
+from heddle.page.queries import BeamQuery, Document, PositionQuery, TextQuery
 from heddle.page.subject import PageModel
 
 SHOWN = 50  # tokens with their texts; the rest only has logits

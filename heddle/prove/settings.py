@@ -58,7 +58,7 @@ def decoding_settings(subject: Subject) -> Iterator[Comparison]:
     ids = config.ids
     special = set() if ids is None else ids.every()
     ordinary = [id for id in range(config.vocab_size) if id not in special]
-    if len(ordinary) <= PROMPT + TOKENS:  # with fewer ids, a setting may leave none
+    if len(ordinary) <= PROMPT + TOKENS:  # with fewer ids, a setting may ban them all
         raise NotApplicable("the vocabulary is too small to ban ids")
     prompt = subject.tokens(1, max(1, min(PROMPT, config.context - TOKENS)))[0].tolist()
     # Not in the prompt, so that only generated ids count.

@@ -10,7 +10,7 @@ In reading order:
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`).
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
 - `extend`: continues a run for longer than planned; `changeable` has the settings that may then differ.
-- `sweep`: several runs, one at a time; `seed_statistics`: how far their results lie apart.
+- `sweep`: several runs, one at a time; `seed_statistics`: how much their results differ.
 - `compare`: runs side by side; `export` and `plot` read their metrics for other programs and for people.
 - `show`: what a step reads, to look at (`show_step`); `lint`: what goes wrong in practice.
 - `factories`: a tokenizer and a model for a task and its data.

@@ -18,7 +18,7 @@ from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, train_tokenizer
 from heddle.weights.run import load, read_config
 from heddle.weights.start import adopt, cut_tensors
 
-DEPTH = 2  # of a new model, unless its user says one
+DEPTH = 2  # of a new model, unless its user sets one
 
 
 @checked(vocab_size=at_least(1))

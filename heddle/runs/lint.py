@@ -96,8 +96,8 @@ def _in_records(run: OpenedRun, store: RecordStore) -> Iterator[Finding]:
         records: Records = getattr(store, name)
         for field, column in records.texts.items():
             yield from out_of_range(column.values, run.tokenizer.vocab_size, f"{name}.{field}")
-        apart = len(run.config.model.stacks()) == 2 or isinstance(task, ContrastiveTask)
-        yield from cropped(records, run.config.model.context, apart, name)
+        separate = len(run.config.model.stacks()) == 2 or isinstance(task, ContrastiveTask)
+        yield from cropped(records, run.config.model.context, separate, name)
     rows = task.rows(held_out=False) if isinstance(task, RecordTask) else None
     if isinstance(rows, PackedRecords):
         yield from padded(rows.packing)
@@ -109,16 +109,16 @@ def _in_records(run: OpenedRun, store: RecordStore) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def cropped(records: Records, context: int, apart: bool, part: str) -> Iterator[Finding]:
+def cropped(records: Records, context: int, separate: bool, part: str) -> Iterator[Finding]:
     """Records that are longer than the model's context.
 
     Args:
         context: tokens in a row.
-        apart: whether each text has a row of its own, as in an encoder-decoder; otherwise they share one.
+        separate: whether each text has a row of its own, as in an encoder-decoder; otherwise they share one.
         part: the part's name.
     """
     lengths = {field: column.lengths for field, column in records.texts.items()}
-    rows = lengths if apart else {"text": sum(lengths.values(), np.zeros(len(records), dtype=np.int64))}
+    rows = lengths if separate else {"text": sum(lengths.values(), np.zeros(len(records), dtype=np.int64))}
     for field, row in rows.items():
         long = np.flatnonzero(row > context)
         if len(long):
@@ -177,7 +177,7 @@ def _in_batches(run: OpenedRun) -> Iterator[Finding]:
     scores = run.config.model.head.kind == "language" and run.config.model.decoder is not None
     if scores and end is not None and targets and not ends:
         yield Finding(
-            "no end", not _one_text(run), targets, targets, "", f"targets of the first {steps} steps are no end of text",
+            "no end", not _one_text(run), targets, targets, "", f"targets of the first {steps} steps include no end of text",
             "the model cannot learn when to stop: give each text a document or a record of its own",
         )  # fmt: skip
 

@@ -62,7 +62,7 @@ def held_by_process(device: str, store: Store, tokens: int) -> int:
 
     Args:
         device: device type.
-        store: the tokens, of which those that were read stay mapped.
+        store: the tokens; what was read of them stays mapped.
         tokens: how many are read.
     """
     return 0 if device != "cpu" else PROCESS + 2 * min(tokens, store.tokens("train"))

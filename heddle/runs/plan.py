@@ -159,7 +159,7 @@ def _pace(train: TrainConfig, steps: int, every: int, dim: int, started: bool) -
 
 
 def _precision(config: RunConfig, spec: DataSpec, device: str, need: Need) -> str:
-    """The precision asked for, or the one that trains faster."""
+    """The requested precision, or the one that trains faster."""
     train, model = config.train, spec.model
     if train.precision != "auto":
         return train.precision

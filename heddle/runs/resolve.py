@@ -47,7 +47,7 @@ class Resolved:
         start: the run to start from, or None.
         tokenizer: the tokenizer that exists already, with the special tokens that the task needs; None: one is trained.
         device: where it trains.
-        smallest: the model at the least depth, with the vocabulary that was asked for and without names of classes.
+        smallest: the model at the least depth, with the requested vocabulary and without names of classes.
         notes: what the user should know.
     """
 

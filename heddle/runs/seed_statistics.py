@@ -1,4 +1,4 @@
-"""How far the results of equal runs lie apart: mean, standard deviation, and Student's interval."""
+"""How much the results of equal runs differ: mean, standard deviation, and Student's interval."""
 
 from collections.abc import Sequence
 from math import atan, cos, pi, sin, sqrt

@@ -125,7 +125,7 @@ def show_step(run: str | Path, step: int = 1, rows: int = 1, length: int = 32, s
             places, else 0. A source is always returned from its start.
 
     Raises:
-        HeddleError: it is no training run, has fewer steps or shorter rows, or its text was changed.
+        HeddleError: it is not a training run, has fewer steps or shorter rows, or its text was changed.
     """
     opened = read_run(Path(run))
     chosen = opened.chosen

@@ -35,11 +35,11 @@ COSTLY = ("batch", "batch_tokens", "accumulate", "optimizer", *LENGTHS, "clip")
 
 
 class First(NamedTuple):
-    """The run of a series whose decisions hold for all.
+    """The run of a series whose decisions apply to all.
 
     Attributes:
         run: its directory.
-        config: what its user said.
+        config: what its user set.
         saved: what was decided.
     """
 
@@ -76,7 +76,7 @@ def sweep(
     """Train the runs of a series, one at a time: `sweep(heddle.config.variants(table, seeds=3), "runs/mine")`.
 
     They are named after `run` and their settings: `runs/mine-learning_rate=0.001,seed0`. What the first run decided by
-    measurement (depth, precision, compilation, and the number of steps where steps cost the same) holds for all. Runs with
+    measurement (depth, precision, compilation, and the number of steps where steps cost the same) applies to all. Runs with
     the same sources, settings of the text and tokenizer share its tokens, which are made once.
 
     Calling this again after an interruption keeps the runs that have finished and continues the one that has not; more values
@@ -89,7 +89,7 @@ def sweep(
         watch: makes the reader of each run's reports; entered while the run trains.
 
     Raises:
-        HeddleError: the runs have no settings to be told apart by, a combination cannot work, a directory has a run with other
+        HeddleError: the runs do not differ in any setting, a combination cannot work, a directory has a run with other
             settings, or several processes call this under torchrun. Nothing is trained then.
         Interrupted: SIGINT or SIGTERM arrived; what was trained is saved.
     """
@@ -127,7 +127,7 @@ def directory_of(base: Path, variant: Variant) -> Path:
 
 
 def find_first(planned: Sequence[tuple[Path, Variant]]) -> First | None:
-    """The run whose decisions hold for all, if the series was begun before: the one that was prepared as its config says.
+    """The run whose decisions apply to all, if the series was begun before: the one that was prepared as its config says.
 
     Raises:
         HeddleError: a directory of the series has something else, or a run with other settings.

@@ -118,7 +118,7 @@ def _in_runs(needs: CacheKey, runs: Sequence[Path], tell: Tell) -> Tokens | None
                 open_store(tokens.directory).verify()
                 return tokens
             if needs.differences(tokens, sources=False):
-                continue  # another text or tokenizer was asked for
+                continue  # another text or tokenizer is needed
         except HeddleError as error:
             differences = [str(error)]
         tell(f"the tokens of {run} are not used: {'; '.join(differences)}")

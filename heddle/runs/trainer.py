@@ -204,7 +204,7 @@ def flops_per_token(model: Transformer, task: Task, train: TrainConfig) -> float
     stacks = len(config.stacks())
     width = min(config.context, max(1, round(mean(length for _, length in task.shapes()))))
     learned = min(1.0, changed.total / (changed.total + changed.frozen))
-    # Of an encoder-decoder, FLOPs are per target of a source as long, and what is read is both.
+    # For an encoder-decoder, FLOPs are per target with a source as long, and both are read.
     return training_flops_per_token(config, width, min(1.0, size.targets * stacks / size.tokens), learned) / stacks
 
 

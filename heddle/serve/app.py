@@ -141,7 +141,7 @@ class Service:
             self.loop.call_soon_threadsafe(self.loop.call_later, seconds, self.limits.end)
 
     def drain(self) -> None:
-        """Admit no more requests. Texts in progress go on to their ends."""
+        """Admit no more requests. Texts in progress are finished."""
         for served in self.served.values():
             served.worker.drain()
 

@@ -11,7 +11,7 @@ from heddle.serve.errors import ApiError
 
 LARGEST_N = 128
 Text = Annotated[str, Field(max_length=1 << 22)]
-Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=2048, fail_fast=True)]
+TextOrTexts = Text | Annotated[list[Text], Field(min_length=1, max_length=2048, fail_fast=True)]
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)]  # of a million errors, the first is enough
 
 
@@ -195,7 +195,7 @@ class ChatRequest(Sampled):
 class EmbeddingRequest(Request):
     """`POST /v1/embeddings`. The last four fields are heddle's own; see `heddle.embed`."""
 
-    input: Texts
+    input: TextOrTexts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
     prompt: Text | None = None
@@ -207,7 +207,7 @@ class EmbeddingRequest(Request):
 class TranslateRequest(Request):
     """`POST /translate`."""
 
-    text: Texts
+    text: TextOrTexts
     beams: Annotated[int, Field(ge=1, le=32)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     length_penalty: Annotated[float, Field(ge=-50, le=50)] | None = None
@@ -233,8 +233,8 @@ class TranslateRequest(Request):
 class ClassifyRequest(Request):
     """`POST /classify`. `pair` has the second texts, for a model of pairs. `threshold` is for a multi-label model."""
 
-    text: Texts
-    pair: Texts | None = None
+    text: TextOrTexts
+    pair: TextOrTexts | None = None
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 

@@ -132,7 +132,7 @@ class Worker:
         self._inbox.put(end)
 
     def call(self, function: Callable[[], Any]) -> "Future[Any]":
-        """Call a function in the worker's thread, between two steps. Of several functions, one is called between each two steps.
+        """Call a function in the worker's thread, between two steps. One function is called between each two steps.
 
         The future raises the function's error, and otherwise like that of `submit`. Cancel it to withdraw the call.
         """

@@ -14,7 +14,7 @@ from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS, READERS
 from heddle.text.wrapped import KIND_OF
 
-# `tokenizers` counts pairs in 32 bits and silently overflows (its issue 2058).
+# `tokenizers` counts pairs in 32 bits and silently overflows (https://github.com/huggingface/tokenizers/issues/2058).
 MOST_TRAINING_BYTES = 2**31 - 1
 # It also allocates memory for every requested id, and ends the process if there is too little.
 MOST_IDS = 2**20

@@ -27,7 +27,7 @@ class Evaluation:
         standard_error: of `loss` as an estimate for everything held out; 0 if everything was scored, None if only one of
             several examples was.
         tokens: number of targets scored.
-        share: share of all held-out targets that were scored, of which those that are cut off are some.
+        share: share of all held-out targets that were scored; targets that are cut off count.
         metrics: what the task reports with the loss, such as perplexity.
         extent: what there is to score, and what no score can be of; None if the task does not know.
         note: the same in one line, for people; empty if everything can be scored.
@@ -54,14 +54,14 @@ class Evaluation:
         return self.standard_error == 0
 
     def unscored_counts(self) -> dict[str, int]:
-        """The counts of what no score is of, without zeros."""
+        """The counts of what the score does not cover, without zeros."""
         return {} if self.extent is None else self.extent.unscored_counts()
 
     def to_dict(self) -> dict[str, float | None]:
         """All values as one flat table, as a run stores them."""
-        shown = {"loss": self.loss, "standard_error": self.standard_error, **self.metrics}
+        score = {"loss": self.loss, "standard_error": self.standard_error, **self.metrics}
         counts = {} if self.extent is None else self.extent.to_dict()
-        return {**shown, "tokens": self.tokens, "share": self.share, **counts}
+        return {**score, "tokens": self.tokens, "share": self.share, **counts}
 
 
 @checked(rows=at_least(1), most=at_least(1))

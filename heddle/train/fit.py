@@ -47,7 +47,7 @@ from heddle.train.schedule import usual
 from heddle.train.sizes import batch_size, check_tokens, padded_tokens
 from heddle.train.training import Reader, Training, moving_average, tell
 
-BATCH = 8  # rows of a step, if nothing else is said
+BATCH = 8  # rows of a step by default
 MEASURING_NOTHING = {"precision": "fp32", "products": "torch", "compile": "off"}
 # Settings of a run that mean nothing without its directory, and what to do instead.
 OF_A_RUN = {
@@ -155,7 +155,7 @@ class Learned:
 
 
 def _looked_into(data: Any) -> tuple[Any, bool]:
-    """The data, and whether they are batches. Of an iterator, the first item is put back."""
+    """The data, and whether they are batches. The first item of an iterator is put back."""
     if isinstance(data, str | Mapping) or not isinstance(data, Iterable) or isinstance(data, np.ndarray | Tensor):
         return data, isinstance(data, Batch)
     items = iter(data)
@@ -182,7 +182,7 @@ def _settings(
         table["batch"] = -(-BATCH // (accumulate := table.get("accumulate", 1))) * accumulate
     unknown = [field for field in of_data if field not in (*FIELDS, "layout")]
     if unknown:
-        raise HeddleError(f"fit: columns: {unknown[0]!r} is no field; fields are {', '.join(FIELDS)}")
+        raise HeddleError(f"fit: columns: {unknown[0]!r} is not a field; fields are {', '.join(FIELDS)}")
     kind = NextTokenConfig() if task is None else task
     of_data |= {"skip_invalid": skip_invalid}
     run = RunConfig.of({"data": of_data, "task": kind, "train": {**MEASURING_NOTHING, **table}}, where="fit")

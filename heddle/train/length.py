@@ -17,7 +17,7 @@ SHARE = 0.9  # share of the time for steps; the rest is for evaluations, samples
 PROBING = 0.06  # time of the evaluations while training, as a share of the steps' time
 ENDING = 0.04  # the same of the last one, which scores all that is held out if that takes less
 SCORING = 0.4  # time to score a target, as a share of the time to train on it: a forward pass, in smaller batches
-MOST, FEWEST = 20, 5  # evaluations of a run, unless its user says how often
+MOST, FEWEST = 20, 5  # evaluations of a run, unless its user sets how often
 WORTH = 256  # targets that an evaluation should score; with fewer in the time there is, there are fewer evaluations
 ALWAYS = 1 << 16  # tokens that the last evaluation may read whatever the time, for a model of up to `SMALL` parameters
 SMALL = 4_000_000
@@ -75,10 +75,10 @@ def steps_within(seconds: float, rate: float, task: Task, every: int | None) -> 
 
 
 def warmup_of(train: TrainConfig, steps: int, share: float) -> int:
-    """Steps of the warmup of a training of so many steps: as asked for, or this share of all.
+    """Steps of the warmup of a training of so many steps: as set, or this share of all.
 
     Raises:
-        HeddleError: the training is shorter than the warmup or the decay that was asked for.
+        HeddleError: the training is shorter than the requested warmup or decay.
     """
     warmup = ceil(share * steps) if train.warmup is None else train.warmup
     if warmup > steps:
@@ -111,7 +111,7 @@ class Evaluations:
 
     @cached_property
     def every(self) -> int:
-        """Steps between evaluations: as asked for, else so that there are twenty, or fewer that score enough to mean something."""
+        """Steps between evaluations: as set, else so that there are twenty, or fewer that score enough to mean something."""
         if self.interval is not None:
             return self.interval
         needed = self._read(WORTH * self.size.tokens / self.size.targets)[1]

@@ -176,10 +176,10 @@ def faster_precision(spec: DataSpec, device: str, config: RunConfig) -> str:
 def pick_products(
     library: str, model: TransformerConfig, tokens: int, device: str, precision: str
 ) -> tuple[ProductKind, ...]:
-    """Which fp32 products on a CPU oneDNN should compute: those that were asked for, or measured to be faster.
+    """Which fp32 products on a CPU oneDNN should compute: the requested ones, or those measured to be faster.
 
     Raises:
-        HeddleError: oneDNN is asked for, but not available.
+        HeddleError: oneDNN is requested, but not available.
     """
     if library == "onednn" and not (device == "cpu" and has_onednn()):
         raise HeddleError("products = onednn: this build of torch has no oneDNN for this device; leave it out")

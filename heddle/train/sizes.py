@@ -13,7 +13,7 @@ def batch_size(config: RunConfig, context: int, device: str) -> int:
     """Rows of a step whose rows are as long as the context.
 
     Raises:
-        HeddleError: the tokens that were asked for are less than a row.
+        HeddleError: the requested tokens are less than a row.
     """
     train = config.train
     if train.batch_tokens is not None and not by_tokens(config) and train.batch_tokens < context * train.accumulate:
@@ -36,7 +36,7 @@ def check_tokens(train: TrainConfig, task: Task) -> None:
     """Refuse fewer tokens per step than a step can have: its rows are a multiple of what ranks and micro-batches divide.
 
     Raises:
-        HeddleError: the largest step has more than were asked for.
+        HeddleError: the largest step has more tokens than requested.
     """
     if train.batch_tokens is None or task.spec.batch_tokens is None:
         return

@@ -139,7 +139,7 @@ class Training:
     def report(self, scored: Evaluation, sample: str | None = None) -> Report:
         """What readers hear of an evaluation."""
         values = {"validation_loss": scored.loss, "validation_error": scored.standard_error or 0.0, **scored.metrics}
-        values |= scored.unscored_counts()  # what no score is of stands beside every score
+        values |= scored.unscored_counts()  # every score comes with what it does not cover
         return Report(self.step, self.steps, values, {}, sample)
 
     def not_finite(self, step: int, what: str) -> NotFinite:

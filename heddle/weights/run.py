@@ -255,7 +255,7 @@ def build_empty(config: TransformerConfig, where: Path) -> Transformer:
     try:
         return build(config, "meta")
     except (RuntimeError, TypeError, OverflowError):
-        raise HeddleError(f"{where}: the sizes in the config are larger than any machine can hold") from None
+        raise HeddleError(f"{where}: the sizes in the config are too large for any machine") from None
 
 
 def _load_directory(directory: Path, device: torch.device) -> Loaded:

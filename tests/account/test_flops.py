@@ -173,9 +173,9 @@ def test_with_a_prefix_nothing_is_left_out() -> None:
     """The square is computed in full, and what is kept of it too, however long the prefix is."""
     causal = TINY.override({"context": 256})
     config = causal.override({"decoder.prefix": True})
-    found, least = flops(config), flops(causal)
-    assert found.counted["plain"] == found.forward == least.forward > least.counted["plain"]
-    assert "attention, blocks skipped" not in [line.name for line in found.deck]
+    counted, least = flops(config), flops(causal)
+    assert counted.counted["plain"] == counted.forward == least.forward > least.counted["plain"]
+    assert "attention, blocks skipped" not in [line.name for line in counted.deck]
     left_out = 2 * 4 * 128 * 128 * 4  # of each layer and head one of four blocks, in fp32
     assert (
         saved_activations(config, 1, 256, kernel="plain").bytes

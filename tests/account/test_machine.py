@@ -36,7 +36,7 @@ def test_a_slowdown_and_a_peak_are_measured_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(machine, "_matmul_rate", rate)
     assert (slowdown(torch.bfloat16), threads, clocks) == (0.25, {1}, {time.thread_time})
     assert machine.peak_rate(torch.bfloat16) == 4e9
-    monkeypatch.setattr(machine, "_matmul_rate", lambda *given: pytest.fail("measured again"))
+    monkeypatch.setattr(machine, "_matmul_rate", lambda *args: pytest.fail("measured again"))
     assert (slowdown(torch.bfloat16), machine.peak_rate(torch.bfloat16)) == (0.25, 4e9)
 
 

@@ -15,7 +15,7 @@ from tests.models import config_of
 
 
 @pytest.mark.parametrize(
-    ("kinds", "found"),
+    ("kinds", "expected"),
     [
         ("AAAAAAAA", (0, 1, 8)),
         ("ABABABABAB", (0, 2, 5)),
@@ -27,8 +27,8 @@ from tests.models import config_of
         ("A", (0, 1, 1)),
     ],
 )
-def test_the_longest_repetition_is_found(kinds: str, found: tuple[int, int, int]) -> None:
-    assert repetition(kinds) == found
+def test_the_longest_repetition_is_found(kinds: str, expected: tuple[int, int, int]) -> None:
+    assert repetition(kinds) == expected
 
 
 def deep(changes: dict[str, list[dict[str, Any]]] | None = None, **options: Any) -> TransformerConfig:

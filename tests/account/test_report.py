@@ -104,8 +104,8 @@ def test_a_difference_is_shown_where_there_is_one() -> None:
 @pytest.mark.parametrize("dim", [768, 1600, 12288, 5140])
 def test_an_odd_width_is_noted(dim: int) -> None:
     one = SMALL.override({"dim": dim, "decoder.depth": 1, "decoder.block.mixer.heads": 4})
-    said = ("dim = 5140 is 80.3125 times 64; matrix units prefer whole multiples.",)
-    assert count(one, length=8).notes == (said if dim == 5140 else ())
+    notes = ("dim = 5140 is 80.3125 times 64; matrix units prefer whole multiples.",)
+    assert count(one, length=8).notes == (notes if dim == 5140 else ())
 
 
 @pytest.mark.lecture("D-19")

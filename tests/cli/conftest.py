@@ -22,8 +22,8 @@ TINY += ["evaluate_every=4", "precision=fp32", "compile=off", "device=cpu"]
 
 def yielding(words: Sequence[str]) -> list[str]:
     """The same words without those of TINY that others say otherwise: a setting can be given once."""
-    said = {word.partition("=")[0] for word in words if word not in TINY}
-    return [word for word in words if word not in TINY or word.partition("=")[0] not in said]
+    keys = {word.partition("=")[0] for word in words if word not in TINY}
+    return [word for word in words if word not in TINY or word.partition("=")[0] not in keys]
 
 
 @dataclass(frozen=True)

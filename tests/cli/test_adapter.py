@@ -42,25 +42,25 @@ def tuned(heddle: Heddle, corpus: str, tmp_path: Path) -> Heddle:
     gpt2 = ["preset=gpt2-small", *(word for word in TINY if not word.startswith("context")), "context=16"]
     assert heddle("train", "corpus.txt", *gpt2, "--name", "base", "--json").code == 0
     (tmp_path / "run.toml").write_text(RUN_FILE)
-    told = heddle("train", "run.toml", "--name", "run")
-    assert told.code == 0, told.err
+    result = heddle("train", "run.toml", "--name", "run")
+    assert result.code == 0, result.err
     # Two layers from 16 to 16 numbers, rank 2.
-    assert "128 parameters are trained (" in told.out
-    assert "128 of them in adapters of rank 2 on 2 layers; " in told.out
-    assert "with adamw" in told.out
+    assert "128 parameters are trained (" in result.out
+    assert "128 of them in adapters of rank 2 on 2 layers; " in result.out
+    assert "with adamw" in result.out
     return heddle
 
 
 def test_an_adapter_goes_out_and_comes_back(tuned: Heddle, refused: Callable[..., str], tmp_path: Path) -> None:
-    found = tuned("adapter", "export", "run", "peft", "--json").json
-    assert found == {"directory": "peft", "family": "gpt2", "modules": 1, "rank": 4, "parameters": 128}
+    report = tuned("adapter", "export", "run", "peft", "--json").json
+    assert report == {"directory": "peft", "family": "gpt2", "modules": 1, "rank": 4, "parameters": 128}
     assert "peft2: gpt2, 1 module of rank 4 or less, 128 parameters" in tuned("adapter", "export", "run", "peft2").out
-    wanted = load("runs/run").model.state_dict()
+    expected = load("runs/run").model.state_dict()
     for source in ("run", "runs/run/adapter.safetensors", "peft"):
         name = f"merged-{Path(source).suffix}{Path(source).stem}"
         assert tuned("adapter", "merge", "base", source, name, "--json").json["checked"]
         merged = load(f"runs/{name}").model.state_dict()
-        assert max((merged[key] - value).abs().max() for key, value in wanted.items()) < 1e-6
+        assert max((merged[key] - value).abs().max() for key, value in expected.items()) < 1e-6
         assert not torch.equal(
             merged["decoder.blocks.0.mixer.q.weight"], load("runs/base").model.decoder.blocks[0].mixer.q.weight
         )
@@ -72,17 +72,17 @@ def test_an_adapter_goes_out_and_comes_back(tuned: Heddle, refused: Callable[...
 
 
 def test_what_was_trained_is_counted(tuned: Heddle) -> None:
-    told = tuned("count", "run").out
-    assert "Training updated 128 parameters, 128 of them in adapters on 2 layers; " in told
+    output = tuned("count", "run").out
+    assert "Training updated 128 parameters, 128 of them in adapters on 2 layers; " in output
     assert tuned("count", "run", "--json").json["trained"]["adapters"] == 128
     assert "trained" not in tuned("count", "base", "--json").json
 
 
 def test_ranks_are_tried_as_a_series(tuned: Heddle) -> None:
     words = ["corpus.txt", "from=base", "lora.rank=[1,2]", *TINY[5:], "--name", "try", "--dry-run"]
-    told = tuned("train", *words)
-    assert told.code == 0, told.err
-    assert told.out.startswith("runs/try-lora.rank=1\nruns/try-lora.rank=2\n")
+    result = tuned("train", *words)
+    assert result.code == 0, result.err
+    assert result.out.startswith("runs/try-lora.rank=1\nruns/try-lora.rank=2\n")
 
 
 def test_without_a_run_to_start_from(refused: Callable[..., str], corpus: str) -> None:
@@ -121,11 +121,11 @@ def test_a_merged_run_still_reads_pairs(heddle: Heddle, tmp_path: Path) -> None:
     for name, more in (("run", ["pair=second"]), ("single", [])):
         assert heddle("train", *tiny, *more, "--name", name).code == 0
         assert heddle("adapter", "merge", "base", name, f"merged-{name}").code == 0
-    found, wanted = (heddle("classify", run, "pairs.jsonl", "--json") for run in ("merged-run", "run"))
-    assert [json.loads(line)["pair"] for line in found.out.splitlines()] == ["is held"] * 20
-    assert [json.loads(line)["label"] for line in found.out.splitlines()] == [
-        json.loads(line)["label"] for line in wanted.out.splitlines()
+    merged, original = (heddle("classify", run, "pairs.jsonl", "--json") for run in ("merged-run", "run"))
+    assert [json.loads(line)["pair"] for line in merged.out.splitlines()] == ["is held"] * 20
+    assert [json.loads(line)["label"] for line in merged.out.splitlines()] == [
+        json.loads(line)["label"] for line in original.out.splitlines()
     ]
     assert heddle("eval", "merged-run", "pairs.jsonl").code == 0
-    said = heddle("classify", "merged-single", "the warp", "--pair", "is held").err
-    assert "reads single texts: leave out --pair" in said
+    errors = heddle("classify", "merged-single", "the warp", "--pair", "is held").err
+    assert "reads single texts: leave out --pair" in errors

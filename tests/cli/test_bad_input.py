@@ -275,11 +275,11 @@ def test_published_weights_that_cannot_be_taken_over(refused: Refused, tmp_path:
     folder.mkdir()
     write_published(folder, GPT2, build(preset("gpt2-small").override(sizes), seed=1), None)
     config, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
-    change, said = PUBLISHED[fault]
+    change, message = PUBLISHED[fault]
     change(config, weights)
     (folder / "config.json").write_text(json.dumps(config))
     save_file(weights, folder / "model.safetensors")
-    assert said in refused("import", "theirs", "b")
+    assert message in refused("import", "theirs", "b")
 
 
 @pytest.mark.parametrize("when", ["preparation", "checkpoint", "publication"])
@@ -295,22 +295,22 @@ def test_a_full_disk(heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        told = heddle("train", corpus, *TINY, "save_every=2", "--name", "b", "--json")
-    assert told.code == 2
-    assert "No space left on device" in told.json["error"] or "disk full while writing" in told.json["error"]
-    assert "Traceback" not in told.err
+        result = heddle("train", corpus, *TINY, "save_every=2", "--name", "b", "--json")
+    assert result.code == 2
+    assert "No space left on device" in result.json["error"] or "disk full while writing" in result.json["error"]
+    assert "Traceback" not in result.err
     assert not [path for path in tmp_path.rglob(".*") if path.name.endswith(".partial")]
     run = tmp_path / "runs" / "b"
     if when == "preparation":
         assert not run.exists()
-        assert told.json["error"].endswith("nothing was changed. Free some space and try again")
+        assert result.json["error"].endswith("nothing was changed. Free some space and try again")
         assert heddle("train", corpus, *TINY, "save_every=2", "--name", "b", "--json").json["finished"] is True
         return
     assert not (run / "model.safetensors").exists()
     advice = "Make room, then continue with: heddle train --resume runs/b"
-    assert told.json["error"].endswith(advice)
-    kept = {"checkpoint": ["step-2"], "publication": ["step-2", "step-4"]}[when]
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == kept
+    assert result.json["error"].endswith(advice)
+    remaining = {"checkpoint": ["step-2"], "publication": ["step-2", "step-4"]}[when]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == remaining
     assert heddle("train", "--resume", "b", "--json").json["finished"] is True
 
 

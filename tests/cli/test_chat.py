@@ -43,8 +43,10 @@ def talk(tmp_path: Path) -> Path:
 
 
 def test_answers_are_those_of_reply_and_the_conversation_is_kept(say: Say, talk: Path) -> None:
-    told = say("talk", "warp", "", "we \\", "ft", "/save talk.json", options=("--max-tokens", "6", "--system", "Yarn."))
-    assert told.code == 0
+    result = say(
+        "talk", "warp", "", "we \\", "ft", "/save talk.json", options=("--max-tokens", "6", "--system", "Yarn.")
+    )
+    assert result.code == 0
     messages = json.loads(Path("talk.json").read_text())["messages"]
     assert [each["role"] for each in messages] == ["system", "user", "assistant", "user", "assistant"]
     assert [each["content"] for each in messages][::2] == ["Yarn.", messages[2]["content"], messages[4]["content"]]
@@ -62,53 +64,55 @@ def test_commands(say: Say, talk: Path) -> None:
     assert say("talk", "weft", "/reset", "warp").out.endswith(once)
     assert say("talk", "weft", "/undo", "warp").out.endswith(once)
     assert say("talk", "weft", "/system", "warp").out.endswith(once)
-    told = say("talk", "/nothing", "/help", "/save", "/save runs")
-    assert "unknown command /nothing" in told.err
-    assert "/save FILE" in told.err
-    assert "runs already exists" in told.err
-    assert "/undo" in told.out
+    result = say("talk", "/nothing", "/help", "/save", "/save runs")
+    assert "unknown command /nothing" in result.err
+    assert "/save FILE" in result.err
+    assert "runs already exists" in result.err
+    assert "/undo" in result.out
     assert say("talk", "warp", "/quit", "/help").out == once
 
 
 def test_a_model_without_a_template_sees_a_script_and_says_so(say: Say, run_a: Path) -> None:
-    told = say("a", "hi", options=("--max-tokens", "2"))
-    assert told.code == 0
-    assert "has no chat template: using a plain transcript" in told.err
-    assert "shorten it" in told.err, "its context is 16 bytes"
+    result = say("a", "hi", options=("--max-tokens", "2"))
+    assert result.code == 0
+    assert "has no chat template: using a plain transcript" in result.err
+    assert "shorten it" in result.err, "its context is 16 bytes"
 
 
 def test_old_exchanges_are_forgotten(say: Say, talk: Path) -> None:
-    told = say("talk", "a" * 30, "b" * 30, "c" * 30, "d" * 200, "e", options=("--max-tokens", "20"))
-    assert "the context is full: dropped 1 exchange" in told.err
-    assert "does not fit into the model's context of 96 tokens" in told.err
-    assert told.code == 0
+    result = say("talk", "a" * 30, "b" * 30, "c" * 30, "d" * 200, "e", options=("--max-tokens", "20"))
+    assert "the context is full: dropped 1 exchange" in result.err
+    assert "does not fit into the model's context of 96 tokens" in result.err
+    assert result.code == 0
 
 
 def test_a_message_that_does_not_fit_costs_no_conversation(say: Say, talk: Path) -> None:
-    told = say("talk", "warp", "weft", "d" * 200, "/save talk.json", options=("--max-tokens", "4"))
-    assert "the message does not fit into the model's context of 96 tokens" in told.err
-    said = [each["content"] for each in json.loads(Path("talk.json").read_text())["messages"] if each["role"] == "user"]
-    assert said == ["warp", "weft"]
-    told = say("talk", "warp", options=("--system", "d" * 200))
-    assert "the system prompt and the message do not fit" in told.err
+    result = say("talk", "warp", "weft", "d" * 200, "/save talk.json", options=("--max-tokens", "4"))
+    assert "the message does not fit into the model's context of 96 tokens" in result.err
+    contents = [
+        each["content"] for each in json.loads(Path("talk.json").read_text())["messages"] if each["role"] == "user"
+    ]
+    assert contents == ["warp", "weft"]
+    result = say("talk", "warp", options=("--system", "d" * 200))
+    assert "the system prompt and the message do not fit" in result.err
 
 
 def test_an_answer_that_is_cut_off_says_so(say: Say, talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for finish, said in (("length", "--max-tokens reached"), ("context", "the context is full"), ("end", "")):
+    for finish, note in (("length", "--max-tokens reached"), ("context", "the context is full"), ("end", "")):
 
-        def cut(*given: Any, finish: str = finish) -> Generator[str, None, str]:
+        def cut(*args: Any, finish: str = finish) -> Generator[str, None, str]:
             yield "half"
             return finish
 
         monkeypatch.setattr(import_module("heddle.cli.chat"), "reply_pieces", cut)
-        told = say("talk", "warp")
-        assert told.out == "half\n"
-        assert said in told.err
-        assert ("cut off" in told.err) == bool(said)
+        result = say("talk", "warp")
+        assert result.out == "half\n"
+        assert note in result.err
+        assert ("cut off" in result.err) == bool(note)
 
 
 def test_no_answer_is_remembered_where_none_was_begun(say: Say, talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*given: Any) -> Iterator[str]:
+    def stopped(*args: Any) -> Iterator[str]:
         raise KeyboardInterrupt
         yield ""
 
@@ -123,24 +127,24 @@ def test_the_plain_script_begins_as_texts_do(monkeypatch: pytest.MonkeyPatch) ->
     model = build(sized(1, vocab_size=tokenizer.vocab_size, context=96, dim=32))
     talk = [{"role": "user", "content": "warp"}]
     plain = plain_template(model, tokenizer).render(talk)
-    monkeypatch.setattr(import_module("heddle.generate.chat"), "bos_prefix", lambda *given: (tokenizer.special["<s>"],))
+    monkeypatch.setattr(import_module("heddle.generate.chat"), "bos_prefix", lambda *args: (tokenizer.special["<s>"],))
     assert plain_template(model, tokenizer).render(talk) == [tokenizer.special["<s>"], *plain]
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_program(say: Say, talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*given: Any) -> Iterator[str]:
+    def stopped(*args: Any) -> Iterator[str]:
         yield " half"
         raise KeyboardInterrupt
 
     monkeypatch.setattr(import_module("heddle.cli.chat"), "reply_pieces", stopped)
-    told = say("talk", "warp", "/save talk.json")
-    assert told.code == 0
-    assert told.out == "half [stopped]\n"
+    result = say("talk", "warp", "/save talk.json")
+    assert result.code == 0
+    assert result.out == "half [stopped]\n"
     assert json.loads(Path("talk.json").read_text())["messages"][-1] == {"role": "assistant", "content": "half"}
 
 
 def test_what_cannot_chat(heddle: Heddle, run_a: Path) -> None:
-    for words, said in ((["nowhere"], "no run"), (["a", "--temperature", "-1"], "temperature = -1")):
-        told = heddle("chat", *words)
-        assert (told.code, told.err.count("\n")) == (2, 1)
-        assert said in told.err
+    for words, message in ((["nowhere"], "no run"), (["a", "--temperature", "-1"], "temperature = -1")):
+        result = heddle("chat", *words)
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert message in result.err

@@ -28,11 +28,11 @@ GPT2 = ["preset=gpt2-small", "dim=16", "depth=1", "heads=2", "context=16", "toke
 
 class TestGenerate:
     def test_it_writes(self, heddle: Heddle, run_a: Path) -> None:
-        told = heddle("generate", "a", "--prompt", "the loom", "--max-tokens", "5")
-        assert (told.code, told.err) == (0, "")
-        assert told.out.startswith("the loom")
-        assert len(told.out) > len("the loom\n")
-        assert heddle("generate", str(run_a), "--prompt", "the loom", "--max-tokens", "5") == told
+        result = heddle("generate", "a", "--prompt", "the loom", "--max-tokens", "5")
+        assert (result.code, result.err) == (0, "")
+        assert result.out.startswith("the loom")
+        assert len(result.out) > len("the loom\n")
+        assert heddle("generate", str(run_a), "--prompt", "the loom", "--max-tokens", "5") == result
 
     def test_as_a_document(self, heddle: Heddle, run_a: Path) -> None:
         words = ["--prompt", "warp", "--prompt", "we", "--max-tokens", "4", "--temperature", "0", "--json"]
@@ -52,14 +52,14 @@ class TestGenerate:
         for name, changes in (("free", {}), ("told", {"ids": {"end": [301, *range(0, 256, 2)]}})):
             model.config = model.config.override(changes)
             save(model, f"runs/{name}", tokenizer)
-        free, told = (heddle("generate", name, *words).json["texts"][0] for name in ("free", "told"))
-        assert told["finish"] == "end"
-        assert told["tokens"] < free["tokens"]
+        free, ended = (heddle("generate", name, *words).json["texts"][0] for name in ("free", "told"))
+        assert ended["finish"] == "end"
+        assert ended["tokens"] < free["tokens"]
 
     def test_a_constrained_text(self, heddle: Heddle, run_a: Path) -> None:
         for options in (["--choice", "weft", "--choice", "warp"], ["--regex", "we(ft|b)|warp"]):
-            told = heddle("generate", "a", "--prompt", "a ", *options)
-            assert told.out.strip() in ("a weft", "a warp", "a web")
+            result = heddle("generate", "a", "--prompt", "a ", *options)
+            assert result.out.strip() in ("a weft", "a warp", "a web")
         Path("schema.json").write_text('{"enum": [1, 2]}')
         assert heddle("generate", "a", "--prompt", "a ", "--json-schema", "schema.json").out.strip() in ("a 1", "a 2")
 
@@ -86,11 +86,11 @@ class TestGenerate:
             (best, second), own = each["top"], {key: each[key] for key in ("id", "token", "logprob")}
             assert best == own, "greedy"
             assert second["logprob"] <= best["logprob"] <= 0
-        told = heddle("generate", "a", *words)
-        assert told.out.startswith(f"warp{text['text']}\n")
-        assert "\ntoken " in told.out
+        result = heddle("generate", "a", *words)
+        assert result.out.startswith(f"warp{text['text']}\n")
+        assert "\ntoken " in result.out
         for each in text["logprobs"]:
-            assert f"{each['logprob']:.4f}" in told.out
+            assert f"{each['logprob']:.4f}" in result.out
         assert "logprobs" not in heddle("generate", "a", "--max-tokens", "1", "--json").json["texts"][0]
 
     def test_banned_texts(self, heddle: Heddle, run_a: Path) -> None:
@@ -98,11 +98,13 @@ class TestGenerate:
         text = heddle("generate", "a", *words).json["texts"][0]["text"]
         ban = text[1:3].strip() or text.strip()[:1]
         assert ban in text
-        found = heddle("generate", "a", *words, f"--ban={ban}").json["texts"][0]
-        assert ban not in found["text"]
-        assert found["tokens"] == 9
-        told = heddle("generate", "a", "--max-tokens", "1", "--ban", "warp", "--ban", "--x", "--json").json["sampling"]
-        assert told["banned"] == [list(each.encode()) for each in ("warp", " warp", "--x", " --x")]
+        written_text = heddle("generate", "a", *words, f"--ban={ban}").json["texts"][0]
+        assert ban not in written_text["text"]
+        assert written_text["tokens"] == 9
+        sampling = heddle("generate", "a", "--max-tokens", "1", "--ban", "warp", "--ban", "--x", "--json").json[
+            "sampling"
+        ]
+        assert sampling["banned"] == [list(each.encode()) for each in ("warp", " warp", "--x", " --x")]
 
     def test_guessed_tokens_change_no_text(self, heddle: Heddle, run_a: Path) -> None:
         words = ["--prompt", "warp", "--max-tokens", "9", "--min-p", "0.01", "--frequency-penalty", "0.3"]
@@ -112,8 +114,8 @@ class TestGenerate:
         assert heddle("generate", "a", *words, "--draft", "a") == plain
 
     def test_several_prompts(self, heddle: Heddle, run_a: Path) -> None:
-        told = heddle("generate", "a", "--prompt", "warp", "--prompt", "weft", "--max-tokens", "3")
-        first, second = told.out.split("\n" + "-" * 40 + "\n")
+        result = heddle("generate", "a", "--prompt", "warp", "--prompt", "weft", "--max-tokens", "3")
+        first, second = result.out.split("\n" + "-" * 40 + "\n")
         assert first.startswith("warp")
         assert second.startswith("weft")
 
@@ -132,29 +134,29 @@ class TestGenerate:
             assert heddle("tokenizer", "encode", "a", prompt, "--json").json["ids"] == list(prompt.encode())
 
     @pytest.mark.parametrize(
-        ("given", "prompt"), [("warp\n", "warp"), ("warp\r\n", "warp"), ("a\n\n", "a\n"), ("", "")]
+        ("piped", "prompt"), [("warp\n", "warp"), ("warp\r\n", "warp"), ("a\n\n", "a\n"), ("", "")]
     )
-    @pytest.mark.parametrize("asked", [[], ["--prompt", "-"]])
+    @pytest.mark.parametrize("words", [[], ["--prompt", "-"]])
     def test_a_prompt_on_standard_input(
-        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch, given: str, prompt: str, asked: list[str]
+        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch, piped: str, prompt: str, words: list[str]
     ) -> None:
-        monkeypatch.setattr("sys.stdin", io.StringIO(given))
-        told = heddle("generate", "a", *asked, "--max-tokens", "2", "--json")
-        assert [text["prompt"] for text in told.json["texts"]] == [prompt]
+        monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+        result = heddle("generate", "a", *words, "--max-tokens", "2", "--json")
+        assert [text["prompt"] for text in result.json["texts"]] == [prompt]
 
     def test_standard_input_is_read_where_it_was_asked_for(
         self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO("warp"))
-        told = heddle("generate", "a", "--prompt", "we", "--max-tokens", "2", "--json")
-        assert [text["prompt"] for text in told.json["texts"]] == ["we"]
-        told = heddle("generate", "a", "--prompt", "we", "--prompt", "-", "--max-tokens", "2", "--json")
-        assert [text["prompt"] for text in told.json["texts"]] == ["we", "warp"]
-        told = heddle("generate", "a", "--prompt", "-", "--prompt", "-")
-        assert (told.code, told.err.count("\n")) == (2, 1)
-        assert "can be read only once" in told.err
-        told = heddle("generate", "a", "--prompt", "\udcff")
-        assert (told.code, told.err) == (2, "heddle: prompt 0 is not UTF-8\n")
+        result = heddle("generate", "a", "--prompt", "we", "--max-tokens", "2", "--json")
+        assert [text["prompt"] for text in result.json["texts"]] == ["we"]
+        result = heddle("generate", "a", "--prompt", "we", "--prompt", "-", "--max-tokens", "2", "--json")
+        assert [text["prompt"] for text in result.json["texts"]] == ["we", "warp"]
+        result = heddle("generate", "a", "--prompt", "-", "--prompt", "-")
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert "can be read only once" in result.err
+        result = heddle("generate", "a", "--prompt", "\udcff")
+        assert (result.code, result.err) == (2, "heddle: prompt 0 is not UTF-8\n")
 
     def test_standard_input_of_other_kinds(
         self, heddle: Heddle, run_a: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,19 +167,22 @@ class TestGenerate:
         for name, prompt in (("prompt.txt", "weft"), (os.devnull, "")):
             with open(name, encoding="utf-8") as stream:
                 monkeypatch.setattr("sys.stdin", stream)
-                told = heddle("generate", "a", "--max-tokens", "2", "--json")
-                assert told.json["texts"][0]["prompt"] == prompt
+                result = heddle("generate", "a", "--max-tokens", "2", "--json")
+                assert result.json["texts"][0]["prompt"] == prompt
         monkeypatch.setattr("sys.stdin", None)
         assert heddle("generate", "a", "--max-tokens", "2", "--json").json["texts"][0]["prompt"] == ""
         sys.stdin.close()
         with (tmp_path / "odd.txt").open(encoding="utf-8") as stream:
             monkeypatch.setattr("sys.stdin", stream)
-            told = heddle("generate", "a")
-        assert (told.code, told.err) == (2, "heddle: standard input is not UTF-8 at byte 2; convert it with iconv\n")
+            result = heddle("generate", "a")
+        assert (result.code, result.err) == (
+            2,
+            "heddle: standard input is not UTF-8 at byte 2; convert it with iconv\n",
+        )
 
-    @pytest.mark.parametrize("asked", [[], ["--prompt", "-"]])
+    @pytest.mark.parametrize("words", [[], ["--prompt", "-"]])
     def test_a_pipe_that_stays_open_is_said(
-        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+        self, heddle: Heddle, run_a: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
     ) -> None:
         """Where nobody asked for it to be read."""
         monkeypatch.setattr("heddle.cli.generate.PATIENCE", 0.0)
@@ -191,10 +196,10 @@ class TestGenerate:
         monkeypatch.setattr("heddle.cli.generate.read_input", late)
         with os.fdopen(reader) as stream:
             monkeypatch.setattr("sys.stdin", stream)
-            told = heddle("generate", "a", *asked, "--max-tokens", "2", "--json")
-        assert told.json["texts"][0]["prompt"] == "warp"
-        assert told.err == (
-            "" if asked else "reading the prompt from standard input; use --prompt to give it directly\n"
+            result = heddle("generate", "a", *words, "--max-tokens", "2", "--json")
+        assert result.json["texts"][0]["prompt"] == "warp"
+        assert result.err == (
+            "" if words else "reading the prompt from standard input; use --prompt to give it directly\n"
         )
 
     @pytest.mark.parametrize(("line_end", "first"), [("\n", "\n"), (" ", "t")])
@@ -205,17 +210,17 @@ class TestGenerate:
         (tmp_path / "corpus.txt").write_text("t" + words.replace("\n", line_end))
         made = [word for word in TINY if not word.startswith("tokenizer")]
         assert heddle("train", "corpus.txt", *made, "tokenizer=characters", "--name", "b").code == 0
-        told = heddle("generate", "b", "--max-tokens", "3", "--json").json["texts"][0]
-        assert (told["prompt"], told["tokens"]) == (first, 3)
+        result = heddle("generate", "b", "--max-tokens", "3", "--json").json["texts"][0]
+        assert (result["prompt"], result["tokens"]) == (first, 3)
         shutil.rmtree(tmp_path / "runs/b/data")
-        told = heddle("generate", "b", "--max-tokens", "3")
+        result = heddle("generate", "b", "--max-tokens", "3")
         if first == "t":
-            assert (told.code, told.err) == (
+            assert (result.code, result.err) == (
                 2,
                 "heddle: runs/b has no token to start a text with; give a --prompt\n",
             )
         else:
-            assert told.code == 0
+            assert result.code == 0
 
     def test_seeds(self, heddle: Heddle, run_a: Path) -> None:
         texts = [heddle("generate", "a", "--prompt", "a", "--max-tokens", "9", "--seed", seed).out for seed in "112"]
@@ -224,11 +229,11 @@ class TestGenerate:
     def test_the_end_of_the_context_is_said(self, heddle: Heddle, run_a: Path) -> None:
         """Beside the text, not in it; and only where the context is what ended it."""
         prompt = ["--prompt", "abcdefgh"]
-        told = heddle("generate", "a", *prompt, "--max-tokens", "30")
+        result = heddle("generate", "a", *prompt, "--max-tokens", "30")
         why = "the model's context of 16 tokens is full; --window continues from its last tokens"
-        assert told.code == 0
-        assert told.err == f"the text stopped after 9 tokens: {why}\n"
-        assert "context" not in told.out
+        assert result.code == 0
+        assert result.err == f"the text stopped after 9 tokens: {why}\n"
+        assert "context" not in result.out
         assert heddle("generate", "a", *prompt, "--max-tokens", "9").err == ""
         assert heddle("generate", "a", *prompt, "--max-tokens", "30", "--window").err == ""
         several = heddle("generate", "a", *prompt, "--prompt", "a", "--max-tokens", "12")
@@ -265,9 +270,9 @@ class TestEval:
         trained = heddle("train", "--resume", "a", "--json").json["validation"]
         assert {name: data[name] for name in trained} == trained
         assert data["tokens"] == data["bytes"] > 0
-        told = heddle("eval", "a")
-        assert (told.code, told.err) == (0, "")
-        assert f"{data['loss']:.4f}" in told.out
+        result = heddle("eval", "a")
+        assert (result.code, result.err) == (0, "")
+        assert f"{data['loss']:.4f}" in result.out
 
     def test_files(self, heddle: Heddle, run_a: Path, corpus: str, tmp_path: Path) -> None:
         (tmp_path / "short.txt").write_text("warp and weft")
@@ -318,12 +323,12 @@ class TestCount:
 
     def test_equal_layers_are_one_line(self, heddle: Heddle) -> None:
         """A page by itself; every layer and every table on demand, and in the document."""
-        told, whole = heddle("count", "gpt2-small"), heddle("count", "gpt2-small", "--all")
-        assert len(told.out.splitlines()) < 70 < 100 < len(whole.out.splitlines())
-        line = next(line for line in told.out.splitlines() if "decoder.blocks" in line)
+        short, whole = heddle("count", "gpt2-small"), heddle("count", "gpt2-small", "--all")
+        assert len(short.out.splitlines()) < 70 < 100 < len(whole.out.splitlines())
+        line = next(line for line in short.out.splitlines() if "decoder.blocks" in line)
         cells = [cell.strip() for cell in line.strip("│").split("│")]
         assert cells == ["decoder.blocks.0 … 11", "7,087,872", "× 12", "85,054,464", "68.35%"]
-        assert "--all" in told.out
+        assert "--all" in short.out
         assert "--all" not in whole.out
         assert [f"decoder.blocks.{number} " in whole.out for number in range(13)] == [True] * 12 + [False]
         assert "The lecture's sum" in whole.out
@@ -333,18 +338,18 @@ class TestCount:
         assert (blocks["name"], blocks["layers"], blocks["each"]) == ("decoder.blocks", list(range(12)), 7_087_872)
 
     def test_people_read_tables(self, heddle: Heddle, run_a: Path) -> None:
-        told = heddle("count", "a", "--batch", "2", "--length", "8")
-        assert (told.code, told.err) == (0, "")
-        assert "│" in told.out
+        result = heddle("count", "a", "--batch", "2", "--length", "8")
+        assert (result.code, result.err) == (0, "")
+        assert "│" in result.out
 
 
 class TestProve:
     def test_a_run_keeps_its_proof(self, heddle: Heddle, run_a: Path) -> None:
-        told = heddle("prove", "a", "--json")
-        assert told.code == 0
-        assert told.json["holds"]
-        assert json.loads((run_a / "proof.json").read_text()) == told.json
-        words = {check["check"]: check["word"] for check in told.json["checks"]}
+        result = heddle("prove", "a", "--json")
+        assert result.code == 0
+        assert result.json["holds"]
+        assert json.loads((run_a / "proof.json").read_text()) == result.json
+        words = {check["check"]: check["word"] for check in result.json["checks"]}
         assert words["causality"] == "EXACT"
         assert words["export"] in ("EXACT", "ROUNDING")
 
@@ -409,8 +414,8 @@ class TestTokenizer:
 
     @pytest.mark.lecture("L1-94", "L1-81")
     def test_special_tokens_of_ones_own(self, heddle: Heddle, corpus: str) -> None:
-        wanted = ["--special", "<start_translation>", "--special", "<end>"]
-        made = heddle("tokenizer", "train", "made", corpus, "--kind", "words", *wanted, "--json").json
+        options = ["--special", "<start_translation>", "--special", "<end>"]
+        made = heddle("tokenizer", "train", "made", corpus, "--kind", "words", *options, "--json").json
         assert list(made["special"]) == ["<|endoftext|>", "<start_translation>", "<end>"]
         text = "loom<start_translation>weft<end>"
         ids = heddle("tokenizer", "encode", "made", text, "--special", "--json").json["ids"]
@@ -427,36 +432,36 @@ class TestTokenizer:
 
     @pytest.mark.lecture("L2-46", "L2-45")
     def test_all_kinds_side_by_side(self, heddle: Heddle, corpus: str) -> None:
-        said = heddle("tokenizer", "compare", "loom weft.", corpus, "--size", "400", "--json").json
-        assert (said["text"], said["characters"], said["bytes"]) == ("loom weft.", 10, 10)
-        rows = {row["kind"]: row for row in said["kinds"]}
+        report = heddle("tokenizer", "compare", "loom weft.", corpus, "--size", "400", "--json").json
+        assert (report["text"], report["characters"], report["bytes"]) == ("loom weft.", 10, 10)
+        rows = {row["kind"]: row for row in report["kinds"]}
         assert list(rows) == ["bytes", "characters", "words", "bpe", "wordpiece", "unigram"]
         assert rows["words"]["pieces"] == ["loom", "weft", "<unk>"]
         assert (rows["words"]["unknown"], rows["words"]["exact"]) == (1, False)
         assert "'.' at position 9" in rows["characters"]["error"]
         assert (rows["bpe"]["unknown"], rows["bpe"]["exact"]) == (0, True)
-        assert all(row["tokens"] == len(row["ids"]) == len(row["pieces"]) for row in said["kinds"])
-        told = heddle("tokenizer", "compare", "loom", corpus, "--kind", "words", "--kind", "bytes").out
-        assert "'loom':" in told
-        assert "unigram" not in told
+        assert all(row["tokens"] == len(row["ids"]) == len(row["pieces"]) for row in report["kinds"])
+        output = heddle("tokenizer", "compare", "loom", corpus, "--kind", "words", "--kind", "bytes").out
+        assert "'loom':" in output
+        assert "unigram" not in output
 
     @pytest.mark.parametrize("kind", ["words", "wordpiece", "unigram"])
     def test_a_run_with_it(self, heddle: Heddle, corpus: str, kind: str) -> None:
-        told = ["special_tokens=['<start>']", f"tokenizer={kind}", "tokenizer_size=330"]
-        wanted = [word for word in TINY if not word.startswith("tokenizer=")]
-        assert heddle("train", corpus, *wanted, *told, "--name", "b").code == 0
+        words = ["special_tokens=['<start>']", f"tokenizer={kind}", "tokenizer_size=330"]
+        settings = [word for word in TINY if not word.startswith("tokenizer=")]
+        assert heddle("train", corpus, *settings, *words, "--name", "b").code == 0
         assert len(heddle("tokenizer", "encode", "b", "<start>", "--special", "--json").json["ids"]) == 1
         assert heddle("generate", "b", "--prompt", "warp weft", "--max-tokens", "3").code == 0
 
     def test_a_file_of_a_name(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
-        told = heddle("tokenizer", "train", "mine.json", corpus, "--kind", "bytes")
-        assert told.out == "training on 1 document, 0.0 MB\nmine.json: 257 ids\n"
+        result = heddle("tokenizer", "train", "mine.json", corpus, "--kind", "bytes")
+        assert result.out == "training on 1 document, 0.0 MB\nmine.json: 257 ids\n"
         assert (tmp_path / "mine.json").is_file()
         (tmp_path / "more.txt").write_text("warp")
-        told = heddle("tokenizer", "train", "words.json", corpus, "more.txt", "--kind", "words", "--size", "50")
+        result = heddle("tokenizer", "train", "words.json", corpus, "more.txt", "--kind", "words", "--size", "50")
         ids = load_tokenizer(tmp_path / "words.json").vocab_size
-        assert told.out.endswith(f"words.json: {ids} ids, since the text is too small for 50\n")
-        assert told.out.startswith("training on 2 documents, ")
+        assert result.out.endswith(f"words.json: {ids} ids, since the text is too small for 50\n")
+        assert result.out.startswith("training on 2 documents, ")
         assert heddle("tokenizer", "encode", "mine.json", "a").out.endswith("1 token for 1 byte\n")
 
 
@@ -471,10 +476,10 @@ class TestRuns:
         assert (finished["depth"], finished["dim"], finished["context"]) == (1, 16, 16)
         assert (broken["run"], broken["state"]) == ("runs/broken", "damaged")
         assert "not valid JSON" in broken["error"]
-        told = heddle("runs")
-        assert (told.code, told.err) == (0, "")
-        assert "runs/a" in told.out
-        assert "damaged" in told.out
+        result = heddle("runs")
+        assert (result.code, result.err) == (0, "")
+        assert "runs/a" in result.out
+        assert "damaged" in result.out
 
     def test_states(self, heddle: Heddle, run_a: Path) -> None:
         (run_a / "model.safetensors").unlink()
@@ -528,9 +533,9 @@ class TestRuns:
         assert row["state"] == "damaged"
         assert row["error"].startswith(f"runs/a/{name}: ")
         assert (row["steps"], row["depth"]) == (4, 1)
-        told = heddle("runs").out
-        assert "finished" not in told
-        assert row["error"] in told
+        output = heddle("runs").out
+        assert "finished" not in output
+        assert row["error"] in output
 
     def test_none(self, heddle: Heddle) -> None:
         assert heddle("runs", "--json").json == []
@@ -551,17 +556,17 @@ def test_export_and_import(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
     first, second = (heddle("generate", name, *words).json["texts"] for name in ("gpt", "back"))
     assert first == second
     assert heddle("runs", "--json").json[0]["state"] == "imported"
-    told = heddle("import", "out", "again")
-    assert (told.code, told.err) == (0, "")
-    assert "runs/again: gpt2, " in told.out
-    assert "heddle generate runs/again --prompt …, heddle count runs/again" in told.out
-    told = heddle("export", "again", "out2")
-    assert told.code == 0
-    assert "logits match Hugging Face transformers" in told.out
+    result = heddle("import", "out", "again")
+    assert (result.code, result.err) == (0, "")
+    assert "runs/again: gpt2, " in result.out
+    assert "heddle generate runs/again --prompt …, heddle count runs/again" in result.out
+    result = heddle("export", "again", "out2")
+    assert result.code == 0
+    assert "logits match Hugging Face transformers" in result.out
     (tmp_path / "out" / "tokenizer.json").unlink()
-    told = heddle("import", "out", "mute")
-    assert (told.code, told.err) == (0, "")
-    assert told.out.endswith("\nheddle count runs/mute, heddle prove runs/mute\n")
+    result = heddle("import", "out", "mute")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.endswith("\nheddle count runs/mute, heddle prove runs/mute\n")
 
 
 def test_only_what_can_write_is_said_to(heddle: Heddle, tmp_path: Path) -> None:
@@ -570,20 +575,20 @@ def test_only_what_can_write_is_said_to(heddle: Heddle, tmp_path: Path) -> None:
     encoder = build(preset("bert-base-like").override({**sizes, "encoder.block.ffn.hidden": 8}))
     save(encoder, tmp_path / "bert", train_tokenizer("bytes", []))
     assert heddle("export", "bert", "out").code == 0
-    told = heddle("import", "out", "back")
-    assert "runs/back: bert, " in told.out
-    assert "heddle generate" not in told.out
-    assert "heddle count runs/back, heddle prove runs/back" in told.out
+    result = heddle("import", "out", "back")
+    assert "runs/back: bert, " in result.out
+    assert "heddle generate" not in result.out
+    assert "heddle count runs/back, heddle prove runs/back" in result.out
     assert heddle("import", "out", "again", "--json").json["writes"] is False
 
 
 def test_a_model_can_be_counted_and_proved_with_changes(heddle: Heddle) -> None:
-    told = heddle("count", "gpt3-6.7b", "dim=8192", "--length", "64", "--json").json
-    assert (told["config"]["dim"], told["printed"]) == (8192, None)
+    report = heddle("count", "gpt3-6.7b", "dim=8192", "--length", "64", "--json").json
+    assert (report["config"]["dim"], report["printed"]) == (8192, None)
     proof = heddle("prove", "laptop-tiny", "decoder.block.mixer.window=7", "--json").json
     assert {check["check"]: check["word"] for check in proof["checks"]}["rolling window"] != "NOT CHECKED"
 
 
 def test_a_text_is_not_where_a_tokenizer_goes(heddle: Heddle, corpus: Path) -> None:
-    told = heddle("tokenizer", "train", str(corpus))
-    assert (told.code, "give the output directory first" in told.err) == (2, True)
+    result = heddle("tokenizer", "train", str(corpus))
+    assert (result.code, "give the output directory first" in result.err) == (2, True)

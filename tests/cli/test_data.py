@@ -21,10 +21,10 @@ def test_show_prints_a_table_and_a_picture(heddle: Heddle, run_a: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "line"), [(["none"], "no run 'none'"), (["a", "--step", "9"], "step = 9: runs/a has 4 steps")]
+    ("words", "line"), [(["none"], "no run 'none'"), (["a", "--step", "9"], "step = 9: runs/a has 4 steps")]
 )
-def test_what_cannot_be_shown_is_refused(refused: Callable[..., str], run_a: Path, asked: list[str], line: str) -> None:
-    assert line in refused("data", "show", *asked)
+def test_what_cannot_be_shown_is_refused(refused: Callable[..., str], run_a: Path, words: list[str], line: str) -> None:
+    assert line in refused("data", "show", *words)
 
 
 def test_a_file_is_no_run(refused: Callable[..., str], corpus: str) -> None:
@@ -43,9 +43,9 @@ class TestLint:
         assert heddle("data", "lint", "a.jsonl").out == "no problems found\n"
         with (tmp_path / "a.jsonl").open("a") as file:
             file.write('{"text": "caf\\u00c3\\u00a9"}\n{"text": "a\\u200bb"}\n')
-        found = heddle("data", "lint", "a.jsonl")
-        assert found.code == 1
-        wrong, remark = found.out.splitlines()
+        result = heddle("data", "lint", "a.jsonl")
+        assert result.code == 1
+        wrong, remark = result.out.splitlines()
         assert wrong.startswith("wrong: mojibake: 1 of 52 documents have characters such as")
         assert remark.startswith("remark: invisible characters: 1 of 52 documents ")
         assert "first a.jsonl:52; remove them" in remark
@@ -57,19 +57,19 @@ class TestLint:
     def test_texts_of_validation_that_are_trained_on(self, heddle: Heddle, tmp_path: Path) -> None:
         for name, texts in (("a", ["one", "two"]), ("b", ["two", "three"])):
             (tmp_path / f"{name}.csv").write_text("\n".join(["body", *texts]))
-        found = heddle("data", "lint", "a.csv", "validation_sources=b.csv", "text=body")
-        assert found.code == 1
-        assert found.out.startswith("wrong: overlap: 1 of 4 documents are in both parts, first b.csv:2; ")
+        result = heddle("data", "lint", "a.csv", "validation_sources=b.csv", "text=body")
+        assert result.code == 1
+        assert result.out.startswith("wrong: overlap: 1 of 4 documents are in both parts, first b.csv:2; ")
 
     @pytest.mark.parametrize(("silent", "sort"), [(20, "wrong"), (3, "remark")])
     def test_conversations_without_an_answer(self, heddle: Heddle, tmp_path: Path, silent: int, sort: str) -> None:
         """They teach nothing; without any answer in a part, training refuses."""
-        asked, answer = '{"role": "user", "content": "what is %d"}', ', {"role": "assistant", "content": "%d"}'
-        talks = [f'{{"messages": [{asked % n}{answer % n if n >= silent else ""}]}}\n' for n in range(20)]
+        question, answer = '{"role": "user", "content": "what is %d"}', ', {"role": "assistant", "content": "%d"}'
+        talks = [f'{{"messages": [{question % n}{answer % n if n >= silent else ""}]}}\n' for n in range(20)]
         (tmp_path / "talks.jsonl").write_text("".join(talks))
-        found = heddle("data", "lint", "talks.jsonl", "task=chat")
-        assert found.code == (sort == "wrong")
-        assert found.out == (
+        result = heddle("data", "lint", "talks.jsonl", "task=chat")
+        assert result.code == (sort == "wrong")
+        assert result.out == (
             f"{sort}: no answer: {silent} of 20 conversations have no message of the role 'assistant', first "
             "talks.jsonl:1; these have no target: add the answers, or leave them out\n"
             f"    talks.jsonl ({silent}): 1, 2, 3{', 4, 5, …' if silent > 5 else ''}\n"
@@ -78,9 +78,9 @@ class TestLint:
     def test_a_run(self, heddle: Heddle, run_a: Path, corpus: str, tmp_path: Path) -> None:
         assert (heddle("data", "lint", "a").code, heddle("data", "lint", "runs/a").code) == (0, 0)
         (tmp_path / corpus).write_text("other text")
-        found = heddle("data", "lint", "a", "--json")
-        assert found.code == 0  # a remark: the run keeps what it learned from
-        assert "changed sources" in [each["name"] for each in found.json["findings"]]
+        result = heddle("data", "lint", "a", "--json")
+        assert result.code == 0  # a remark: the run keeps what it learned from
+        assert "changed sources" in [each["name"] for each in result.json["findings"]]
 
     def test_what_cannot_be_looked_at_is_refused(self, refused: Callable[..., str]) -> None:
         assert "give sources or a run" in refused("data", "lint")

@@ -36,8 +36,8 @@ def test_training_shows_what_eval_shows(
     monkeypatch.setattr("heddle.train.length.ALWAYS", 600)
     other = [] if kind == "bytes" else [f"tokenizer={kind}"]  # TINY says bytes
     settings = [*TINY, *other, "evaluate_every=8", "steps=16", "learning_rate=1e-2"]
-    told = heddle("train", many, *settings, "--name", "a", "--json")
-    ended = told.json["validation"]
+    result = heddle("train", many, *settings, "--name", "a", "--json")
+    ended = result.json["validation"]
     true = heddle("eval", "a", "--json").json
     rate = true["bits_per_byte"] / true["loss"]
     assert (true["share"], true["standard_error"]) == (1, 0)
@@ -52,11 +52,11 @@ def test_training_shows_what_eval_shows(
     assert abs(looks[-1]["validation_loss"] - true["loss"]) < 4 * looks[-1]["validation_error"]
     # People see the error, and that the two figures are of different things.
     last = looks[-1]
-    assert f"validation loss {last['validation_loss']:.4f} ± {last['validation_error']:.4f}, " in told.err
+    assert f"validation loss {last['validation_loss']:.4f} ± {last['validation_error']:.4f}, " in result.err
     ending = f"{ended['loss']:.4f} ± {ended['standard_error']:.4f}"
-    assert f"finished: validation loss {ending}, " in told.err
+    assert f"finished: validation loss {ending}, " in result.err
     assert (
-        f"{ended['tokens']:,} of {true['tokens']:,} held-out tokens, an even sample; `heddle eval runs/a`" in told.err
+        f"{ended['tokens']:,} of {true['tokens']:,} held-out tokens, an even sample; `heddle eval runs/a`" in result.err
     )
     assert (
         f"the loss at the end of training, {ending}, was over an even sample of {ended['tokens']:,} of these"
@@ -69,16 +69,16 @@ def test_training_shows_what_eval_shows(
 
 
 def test_a_part_scored_whole_is_said_to_be(heddle: Heddle, corpus: str) -> None:
-    told = heddle("train", corpus, *TINY, "--name", "a")
-    line = next(line for line in told.out.splitlines() if line.startswith("finished"))
+    result = heddle("train", corpus, *TINY, "--name", "a")
+    line = next(line for line in result.out.splitlines() if line.startswith("finished"))
     assert "±" not in line
     assert re.search(r"bits per character \d\.\d{4} over all ", line)
     assert "end of training" not in heddle("eval", "a").out
 
 
 def test_what_was_held_out_is_said(heddle: Heddle, many: str, corpus: str, tmp_path: Path) -> None:
-    said = heddle("train", many, *TINY, "--dry-run").out
-    assert "of 6,000 documents, sampled by content hash\n" in said
+    output = heddle("train", many, *TINY, "--dry-run").out
+    assert "of 6,000 documents, sampled by content hash\n" in output
     assert (
         "held out for validation: 10.0% of the text, the end of the text\n"
         in heddle("train", corpus, *TINY, "--dry-run").out
@@ -87,18 +87,18 @@ def test_what_was_held_out_is_said(heddle: Heddle, many: str, corpus: str, tmp_p
     for number, size in enumerate((60_000, 60_000, 6)):
         text = "".join(f"line {number} {line} of a book\n" for line in range(size // 16 + 1))
         (tmp_path / "books" / f"{number}.txt").write_text(text[:size])
-    said = heddle("train", "books", *TINY, "context=64", "--dry-run").out
-    assert re.search(r"validation: (9|10)\.\d% of the text, the ends of 2 of 3 documents, too few or", said)
+    output = heddle("train", "books", *TINY, "context=64", "--dry-run").out
+    assert re.search(r"validation: (9|10)\.\d% of the text, the ends of 2 of 3 documents, too few or", output)
 
 
 def test_text_that_an_epoch_leaves_out_is_said(heddle: Heddle, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("x" * 200)
-    said = heddle("train", "short.txt", *TINY, "context=90", "validation=0.5", "--dry-run").out
-    assert "reads 90 of its 101 targets" not in said  # a tenth is no loss to speak of
-    said = heddle("train", "short.txt", *TINY, "context=51", "validation=0.5", "--dry-run").out
+    output = heddle("train", "short.txt", *TINY, "context=90", "validation=0.5", "--dry-run").out
+    assert "reads 90 of its 101 targets" not in output  # a tenth is no loss to speak of
+    output = heddle("train", "short.txt", *TINY, "context=51", "validation=0.5", "--dry-run").out
     assert (
         "each epoch reads 51 of the training text's 101 targets, different ones each time: the text is 2.0 windows of context = 51"
-        in said
+        in output
     )
 
 

@@ -23,19 +23,19 @@ from .conftest import Heddle
 @pytest.mark.lecture("L1-36", "L1-28", "L1-41")
 def test_a_map_is_that_of_the_library(heddle: Heddle, run_a: Path) -> None:
     """As a document, with the strongest pairs; rows sum to 1. As a table, with the demo sentence's tokens."""
-    said = ("--prompt", "man eats fish", "--attention", "0.1")
-    found = heddle("look", "a", *said, "--json").json
+    words = ("--prompt", "man eats fish", "--attention", "0.1")
+    report = heddle("look", "a", *words, "--json").json
     model, tokenizer = load("runs/a")
     text = read_text(model, tokenizer, "man eats fish")
     layer = trace(model, text.tokens, attention="decoder.0.mixer").attention["decoder.0.mixer"]
-    weights = torch.tensor(found["layers"]["decoder.0.mixer"]["1"]["weights"])
+    weights = torch.tensor(report["layers"]["decoder.0.mixer"]["1"]["weights"])
     torch.testing.assert_close(weights, layer.weights(heads=1)[0, 0])
-    assert "".join(found["tokens"]) == "man eats fish"
+    assert "".join(report["tokens"]) == "man eats fish"
     torch.testing.assert_close(weights.sum(-1), torch.ones(13))
-    told = heddle("look", "a", *said)
-    assert (told.code, told.err) == (0, "")
-    assert "decoder.0.mixer, head 1: strongest pairs off the diagonal" in told.out
-    assert "these tokens" not in told.out
+    result = heddle("look", "a", *words)
+    assert (result.code, result.err) == (0, "")
+    assert "decoder.0.mixer, head 1: strongest pairs off the diagonal" in result.out
+    assert "these tokens" not in result.out
     every = heddle("look", "a", "--prompt", "man eats fish", "--attention", "all", "--json").json
     assert [list(heads) for heads in every["layers"].values()] == [["0", "1"]]
 
@@ -48,21 +48,21 @@ def test_what_is_masked_is_marked_in_the_terminal(heddle: Heddle, run_a: Path) -
 
 @pytest.mark.lecture("L1-44")
 def test_the_lens_ends_in_the_loss(heddle: Heddle, run_a: Path) -> None:
-    found = heddle("look", "a", "--prompt", "warp", "--lens", "--json").json
-    assert found["places"] == ["entry", "0"]
-    assert [len(row) for row in found["tokens"]] == [4, 4]
+    report = heddle("look", "a", "--prompt", "warp", "--lens", "--json").json
+    assert report["places"] == ["entry", "0"]
+    assert [len(row) for row in report["tokens"]] == [4, 4]
     model, tokenizer = load("runs/a")
     tokens = torch.tensor([tokenizer.encode("warp")])
     logits = model.logits(model(tokens).hidden)[0, :-1].detach()
-    wanted = torch.nn.functional.cross_entropy(logits, tokens[0, 1:])
-    assert found["losses"][-1] == pytest.approx(float(wanted))
-    assert f"0 {float(wanted):.3f}" in heddle("look", "a", "--prompt", "warp", "--lens").out
+    expected = torch.nn.functional.cross_entropy(logits, tokens[0, 1:])
+    assert report["losses"][-1] == pytest.approx(float(expected))
+    assert f"0 {float(expected):.3f}" in heddle("look", "a", "--prompt", "warp", "--lens").out
 
 
 def test_heads_and_names(heddle: Heddle, run_a: Path) -> None:
-    found = heddle("look", "a", "--heads", "--json").json
-    assert list(found) == ["decoder.0.mixer"]
-    assert len(found["decoder.0.mixer"]["previous"]) == len(found["decoder.0.mixer"]["names"]) == 2
+    report = heddle("look", "a", "--heads", "--json").json
+    assert list(report) == ["decoder.0.mixer"]
+    assert len(report["decoder.0.mixer"]["previous"]) == len(report["decoder.0.mixer"]["names"]) == 2
     assert "on repeated random tokens" in heddle("look", "a", "--heads").out
     assert "on the prompt" in heddle("look", "a", "--heads", "--prompt", "the warp").out
     assert heddle("look", "a", "--names", "--json").json["decoder.0.mixer.weights"].startswith("B H T S: ")
@@ -72,15 +72,15 @@ def test_heads_and_names(heddle: Heddle, run_a: Path) -> None:
 @pytest.mark.parametrize("what", [["--attention", "0.1"], ["--attention", "all"], ["--lens"], ["--heads"]])
 def test_pictures(heddle: Heddle, run_a: Path, what: list[str]) -> None:
     for name, start in (("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.svg", b"<?xml")):
-        told = heddle("look", "a", "--prompt", "a $x$ <b>\n", *what, "--png", name)
-        assert (told.code, told.err) == (0, "")
-        assert f"written: {name}" in told.out
+        result = heddle("look", "a", "--prompt", "a $x$ <b>\n", *what, "--png", name)
+        assert (result.code, result.err) == (0, "")
+        assert f"written: {name}" in result.out
         assert Path(name).read_bytes().startswith(start)
     ElementTree.parse("a.svg")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--lens", "--heads"], "choose one view"),
         (["--html", "a.html"], "--html needs a text: --prompt TEXT"),
@@ -104,26 +104,26 @@ def test_pictures(heddle: Heddle, run_a: Path, what: list[str]) -> None:
         (["--names", "--png", "a.png"], "--png draws --attention, --lens or --heads"),
     ],
 )
-def test_what_cannot_be_looked_at_is_one_line(heddle: Heddle, run_a: Path, options: list[str], said: str) -> None:
-    told = heddle("look", "a", *options)
-    assert told.code == 2
-    assert said in told.err
-    assert told.err.count("\n") == 1
+def test_what_cannot_be_looked_at_is_one_line(heddle: Heddle, run_a: Path, options: list[str], message: str) -> None:
+    result = heddle("look", "a", *options)
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
     assert not list(Path().glob("a.*"))
     document = json.loads(heddle("look", "a", *options, "--json").out)
-    assert said in document["error"]
+    assert message in document["error"]
 
 
 def test_the_page_is_written_as_one_file(heddle: Heddle, run_a: Path) -> None:
     """With the curves of the run and the texts that it wrote."""
-    told = heddle("look", "a", "--prompt", "the warp", "--html", "a.html")
-    assert (told.code, told.err) == (0, "")
-    assert "written: a.html" in told.out
+    result = heddle("look", "a", "--prompt", "the warp", "--html", "a.html")
+    assert (result.code, result.err) == (0, "")
+    assert "written: a.html" in result.out
     page = Path("a.html").read_text(encoding="utf-8")
     assert '"loss"' in page
     assert '"samples": [[4' in page
-    found = heddle("look", "a", "--prompt", "the warp", "--html", "b.html", "--json").json
-    assert found == {"page": "b.html", "bytes": Path("b.html").stat().st_size}
+    report = heddle("look", "a", "--prompt", "the warp", "--html", "b.html", "--json").json
+    assert report == {"page": "b.html", "bytes": Path("b.html").stat().st_size}
     assert Path("b.html").read_bytes() == Path("a.html").read_bytes()
 
 
@@ -140,13 +140,13 @@ def test_the_page_is_served(trained: Path) -> None:
         assert running.stderr is not None
         line = next(line for line in running.stderr if " at http://" in line)
         address = re.search(r"http://\S+", line)[0]  # type: ignore[index]
-        with urllib.request.urlopen(address) as told:
-            assert b'id="main"' in told.read()
-        asked = urllib.request.Request(
+        with urllib.request.urlopen(address) as response:
+            assert b'id="main"' in response.read()
+        request = urllib.request.Request(
             f"{address}look/about", b"{}", {"Content-Type": "application/json"}, method="POST"
         )
-        with urllib.request.urlopen(asked) as told:
-            assert json.loads(told.read())["run"] == "a"
+        with urllib.request.urlopen(request) as response:
+            assert json.loads(response.read())["run"] == "a"
         running.send_signal(signal.SIGINT)
         assert running.wait(30) == 130  # interrupted, as the shell counts it
         assert "Traceback" not in running.stderr.read()
@@ -154,16 +154,16 @@ def test_the_page_is_served(trained: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a", "gpt2-small"])
 def test_the_model_of_a_run_or_a_preset_is_drawn(heddle: Heddle, run_a: Path, name: str) -> None:
-    told = heddle("look", name, "--model", "model.svg")
-    assert (told.code, told.err) == (0, "")
-    assert "written: model.svg" in told.out
+    result = heddle("look", name, "--model", "model.svg")
+    assert (result.code, result.err) == (0, "")
+    assert "written: model.svg" in result.out
     ElementTree.parse("model.svg")
-    found = heddle("look", name, "--model", "model.svg", "--json").json
-    assert found["drawing"] == "model.svg"
+    report = heddle("look", name, "--model", "model.svg", "--json").json
+    assert report["drawing"] == "model.svg"
     if name == "gpt2-small":
-        assert found["parameters"] == 124_439_808
-        assert "124,439,808" in told.out
-    for options, said in (
+        assert report["parameters"] == 124_439_808
+        assert "124,439,808" in result.out
+    for options, message in (
         (["--lens"], "leave out --lens"),
         (["--prompt", "a"], "leave out --prompt"),
         (["--port", "1"], "leave out --port"),
@@ -171,5 +171,5 @@ def test_the_model_of_a_run_or_a_preset_is_drawn(heddle: Heddle, run_a: Path, na
     ):
         refused = heddle("look", name, "--model", "model.png" if not options else "b.svg", *options)
         assert refused.code == 2
-        assert said in refused.err
+        assert message in refused.err
     assert not Path("b.svg").exists()

@@ -24,9 +24,9 @@ COMMANDS = ["train", "generate", "eval", "count", "presets", "import", "export",
 
 
 def test_help_needs_no_torch() -> None:
-    said = programs.run("cli.asking_for_help")
+    output = programs.run("cli.asking_for_help")
     for name in COMMANDS:
-        assert f"{name} " in said
+        assert f"{name} " in output
 
 
 def test_the_installed_name_is_the_same_program() -> None:
@@ -61,9 +61,9 @@ def test_the_help_of_train_lists_every_key(heddle: Heddle) -> None:
         keys = [*first.model_fields, *(key for config in others for key in config.model_fields if key != "kind")]
         # A key is listed once for all kinds that mean the same by it.
         assert list(dict.fromkeys(key for key, _ in listed)) == list(dict.fromkeys(keys)), name
-    said = " ".join(shown.split())
-    assert "validation Share of the text that is held out for evaluation. [default: 0.1]" in said
-    assert "step. [cosine, linear, constant, wsd, inverse_sqrt; default: linear]" in said
+    text = " ".join(shown.split())
+    assert "validation Share of the text that is held out for evaluation. [default: 0.1]" in text
+    assert "step. [cosine, linear, constant, wsd, inverse_sqrt; default: linear]" in text
     assert "Settings" not in heddle("eval", "--help").out
 
 
@@ -106,11 +106,11 @@ def test_the_version(heddle: Heddle) -> None:
     ],
 )
 def test_unknown_words(heddle: Heddle, words: list[str], message: str) -> None:
-    said = heddle(*words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("heddle: ")
-    assert said.err.count("\n") == 1
-    assert message in said.err
+    result = heddle(*words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("heddle: ")
+    assert result.err.count("\n") == 1
+    assert message in result.err
 
 
 FAILURES = [
@@ -182,8 +182,8 @@ def test_a_file_never_gets_the_number_of_a_closed_stream() -> None:
 def test_sigterm_is_one_line(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the way it is handled is as before, afterwards."""
     monkeypatch.setattr("heddle.cli.count.preset", lambda name: signal.raise_signal(signal.SIGTERM))
-    told = heddle("presets", "gpt2-small")
-    assert (told.code, told.out, told.err) == (143, "", "heddle: stopped\n")
+    result = heddle("presets", "gpt2-small")
+    assert (result.code, result.out, result.err) == (143, "", "heddle: stopped\n")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

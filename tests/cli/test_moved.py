@@ -21,25 +21,25 @@ def test_prediction_takes_the_precision_that_pays(
 ) -> None:
     """What was trained in bf16 predicts in bf16; where that is slow, in fp32, and a line on stderr says so."""
     monkeypatch.setattr(import_module("heddle.account.machine"), "slowdown", lambda dtype, device: times)
-    told = heddle(*command, "--json")
-    assert told.code == 0
+    result = heddle(*command, "--json")
+    assert result.code == 0
     if times > 1:
-        assert told.json["precision"] == "fp32"
+        assert result.json["precision"] == "fp32"
         assert (
             "runs/a was trained in bf16, which is more than twice as slow as fp32 on this machine: using fp32\n"
-            in told.err
+            in result.err
         )
     else:
-        assert told.json["precision"] == "bf16"
-        assert "twice as slow" not in told.err
+        assert result.json["precision"] == "bf16"
+        assert "twice as slow" not in result.err
 
 
 def test_a_resumed_run_says_that_it_is_not_bit_equal(
     heddle: Heddle, in_bf16: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_module("heddle.account.machine"), "slowdown", lambda dtype, device: 200.0)
-    told = heddle("train", "--resume", "a")
-    assert told.code == 0
+    result = heddle("train", "--resume", "a")
+    assert result.code == 0
     assert "bf16 is over twice as slow as fp32 here, so fp32 is used; the result will not be bit-identical" in " ".join(
-        told.out.split()
+        result.out.split()
     )

@@ -44,8 +44,8 @@ def runs(tmp_path: Path) -> Path:
     for kind, config in KINDS.items():
         package.save(build(model_for(config, Corpus(records(kind)))), tmp_path / "runs" / kind, TOKENIZER)
     block = {"mixer": {"heads": 2}}
-    said = {"vocab_size": MASKED.vocab_size, "dim": 16, "context": 16, "encoder": {"depth": 1, "block": block}}
-    package.save(build(TransformerConfig.of(said)), tmp_path / "runs" / "masked", MASKED)
+    settings = {"vocab_size": MASKED.vocab_size, "dim": 16, "context": 16, "encoder": {"depth": 1, "block": block}}
+    package.save(build(TransformerConfig.of(settings)), tmp_path / "runs" / "masked", MASKED)
     return tmp_path / "runs"
 
 
@@ -55,8 +55,8 @@ def lines(text: str) -> list[Any]:
 
 def test_several_labels(heddle: Heddle, runs: Path, tmp_path: Path, refused: Refused) -> None:
     """Those above the threshold, in text and JSON; files are scored with the task that the head is for."""
-    said = heddle("classify", "labels", "the warp", "thrown", "--threshold", "0", "--json")
-    for text, each in zip(("the warp", "thrown"), lines(said.out), strict=True):
+    result = heddle("classify", "labels", "the warp", "thrown", "--threshold", "0", "--json")
+    for text, each in zip(("the warp", "thrown"), lines(result.out), strict=True):
         (expected,) = package.classify(*loaded(runs / "labels"), [text], threshold=0.0)
         assert each["labels"] == ["cold", "warm"] == list(expected.labels)
         assert each["probabilities"] == pytest.approx(dict(expected.probabilities), abs=1e-6)
@@ -76,8 +76,8 @@ def test_several_labels(heddle: Heddle, runs: Path, tmp_path: Path, refused: Ref
     unseen = heddle("eval", "labels", "strange.jsonl", "--json").json
     assert (unseen["tokens"], unseen["unseen_labels"]) == (3, {"sunny": 1, "rainy": 1})
     assert unseen["subset_accuracy"] <= 1 / 3  # whatever is predicted, two texts have labels that it lacks
-    told = heddle("eval", "labels", "strange.jsonl").out
-    assert "counted as missed: 2 labels that the run has not learned: 'sunny' (1), 'rainy' (1)" in told
+    rows = heddle("eval", "labels", "strange.jsonl").out
+    assert "counted as missed: 2 labels that the run has not learned: 'sunny' (1), 'rainy' (1)" in rows
     (tmp_path / "cells.csv").write_text('text,label\nthe warp,cold\nthrown,"warm,cold"\nis held,\n')
     again = heddle("eval", "labels", "cells.csv", "--json").json
     assert again["loss"] == scored["loss"]
@@ -96,13 +96,13 @@ def test_classes_are_read_from_everywhere(
     (tmp_path / "lines.txt").write_text("the warp\n\nis held\n")
     (tmp_path / "table.csv").write_text('text,other\n"the weft, thrown",1\n')
     (tmp_path / "rows.jsonl").write_text('{"body": "over"}\n')
-    said = heddle("classify", "class", "the warp is held", "lines.txt", "table.csv", "--json", "--device", "cpu")
-    assert said.err.startswith("1 empty text of 5: no result (null or NaN)\n")
-    found = lines(said.out)
-    assert found.pop(2) == {"text": "", "label": None, "probability": None, "probabilities": None, "cut": None}
+    result = heddle("classify", "class", "the warp is held", "lines.txt", "table.csv", "--json", "--device", "cpu")
+    assert result.err.startswith("1 empty text of 5: no result (null or NaN)\n")
+    rows = lines(result.out)
+    assert rows.pop(2) == {"text": "", "label": None, "probability": None, "probabilities": None, "cut": None}
     texts = ["the warp is held", "the warp", "is held", "the weft, thrown"]
-    assert [each["text"] for each in found] == texts
-    for each, expected in zip(found, package.classify(*loaded(runs / "class"), texts), strict=True):
+    assert [each["text"] for each in rows] == texts
+    for each, expected in zip(rows, package.classify(*loaded(runs / "class"), texts), strict=True):
         assert each["probabilities"] == pytest.approx(dict(expected.probabilities), abs=1e-6)
         assert (each["label"], each["cut"]) == (expected.label, False)
     assert heddle("classify", "class", "--json", "--", "--warp").json["text"] == "--warp"
@@ -119,8 +119,8 @@ def test_pairs_words_and_numbers(heddle: Heddle, runs: Path, tmp_path: Path) -> 
     (tmp_path / "pairs.jsonl").write_text('{"text": "the warp", "second": "the weft"}\n')
     tabled = heddle("classify", "class", "pairs.jsonl", "--pair-column", "second", "--json").json
     assert (tabled["text"], tabled["pair"]) == ("the warp", "the weft")
-    given = heddle("classify", "class", "the warp", "--pair", "the weft", "--json").json
-    assert given == tabled
+    report = heddle("classify", "class", "the warp", "--pair", "the weft", "--json").json
+    assert report == tabled
     (tmp_path / "words.conll").write_text("the O\nwarp O\n\nis O\nheld O\n")
     tagged = lines(heddle("classify", "tags", "words.conll", "the weft", "--json").out)
     assert [[word["word"] for word in each["words"]] for each in tagged] == [
@@ -156,10 +156,10 @@ def test_tables_for_people(heddle: Heddle, runs: Path) -> None:
 
 
 def test_masks_as_json(heddle: Heddle, runs: Path) -> None:
-    found = lines(heddle("fill", "masked", "the [MASK] is [MASK]", "[MASK] over", "--top", "3", "--json").out)
-    assert [each["text"] for each in found] == ["the [MASK] is [MASK]", "[MASK] over"]
+    rows = lines(heddle("fill", "masked", "the [MASK] is [MASK]", "[MASK] over", "--top", "3", "--json").out)
+    assert [each["text"] for each in rows] == ["the [MASK] is [MASK]", "[MASK] over"]
     for each, expected in zip(
-        found, package.fill(*loaded(runs / "masked"), [each["text"] for each in found], 3), strict=True
+        rows, package.fill(*loaded(runs / "masked"), [each["text"] for each in rows], 3), strict=True
     ):
         assert each["filled"] == expected.text
         assert [[one["id"] for one in mask] for mask in each["masks"]] == [
@@ -188,9 +188,9 @@ def test_long_work_says_how_far_it_is(
     monkeypatch.setattr("heddle.cli.inputs.CHUNK", 200)
     monkeypatch.setattr("heddle.predict.rows.TOKENS", 64)
     (tmp_path / "many.txt").write_text("the warp is held\n" * 500)
-    said = heddle("classify", "class", "many.txt", "--json")
-    assert len(lines(said.out)) == 500
-    assert re.search(r"^\d+ of 500 texts, 0 s$", said.err, re.MULTILINE)
+    result = heddle("classify", "class", "many.txt", "--json")
+    assert len(lines(result.out)) == 500
+    assert re.search(r"^\d+ of 500 texts, 0 s$", result.err, re.MULTILINE)
 
 
 def test_labelled_files_are_scored_by_a_model_without_a_training(
@@ -202,25 +202,25 @@ def test_labelled_files_are_scored_by_a_model_without_a_training(
         "text,label\n" + "".join(f"{a},{b}\n" for a, b in zip(texts, labels, strict=True))
     )
     scored = heddle("eval", "class", "new.csv", "--json").json
-    found = package.classify(*loaded(runs / "class"), texts)
-    assert scored["accuracy"] == np.mean([each.label == label for each, label in zip(found, labels, strict=True)])
+    predictions = package.classify(*loaded(runs / "class"), texts)
+    assert scored["accuracy"] == np.mean([each.label == label for each, label in zip(predictions, labels, strict=True)])
     assert (scored["text"], scored["tokens"]) == ("new.csv", 4)
     (tmp_path / "other.csv").write_text("text,label\nthe warp,sunny\nis held,cold\nover,rainy\n")
     some = heddle("eval", "class", "other.csv", "--json").json
     assert (some["tokens"], some["unseen_labels"]) == (1, {"sunny": 1, "rainy": 1})
     (tmp_path / "one.csv").write_text("text,label\nis held,cold\n")
     assert some["loss"] == heddle("eval", "class", "one.csv", "--json").json["loss"]
-    told = heddle("eval", "class", "other.csv").out
-    assert "not scored: 2 labels that the run has not learned: 'sunny' (1), 'rainy' (1)" in told
+    output = heddle("eval", "class", "other.csv").out
+    assert "not scored: 2 labels that the run has not learned: 'sunny' (1), 'rainy' (1)" in output
     (tmp_path / "none.csv").write_text("text,label\nthe warp,sunny\nover,rainy\n")
-    said = refused("eval", "class", "none.csv")
-    assert said == "none.csv:2: runs/class does not know the labels sunny, rainy; it has learned cold, warm, hot"
+    message = refused("eval", "class", "none.csv")
+    assert message == "none.csv:2: runs/class does not know the labels sunny, rainy; it has learned cold, warm, hot"
 
 
 def test_words_whose_tag_the_run_has_not_learned_are_not_scored(heddle: Heddle, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "new.conll").write_text("the O\nwarp B-THREAD\nis B-NEW\n\nheld I-NEW\n\nover O\n")
-    found = heddle("eval", "tags", "new.conll", "--json").json
-    assert (found["tokens"], found["unseen_labels"]) == (3, {"B-NEW": 1, "I-NEW": 1})
+    report = heddle("eval", "tags", "new.conll", "--json").json
+    assert (report["tokens"], report["unseen_labels"]) == (3, {"B-NEW": 1, "I-NEW": 1})
 
 
 def test_what_cannot_be_read_is_left_out_of_a_score_if_asked(
@@ -230,10 +230,10 @@ def test_what_cannot_be_read_is_left_out_of_a_score_if_asked(
         b'{"text": "the warp", "label": "cold"}\n{"text": null, "label": "cold"}\n{\n\xe4\n'
     )
     assert "new.jsonl:2: column 'text' has nothing, not a string" in refused("eval", "class", "new.jsonl")
-    found = heddle("eval", "class", "new.jsonl", "--skip-invalid", "--json").json
-    assert (found["tokens"], found["malformed"]) == (1, {"null": 1, "not JSON": 1, "not UTF-8": 1})
-    told = heddle("eval", "class", "new.jsonl", "--skip-invalid").out
-    assert "left out: 3 of 4 items (null: 1, first new.jsonl:2; not JSON: 1, first new.jsonl:3; not UTF-8: 1" in told
+    report = heddle("eval", "class", "new.jsonl", "--skip-invalid", "--json").json
+    assert (report["tokens"], report["malformed"]) == (1, {"null": 1, "not JSON": 1, "not UTF-8": 1})
+    output = heddle("eval", "class", "new.jsonl", "--skip-invalid").out
+    assert "left out: 3 of 4 items (null: 1, first new.jsonl:2; not JSON: 1, first new.jsonl:3; not UTF-8: 1" in output
 
 
 def read_back(file: Path) -> list[dict[str, Any]]:
@@ -255,13 +255,13 @@ def test_rows_keep_their_place_and_their_columns(heddle: Heddle, runs: Path, tmp
     model = loaded(runs / "class")
     whole = package.classify(*model, ["the warp", "held"])
     out = tmp_path / f"classes{kind}"
-    told = heddle("classify", "class", "new.jsonl", "--out", str(out))
-    assert told.err.startswith("2 empty texts of 4: no result (null or NaN)\n")
-    found = read_back(out)
-    assert [(str(row["index"]), row["id"]) for row in found] == [("0", "a"), ("1", "b"), ("2", "c"), ("3", "d")]
+    result = heddle("classify", "class", "new.jsonl", "--out", str(out))
+    assert result.err.startswith("2 empty texts of 4: no result (null or NaN)\n")
+    actual = read_back(out)
+    assert [(str(row["index"]), row["id"]) for row in actual] == [("0", "a"), ("1", "b"), ("2", "c"), ("3", "d")]
     none = "" if kind == ".csv" else None
-    assert [row["predicted"] for row in found] == [whole[0].label, none, none, whole[1].label]
-    assert float(found[3]["probability"]) == pytest.approx(whole[1].probability, abs=1e-6)
+    assert [row["predicted"] for row in actual] == [whole[0].label, none, none, whole[1].label]
+    assert float(actual[3]["probability"]) == pytest.approx(whole[1].probability, abs=1e-6)
     vectors = package.embed(*model, ["the warp", "held"]).vectors
     heddle("embed", "class", "new.jsonl", "--out", str(tmp_path / f"vectors{kind}"))
     rows = read_back(tmp_path / f"vectors{kind}")
@@ -299,12 +299,13 @@ def test_malformed_rows_are_refused_or_left_out_and_counted(
     (tmp_path / "new.jsonl").write_text("\n".join(rows) + "\n")
     assert "new.jsonl:2: not a line of JSON" in refused("classify", "class", "new.jsonl")
     for command in (["classify", "class"], ["embed", "class"]):
-        found = heddle(*command, "new.jsonl", "--skip-invalid", "--json")
-        assert [line["text"] for line in lines(found.out)] == ["the warp", "", "over"]
+        result = heddle(*command, "new.jsonl", "--skip-invalid", "--json")
+        assert [line["text"] for line in lines(result.out)] == ["the warp", "", "over"]
         assert (
-            "left out: 2 of 5 items (not JSON: 1, first new.jsonl:2; missing column: 1, first new.jsonl:3)" in found.err
+            "left out: 2 of 5 items (not JSON: 1, first new.jsonl:2; missing column: 1, first new.jsonl:3)"
+            in result.err
         )
-        assert "1 empty text of 3: no result" in found.err
+        assert "1 empty text of 3: no result" in result.err
 
 
 @pytest.mark.parametrize("name", ["new.txt", "new.csv"])
@@ -330,9 +331,9 @@ def test_columns_of_several_kinds_fit_into_text_and_not_into_parquet(
 ) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "new.jsonl").write_text('{"text": "the warp", "id": 5}\n{"text": "held", "id": "\\ud83d x"}\n')
-    said = refused("classify", "class", "new.jsonl", "--out", "out.parquet")
-    assert said.startswith("--out out.parquet: column 'id' cannot be stored as Parquet (")
-    assert said.endswith("); write .jsonl or .csv")
+    message = refused("classify", "class", "new.jsonl", "--out", "out.parquet")
+    assert message.startswith("--out out.parquet: column 'id' cannot be stored as Parquet (")
+    assert message.endswith("); write .jsonl or .csv")
     assert not (tmp_path / "out.parquet").exists()
     for name in ("out.jsonl", "out.csv"):
         heddle("classify", "class", "new.jsonl", "--out", name)
@@ -342,8 +343,8 @@ def test_columns_of_several_kinds_fit_into_text_and_not_into_parquet(
 
 def test_files_of_results_that_cannot_be_written_are_refused(refused: Refused, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("text,predicted\nthe warp,x\n")
-    said = refused("classify", "class", "new.csv", "--out", "out.csv")
-    assert said == "--out: the input column 'predicted' has the name of a result column; rename it in the input"
+    message = refused("classify", "class", "new.csv", "--out", "out.csv")
+    assert message == "--out: the input column 'predicted' has the name of a result column; rename it in the input"
     assert (
         refused("classify", "class", "new.csv", "--out", "out.xlsx")
         == "--out out.xlsx: must end in .csv, .jsonl or .parquet"
@@ -362,16 +363,16 @@ def test_other_columns_are_scored_where_they_are_named(
     (tmp_path / "plain.csv").write_text(f"text,pair,label\n{rows}")
 
     def loss(texts: Sequence[Any]) -> Any:
-        found = package.classify(*loaded(runs / "class"), texts)
-        shares = [each.probabilities[label] for each, label in zip(found, labels, strict=True)]
+        predictions = package.classify(*loaded(runs / "class"), texts)
+        shares = [each.probabilities[label] for each, label in zip(predictions, labels, strict=True)]
         return pytest.approx(-np.log(shares).mean(), abs=1e-5)
 
     premise, gold = ["--text-column", "premise"], ["--label-column", "gold"]
     named = [*premise, "--pair-column", "hypothesis", *gold]
     assert heddle("eval", "class", "named.csv", *named, "--json").json["loss"] == loss(pairs)
     assert heddle("eval", "class", "named.csv", *premise, *gold, "--json").json["loss"] == loss([a for a, _ in pairs])
-    said = "plain.csv:2: the column 'pair' would not be read: add --pair-column pair, or remove the column"
-    assert refused("eval", "class", "plain.csv") == said
+    message = "plain.csv:2: the column 'pair' would not be read: add --pair-column pair, or remove the column"
+    assert refused("eval", "class", "plain.csv") == message
     assert heddle("eval", "class", "plain.csv", "--pair-column", "pair", "--json").json["loss"] == loss(pairs)
     seconds = heddle("eval", "class", "plain.csv", "--text-column", "pair", "--json").json["loss"]
     assert seconds == loss([b for _, b in pairs])
@@ -387,14 +388,14 @@ def test_columns_that_a_run_does_not_read_are_refused(
     (runs / "class" / "config.json").write_text(json.dumps(trained_on))
     relist(runs / "class", "config.json")
     assert heddle("eval", "class", "pairs.csv").code == 0  # its task is known: to read texts alone
-    for words, said in (
+    for words, message in (
         (["class", "pairs.csv", "--pair-column", "pair"], "runs/class reads single texts: leave out --pair-column"),
         (["tags", "pairs.csv", "--pair-column", "pair"], "--pair-column does not apply to runs/tags, which reads text"),
         (["a", "texts.csv", "--label-column", "other"], "--label-column does not apply to runs/a, which reads text: "),
         (["class", "--label-column", "gold"], "--label-column needs a file to score"),
         (["a", "--tasks", "t.yaml", "--text-column", "body"], "needs a file to score"),
     ):
-        assert said in refused("eval", *words), words
+        assert message in refused("eval", *words), words
 
 
 def test_a_classifier_that_was_a_chats_model_is_scored(heddle: Heddle, runs: Path, tmp_path: Path) -> None:
@@ -413,7 +414,7 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
     (tmp_path / "there.npy").write_text("")
     (tmp_path / "m.txt").write_text("the [MASK]\nthe warp\n")
     (tmp_path / "long.txt").write_text("[MASK] " * 80)
-    for words, said in (
+    for words, message in (
         (["classify", "a", "text"], "this model predicts tokens, so it cannot classify"),
         (["generate", "class"], "cannot generate text; use heddle classify"),
         (["generate", "masked"], "cannot generate text; use heddle fill"),
@@ -449,4 +450,4 @@ def test_what_is_refused_is_one_line(refused: Refused, run_a: Path, runs: Path, 
         (["embed", "a", "text", "--out", "there.npy"], "there.npy: already exists"),
         (["embed", "a", "text", "--out", "there.npy/v.npy"], "there.npy is not a writable folder"),
     ):
-        assert said in refused(*words), words
+        assert message in refused(*words), words

@@ -21,7 +21,7 @@ CHOSEN = {
 }  # fmt: skip
 
 
-def said(
+def reported(
     seconds: float, first: float = 0.0, done: int = 0, steps: int = 200, compiling: int = 0
 ) -> list[tuple[int, str]]:
     """The step and the line of all that is said of a run whose steps of 64 tokens were measured to take 0.64 s."""
@@ -39,7 +39,7 @@ def said(
 
 def test_a_tenth_of_the_run_says_by_how_much_it_will_miss() -> None:
     planned = 200 * 0.64 / SHARE
-    ((step, line),) = said(1.28)
+    ((step, line),) = reported(1.28)
     assert step == 20
     assert line == (
         f"steps are 2.0 times slower than measured before the run: about {2 * planned / 60:.1f} min "
@@ -50,11 +50,11 @@ def test_a_tenth_of_the_run_says_by_how_much_it_will_miss() -> None:
 @pytest.mark.parametrize(("seconds", "first"), [(0.64, 0.0), (0.75, 0.0), (0.1, 0.0), (0.64, 60.0)])
 def test_a_run_that_keeps_to_its_plan_says_nothing(seconds: float, first: float) -> None:
     """Nor one that is ahead of it, or whose first step compiles."""
-    assert said(seconds, first) == []
+    assert reported(seconds, first) == []
 
 
 def test_a_run_that_goes_on_counts_what_is_left() -> None:
-    ((step, line),) = said(1.28, done=100)
+    ((step, line),) = reported(1.28, done=100)
     assert step == 110
     assert f"about {2 * 100 * 0.64 / SHARE / 60:.1f} min instead of {100 * 0.64 / SHARE:.0f} s" in line
 
@@ -82,12 +82,12 @@ def test_the_time_left_counts_pauses_and_no_step_that_compiles(monkeypatch: pyte
 
 
 def test_a_step_that_compiles_is_not_slower_than_planned() -> None:
-    assert said(0.64, steps=200, compiling=5) == []
+    assert reported(0.64, steps=200, compiling=5) == []
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_few_steps_are_not_worth_a_line(steps: int) -> None:
-    assert said(1.28, steps=steps) == []
+    assert reported(1.28, steps=steps) == []
 
 
 def test_it_is_on_the_command_line(
@@ -97,9 +97,9 @@ def test_it_is_on_the_command_line(
     monkeypatch.setattr(import_module("heddle.runs.plan"), "measure", lambda *args, **settings: 1e9)
     assert "times slower" not in heddle("train", corpus, *TINY, "steps=12", "--name", "b").out
     monkeypatch.setattr("heddle.cli.progress.LEAST", 0.0)
-    told = heddle("train", corpus, *TINY, "steps=12", "--name", "c")
-    assert told.out.count("times slower than measured before the run") == 1
-    assert "the number of steps stays 12" in told.out
+    result = heddle("train", corpus, *TINY, "steps=12", "--name", "c")
+    assert result.out.count("times slower than measured before the run") == 1
+    assert "the number of steps stays 12" in result.out
     metrics = [(tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in "bc"]
     assert metrics[0] == metrics[1]
 

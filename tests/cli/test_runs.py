@@ -15,8 +15,8 @@ from .conftest import TINY, Heddle
 def test_runs_are_compared(heddle: Heddle, run_a: Path, corpus: str, tmp_path: Path) -> None:
     """What they share is in no column; a run and a folder of runs can be named."""
     assert heddle("train", corpus, *TINY, "learning_rate=2e-3", "weight_decay=0", "--name", "b").code == 0
-    told = heddle("runs").out
-    header, first, second = told.splitlines()
+    output = heddle("runs").out
+    header, first, second = output.splitlines()
     assert "learning_rate" in header
     assert "weight_decay" in header
     assert "depth" not in header
@@ -79,8 +79,8 @@ def test_no_name_and_no_number_is_cut(width: int) -> None:
 
 
 def test_the_metrics_replace_no_file(refused: Callable[..., str], run_a: Path, corpus: str) -> None:
-    said = refused("runs", "a", "--csv", corpus)
-    assert said == f"{corpus}: already exists; nothing was changed. Choose another path, or remove it first"
+    message = refused("runs", "a", "--csv", corpus)
+    assert message == f"{corpus}: already exists; nothing was changed. Choose another path, or remove it first"
 
 
 @pytest.mark.parametrize(

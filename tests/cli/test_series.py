@@ -19,18 +19,18 @@ def test_seeds_and_values(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
     done = heddle(*words, "--json")
     assert done.code == 0, done.err
-    found = done.json
-    assert (found["series"], found["finished"]) == ("runs/001", True)
-    assert [row["run"] for row in found["records"]] == [name.replace("/s", "/001") for name in names]
-    assert all(row["differs"].keys() == {"seed", "learning_rate"} for row in found["records"])
-    losses = [each["loss"] for each in found["runs"]]
-    assert losses == [row["validation_loss"] for row in found["records"]]
-    assert [each["mean"] for each in found["spread"]] == pytest.approx([sum(losses[:2]) / 2, sum(losses[2:]) / 2])
-    told = heddle(*words, "--name", "001").out
-    assert told.count("has finished before") == 4
-    assert "learning_rate = 0.01: validation loss" in told
-    assert "95 % interval of the mean" in told
-    header = next(line for line in told.splitlines() if line.startswith("run  "))
+    report = done.json
+    assert (report["series"], report["finished"]) == ("runs/001", True)
+    assert [row["run"] for row in report["records"]] == [name.replace("/s", "/001") for name in names]
+    assert all(row["differs"].keys() == {"seed", "learning_rate"} for row in report["records"])
+    losses = [each["loss"] for each in report["runs"]]
+    assert losses == [row["validation_loss"] for row in report["records"]]
+    assert [each["mean"] for each in report["spread"]] == pytest.approx([sum(losses[:2]) / 2, sum(losses[2:]) / 2])
+    output = heddle(*words, "--name", "001").out
+    assert output.count("has finished before") == 4
+    assert "learning_rate = 0.01: validation loss" in output
+    assert "95 % interval of the mean" in output
+    header = next(line for line in output.splitlines() if line.startswith("run  "))
     assert "seed  learning_rate" in header
     assert heddle("train", corpus, *TINY, "steps=1", "--dry-run").out.startswith("reading")
     assert "run runs/002:" in heddle("train", corpus, *TINY, "steps=1", "--dry-run").out  # 001 is taken by the series
@@ -52,8 +52,8 @@ def test_a_stopped_series_says_how_to_continue(
     assert stopped.json == {"series": "runs/s", "finished": False}
     assert "stopped at step 2 of 4, saved; to continue the series, repeat the command with --name runs/s" in stopped.err
     assert [path.name for path in sorted((tmp_path / "runs").iterdir())] == ["s-seed0"]
-    found = heddle(*words, "--json").json
-    assert [each["how"] for each in found["runs"]] == ["continued", "trained"]
+    result = heddle(*words, "--json").json
+    assert [each["how"] for each in result["runs"]] == ["continued", "trained"]
 
 
 @pytest.mark.parametrize(

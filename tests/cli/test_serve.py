@@ -17,7 +17,7 @@ from .conftest import Heddle
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("args", "message"),
     [
         ([], "give at least one run"),
         (["nowhere"], "no run 'nowhere'"),
@@ -31,18 +31,18 @@ from .conftest import Heddle
         (["a", "--host", "256.1.1.1", "--api-key", "k"], "cannot listen on 256.1.1.1"),
     ],
 )
-def test_what_cannot_be_served(heddle: Heddle, run_a: Path, given: list[str], said: str) -> None:
-    told = heddle("serve", *given)
-    assert told.code == 2
-    assert told.err.count("\n") == 1
-    assert said in told.err
+def test_what_cannot_be_served(heddle: Heddle, run_a: Path, args: list[str], message: str) -> None:
+    result = heddle("serve", *args)
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert message in result.err
 
 
 def test_a_port_in_use(heddle: Heddle, run_a: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        told = heddle("serve", "a", "--port", str(taken.getsockname()[1]))
-    assert told.code == 2
-    assert "the port is in use; choose another with --port" in told.err
+        message = heddle("serve", "a", "--port", str(taken.getsockname()[1]))
+    assert message.code == 2
+    assert "the port is in use; choose another with --port" in message.err
 
 
 @contextmanager
@@ -56,14 +56,14 @@ def serving(run: Path, **environment: str) -> Iterator[tuple[subprocess.Popen[st
         yield process, re.findall(r"http://\S+", line)[0]
 
 
-ASKED = {"model": "a", "prompt": "warp", "max_tokens": 9, "stream": True, "seed": 1}
+REQUEST = {"model": "a", "prompt": "warp", "max_tokens": 9, "stream": True, "seed": 1}
 
 
 def test_it_answers_and_drains(run_a: Path) -> None:
     """SIGTERM while a text grows: the text is completed, then the process ends."""
     with serving(run_a, HEDDLE_API_KEY="sesame") as (process, url):
         key = {"authorization": "Bearer sesame"}
-        with httpx2.stream("POST", f"{url}/completions", json=ASKED, headers=key) as stream:
+        with httpx2.stream("POST", f"{url}/completions", json=REQUEST, headers=key) as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith("data: ")
             process.send_signal(signal.SIGTERM)
@@ -75,7 +75,7 @@ def test_it_answers_and_drains(run_a: Path) -> None:
 def test_a_second_interrupt_ends_it_at_once(run_a: Path) -> None:
     with serving(run_a) as (process, url):
         assert process.stderr is not None
-        with httpx2.stream("POST", f"{url}/completions", json=ASKED) as stream:
+        with httpx2.stream("POST", f"{url}/completions", json=REQUEST) as stream:
             lines = stream.iter_lines()
             next(lines)
             process.send_signal(signal.SIGINT)

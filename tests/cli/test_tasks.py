@@ -50,9 +50,9 @@ def test_every_task_of_the_lectures_goes_from_data_to_an_answer(heddle: Heddle, 
     hint = next(line for line in trained.out.splitlines() if f"heddle {words[0]} runs/run" in line)
     shown = heddle(*shlex.split(hint.partition("heddle ")[2]))
     assert (shown.code, bool(shown.out)) == (0, True), shown.err
-    told = heddle(*words)
-    assert told.code == 0, told.err
-    assert answer in told.out
+    result = heddle(*words)
+    assert result.code == 0, result.err
+    assert answer in result.out
     data: Any = records if task != "next_token" else TEXTS
     tokenizer = library.tokenizer_for(task, data, kind="characters")
     model = library.model_for(task, tokenizer, data, depth=1, context=32)
@@ -70,6 +70,6 @@ def test_a_recurrent_translator_reverses_words(heddle: Heddle, tmp_path: Path) -
     sources.write_text("".join(f"{' '.join(each)}\n" for each in sentences))
     sizes = ["preset=rnn-translate", "tokenizer=words", "dim=48", "context=8", "batch=32", "steps=200"]
     assert heddle("train", str(table), "task=translation", *sizes, *QUICK, "--name", "rnn").code == 0
-    found = heddle("translate", "rnn", str(sources), "--beams", "1").out.splitlines()
-    right = [line.split() == list(each[::-1]) for line, each in zip(found, sentences, strict=True)]
+    lines = heddle("translate", "rnn", str(sources), "--beams", "1").out.splitlines()
+    right = [line.split() == list(each[::-1]) for line, each in zip(lines, sentences, strict=True)]
     assert sum(right) / len(right) > 0.95

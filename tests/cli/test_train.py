@@ -93,11 +93,11 @@ def test_readings_are_saved_at_the_chosen_steps(heddle: Heddle, corpus: str) -> 
     assert [list(read_readings(f"runs/s-seed{seed}")) for seed in (0, 1)] == [[1, 3]] * 2
 
 
-@pytest.mark.parametrize("said", ["often", "0", "1,,2", "-5", "1.5"])
-def test_readings_at_what_is_no_step_are_refused(said: str, heddle: Heddle, corpus: str) -> None:
-    result = heddle("train", corpus, *TINY, f"--readings={said}")
+@pytest.mark.parametrize("message", ["often", "0", "1,,2", "-5", "1.5"])
+def test_readings_at_what_is_no_step_are_refused(message: str, heddle: Heddle, corpus: str) -> None:
+    result = heddle("train", corpus, *TINY, f"--readings={message}")
     assert result.code == 2
-    assert f"--readings {said}: " in result.err
+    assert f"--readings {message}: " in result.err
     assert not Path("runs").exists()
 
 
@@ -105,10 +105,10 @@ class TestDryRun:
     """What would happen, by `--dry-run`, which trains nothing."""
 
     def test_nothing_is_trained(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
-        said = heddle("train", corpus, *TINY, "--dry-run")
-        assert said.code == 0
-        assert "nothing was trained (--dry-run)" in said.out
-        assert "run runs/001: " in said.out
+        result = heddle("train", corpus, *TINY, "--dry-run")
+        assert result.code == 0
+        assert "nothing was trained (--dry-run)" in result.out
+        assert "run runs/001: " in result.out
         assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
 
     def test_the_numbers(self, heddle: Heddle, corpus: str, tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ class TestDryRun:
         ],
     )
     def test_settings(self, heddle: Heddle, corpus: str, setting: str, place: str, value: Any) -> None:
-        found = planned(heddle("train", corpus, *TINY, setting, "--dry-run", "--json"))
+        result = planned(heddle("train", corpus, *TINY, setting, "--dry-run", "--json"))
         for name in place.split("."):
-            found = found[name]
-        assert found == value
+            result = result[name]
+        assert result == value
 
     def test_a_preset(self, heddle: Heddle, corpus: str) -> None:
         words = ["preset=laptop-tiny", "depth=1", "dim=64", "context=32", "tokenizer=bytes", "steps=1", "batch=1"]
@@ -188,9 +188,9 @@ class TestDryRun:
 def test_fewer_ids_than_were_asked_for_are_said(heddle: Heddle, corpus: str) -> None:
     """Also where they are the default's; bytes have as many as they have."""
     for words, expected in (["tokenizer=words"], True), (["tokenizer=words", "tokenizer_size=10"], False), ([], False):
-        told = heddle("train", corpus, *TINY, *words, "--dry-run")
-        assert ("ids: the text is too short for tokenizer_size = 4,096" in told.out) is expected, words
-        assert told.code == 0
+        result = heddle("train", corpus, *TINY, *words, "--dry-run")
+        assert ("ids: the text is too short for tokenizer_size = 4,096" in result.out) is expected, words
+        assert result.code == 0
 
 
 class TestVectors:
@@ -201,15 +201,15 @@ class TestVectors:
         return "v.txt"
 
     def test_a_dry_run_says_what_is_known(self, heddle: Heddle, corpus: str, vectors: str, tmp_path: Path) -> None:
-        told = [corpus, *TINY, "tokenizer=words", f"vectors={vectors}", "--dry-run"]
-        taken = planned(heddle("train", *told, "--json"))["chosen"]["vectors"]
+        words = [corpus, *TINY, "tokenizer=words", f"vectors={vectors}", "--dry-run"]
+        taken = planned(heddle("train", *words, "--json"))["chosen"]["vectors"]
         assert (taken["matched"], taken["unused"]) == (3, 1)
         share = f"3 of {taken['vocabulary']} tokens ({3 / taken['vocabulary']:.0%})"
-        said = heddle("train", *told).out
+        output = heddle("train", *words).out
         assert (
-            f"v.txt knows {share}\nthe head is tied, so it scores with these vectors too; set head.tied=false" in said
+            f"v.txt knows {share}\nthe head is tied, so it scores with these vectors too; set head.tied=false" in output
         )
-        assert "the head is tied" not in heddle("train", *told, "head.tied=false").out
+        assert "the head is tied" not in heddle("train", *words, "head.tied=false").out
         assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt", "v.txt"]
 
     def test_a_run_by_its_file(self, heddle: Heddle, corpus: str, vectors: str, tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ class TestResume:
             file.unlink()
         else:
             file.write_bytes(sound[:-1] if damage == "cut" else sound[:-1] + bytes([sound[-1] ^ 1]))
-        told = heddle("train", "--resume", "a").out
-        line = next(line for line in told.splitlines() if "restored" in line)
+        output = heddle("train", "--resume", "a").out
+        line = next(line for line in output.splitlines() if "restored" in line)
         assert line.startswith("runs/a/model.safetensors: ")
         assert line.endswith("; it is restored from runs/a/checkpoints/step-4")
         assert file.read_bytes() == sound
@@ -251,14 +251,14 @@ class TestResume:
         """Then what is left is taken, which may be nothing."""
         newest, older = (run_a / "checkpoints" / name for name in ("step-4", "step-2"))
         (newest / "state.json").write_text("{}")
-        told = heddle("train", "--resume", "a")
-        assert "runs/a/checkpoints/step-4 is skipped: state.json" in told.out
-        assert "resuming runs/a at step 2 of 4" in told.out
+        result = heddle("train", "--resume", "a")
+        assert "runs/a/checkpoints/step-4 is skipped: state.json" in result.out
+        assert "resuming runs/a at step 2 of 4" in result.out
         for folder in (newest, older):
             (folder / "model.safetensors").write_bytes(b"")
-        told = heddle("train", "--resume", "a")
-        assert told.code == 0
-        assert "runs/a has no intact checkpoint: starting from the beginning" in told.out
+        result = heddle("train", "--resume", "a")
+        assert result.code == 0
+        assert "runs/a has no intact checkpoint: starting from the beginning" in result.out
 
     def test_an_imported_model_has_nothing_to_resume(self, refused: Any, run_a: Path) -> None:
         data = json.loads((run_a / "config.json").read_text())
@@ -279,8 +279,8 @@ def test_an_interrupted_preparation_leaves_nothing(
     heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(import_module("heddle.runs.prepare"), "plan", lambda *args: signal.raise_signal(number))
-    told = heddle("train", corpus, *TINY, "--json")
-    assert (told.code, told.json) == (128 + number, {"error": "stopped"})
+    result = heddle("train", corpus, *TINY, "--json")
+    assert (result.code, result.json) == (128 + number, {"error": "stopped"})
     assert [path.name for path in tmp_path.iterdir()] == [corpus]
 
 
@@ -291,9 +291,9 @@ def test_a_stop_before_the_first_step_says_how_to_continue(
     """The run is there by then, with nothing trained."""
     with monkeypatch.context() as patch:
         patch.setattr("heddle.runs.session._start", lambda run, ranks: signal.raise_signal(number))
-        told = heddle("train", corpus, *TINY, "--name", "b")
-    assert told.code == 128 + number
-    assert told.err == "heddle: stopped; continue with: heddle train --resume runs/b\n"
+        result = heddle("train", corpus, *TINY, "--name", "b")
+    assert result.code == 128 + number
+    assert result.err == "heddle: stopped; continue with: heddle train --resume runs/b\n"
     assert heddle("train", "--resume", "b", "--json").json["finished"] is True
 
 
@@ -342,10 +342,10 @@ def test_an_interrupted_training_says_so(heddle: Heddle, corpus: str, monkeypatc
         return score(trainer)
 
     monkeypatch.setattr(Trainer, "_score", stop)
-    told = heddle("train", corpus, *TINY, "steps=9", "--json")
-    assert told.code == 130
-    assert told.json == {"run": "runs/001", "step": 4, "steps": 9, "finished": False}
-    assert "stopped at step 4 of 9, saved; continue with: heddle train --resume runs/001" in told.err
+    result = heddle("train", corpus, *TINY, "steps=9", "--json")
+    assert result.code == 130
+    assert result.json == {"run": "runs/001", "step": 4, "steps": 9, "finished": False}
+    assert "stopped at step 4 of 9, saved; continue with: heddle train --resume runs/001" in result.err
 
 
 def test_the_task_is_a_setting(heddle: Heddle, refused: Callable[..., str], corpus: str, tmp_path: Path) -> None:

@@ -29,15 +29,15 @@ def run() -> str:
 def test_lines_in_lines_out(heddle: Heddle, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "source.txt"
     file.write_text("".join(f"{line}\n" for line in LINES))
-    told = heddle("translate", run, str(file), "--max-tokens", "6")
-    wanted = [best.text for best, *_ in translate(*load("runs/pairs"), LINES)]
-    assert (told.code, told.err) == (0, "")
-    assert [line[:6] for line in told.out.splitlines()] == [line[:6] for line in wanted]
-    assert told.out.splitlines()[1] == ""
+    result = heddle("translate", run, str(file), "--max-tokens", "6")
+    expected = [best.text for best, *_ in translate(*load("runs/pairs"), LINES)]
+    assert (result.code, result.err) == (0, "")
+    assert [line[:6] for line in result.out.splitlines()] == [line[:6] for line in expected]
+    assert result.out.splitlines()[1] == ""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
-    assert heddle("translate", run, "--max-tokens", "6") == told
+    assert heddle("translate", run, "--max-tokens", "6") == result
     prompted = heddle("translate", run, "--prompt", LINES[0], "--prompt", LINES[2], "--max-tokens", "6")
-    assert prompted.out.splitlines() == [told.out.splitlines()[0], told.out.splitlines()[2]]
+    assert prompted.out.splitlines() == [result.out.splitlines()[0], result.out.splitlines()[2]]
 
 
 def test_standard_input_has_the_lines_that_a_file_has(
@@ -50,10 +50,10 @@ def test_standard_input_has_the_lines_that_a_file_has(
     text = "\ufeffab\u2028cd\r\nb\x85a\n\nkl".encode()
     file = tmp_path / "source.txt"
     file.write_bytes(text)
-    told = heddle("translate", "any", str(file), "--max-tokens", "6", "--json").json["translations"]
+    translations = heddle("translate", "any", str(file), "--max-tokens", "6", "--json").json["translations"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert heddle("translate", "any", "--max-tokens", "6", "--json").json["translations"] == told
-    assert [each["source"] for each in told] == ["ab\u2028cd", "b\x85a", "", "kl"]
+    assert heddle("translate", "any", "--max-tokens", "6", "--json").json["translations"] == translations
+    assert [each["source"] for each in translations] == ["ab\u2028cd", "b\x85a", "", "kl"]
 
 
 @pytest.mark.parametrize("piped", [False, True])
@@ -90,7 +90,7 @@ def test_the_best_few_and_as_a_document(heddle: Heddle, run: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--prompt", "a" * 40], "the text has 40 tokens, but the model has room for 31"),
         (["--prompt", "a", "--best", "6"], "best = 6 is more than beams = 5"),
@@ -107,28 +107,28 @@ def test_the_best_few_and_as_a_document(heddle: Heddle, run: str) -> None:
     ],
 )
 def test_what_cannot_be_translated_is_one_line(
-    heddle: Heddle, run: str, tmp_path: Path, words: list[str], said: str
+    heddle: Heddle, run: str, tmp_path: Path, words: list[str], message: str
 ) -> None:
     files = {"long": b"a\n\n" + b"a" * 40, "empty": b"", "binary": b"a\0b", "latin": "café".encode("latin-1")}
     for name, content in files.items():
         (tmp_path / f"{name}.txt").write_bytes(content)
-    told = heddle("translate", run, *words)
-    assert (told.code, told.out, told.err.count("\n")) == (2, "", 1)
-    assert said in told.err
+    result = heddle("translate", run, *words)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert message in result.err
 
 
 def test_a_run_that_cannot_translate_says_so(heddle: Heddle) -> None:
     encoder = build(sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=16, stacks=("encoder",)))
     save(encoder, "runs/reader", TOKENIZER, overwrite=True)
-    told = heddle("translate", "reader", "--prompt", "a")
-    assert (told.code, told.err) == (2, "heddle: this model has no decoder, so it cannot translate\n")
+    result = heddle("translate", "reader", "--prompt", "a")
+    assert (result.code, result.err) == (2, "heddle: this model has no decoder, so it cannot translate\n")
 
 
 def test_a_run_of_another_task_says_so(refused: Callable[..., str], heddle: Heddle, run_a: Path, corpus: str) -> None:
-    said = "was not trained to translate; train one with task=translation"
-    assert refused("translate", "a", "--prompt", "warp") == f"runs/a {said}, for example from=runs/a"
+    message = "was not trained to translate; train one with task=translation"
+    assert refused("translate", "a", "--prompt", "warp") == f"runs/a {message}, for example from=runs/a"
     assert heddle("train", corpus, *TINY, "task=masked", "--name", "masked").code == 0
-    assert refused("translate", "masked", "--prompt", "warp") == f"runs/masked {said}"
+    assert refused("translate", "masked", "--prompt", "warp") == f"runs/masked {message}"
 
 
 def test_translations_are_scored(heddle: Heddle, tmp_path: Path) -> None:
@@ -139,20 +139,20 @@ def test_translations_are_scored(heddle: Heddle, tmp_path: Path) -> None:
     settings = ["task=translation", "tokenizer=characters", "depth=1", "dim=16", "context=32", "steps=2", "batch=4"]
     assert heddle("train", str(file), *settings, "--name", "pairs2").code == 0
     output = tmp_path / "out.txt"
-    told = heddle("eval", "pairs2", str(file), "--beams", "2", "--lowercase", "--output", str(output), "--json")
-    found = told.json["translations"]
-    assert (found["texts"], len(output.read_text().splitlines())) == (32, 32)
-    assert found["bleu_signature"].startswith("nrefs:1|case:lc|eff:no|tok:13a")
+    result = heddle("eval", "pairs2", str(file), "--beams", "2", "--lowercase", "--output", str(output), "--json")
+    translations = result.json["translations"]
+    assert (translations["texts"], len(output.read_text().splitlines())) == (32, 32)
+    assert translations["bleu_signature"].startswith("nrefs:1|case:lc|eff:no|tok:13a")
     assert "chrF" in heddle("eval", "pairs2", "--beams", "1").out
     assert heddle("eval", "pairs2", "--tokenize", "none").err == "heddle: --tokenize needs --beams, such as --beams 5\n"
     sources = file.read_bytes()
-    for words, said in (
+    for words, message in (
         (["--beams", "0"], "beams"),
         (["--beams", "2", "--tokenize", "moses"], "no tokenization 'moses'"),
     ):
         refusal = heddle("eval", "pairs2", str(file), *words)
         assert (refusal.code, refusal.out) == (2, "")
-        assert said in refusal.err
+        assert message in refusal.err
         assert "scoring" not in refusal.err, "before anything takes time"
     refusal = heddle("eval", "pairs2", str(file), "--beams", "2", "--output", str(file))
     assert (refusal.code, refusal.out) == (2, "")
@@ -169,16 +169,18 @@ def test_references_are_the_files_text(heddle: Heddle, tmp_path: Path) -> None:
     new = tmp_path / "new.tsv"
     new.write_text("source\ttarget\nwarp\tthe shuttle and the beam\n")
     output = tmp_path / "out.txt"
-    told = heddle("eval", "words", str(new), "--beams", "1", "--output", str(output), "--json").json["translations"]
+    translations = heddle("eval", "words", str(new), "--beams", "1", "--output", str(output), "--json").json[
+        "translations"
+    ]
     assert output.read_text().strip(), "a translation to score"
-    wanted = score_translations(output.read_text().splitlines(), ["the shuttle and the beam"])
-    assert (told["bleu"], told["chrf"]) == (wanted.bleu, wanted.chrf)
+    expected = score_translations(output.read_text().splitlines(), ["the shuttle and the beam"])
+    assert (translations["bleu"], translations["chrf"]) == (expected.bleu, expected.chrf)
 
 
 def test_an_imported_encoder_decoder_is_scored(heddle: Heddle, run: str, tmp_path: Path) -> None:
     """Nothing says what it was trained for, and pairs of texts are what it can be scored on."""
     file = tmp_path / "pairs.tsv"
     file.write_text("source\ttarget\nabcd\tdcba\nab\tba\n")
-    found = heddle("eval", run, str(file), "--beams", "1", "--json").json
-    assert found["tokens"] == 8
-    assert found["translations"]["texts"] == 2
+    report = heddle("eval", run, str(file), "--beams", "1", "--json").json
+    assert report["tokens"] == 8
+    assert report["translations"]["texts"] == 2

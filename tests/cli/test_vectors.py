@@ -21,27 +21,27 @@ def text(tmp_path: Path) -> str:
 
 
 def test_training_writes_a_file(heddle: Heddle, text: str, tmp_path: Path) -> None:
-    told = heddle("vectors", "train", text, *SETTINGS, "--out", "v.txt")
-    assert (told.code, told.err) == (0, "")
-    assert "v.txt: 36 words of 8 dimensions, " in told.out
-    assert "words/s, loss " in told.out
-    assert "heddle train … tokenizer=words vectors=v.txt dim=8" in told.out
+    result = heddle("vectors", "train", text, *SETTINGS, "--out", "v.txt")
+    assert (result.code, result.err) == (0, "")
+    assert "v.txt: 36 words of 8 dimensions, " in result.out
+    assert "words/s, loss " in result.out
+    assert "heddle train … tokenizer=words vectors=v.txt dim=8" in result.out
     assert WordVectors.read(tmp_path / "v.txt").array.shape == (36, 8)
 
 
 def test_as_a_document_and_from_a_file_of_settings(heddle: Heddle, text: str, tmp_path: Path) -> None:
     """What the command line says overrides the file; GloVe's form is the default for its method."""
     (tmp_path / "glove.toml").write_text('method = "glove"\ndim = 4\nwindow = 3\n')
-    found = heddle("vectors", "train", text, "glove.toml", "dim=6", "--out", "v.txt", "--json").json
-    assert (found["method"], found["dim"], found["window"], found["epochs"], found["form"]) == (
+    report = heddle("vectors", "train", text, "glove.toml", "dim=6", "--out", "v.txt", "--json").json
+    assert (report["method"], report["dim"], report["window"], report["epochs"], report["form"]) == (
         "glove",
         6,
         3,
         25,
         "glove",
     )
-    assert (found["words"], found["tokens"], len(found["losses"])) == (36, 1000, 25)
-    assert found["words_per_second"] > 0
+    assert (report["words"], report["tokens"], len(report["losses"])) == (36, 1000, 25)
+    assert report["words_per_second"] > 0
     assert len((tmp_path / "v.txt").read_text().splitlines()) == 36
 
 
@@ -58,23 +58,23 @@ def test_standard_input_and_tables(heddle: Heddle, monkeypatch: pytest.MonkeyPat
 
 def test_neighbours_and_analogies(heddle: Heddle, tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("man 1 0 0\nwoman 1 1 0\nking 1 0 1\nqueen 1 1 1\n")
-    found = heddle("vectors", "analogy", "v.txt", "man", "king", "woman", "--json").json
-    assert [each["word"] for each in found["found"]] == ["queen"]
-    said = heddle("vectors", "analogy", "v.txt", "man", "king", "woman").out
-    assert "man : king = woman : …" in said
-    assert "queen" in said
-    found = heddle("vectors", "near", "v.txt", "queen", "man", "--count", "2", "--json").json["near"]
-    assert [each["word"] for each in found["queen"]] == ["woman", "king"]
-    assert found["queen"][0]["cosine"] == pytest.approx((2 / 3) ** 0.5)
-    assert len(found["man"]) == 2
+    report = heddle("vectors", "analogy", "v.txt", "man", "king", "woman", "--json").json
+    assert [each["word"] for each in report["found"]] == ["queen"]
+    output = heddle("vectors", "analogy", "v.txt", "man", "king", "woman").out
+    assert "man : king = woman : …" in output
+    assert "queen" in output
+    report = heddle("vectors", "near", "v.txt", "queen", "man", "--count", "2", "--json").json["near"]
+    assert [each["word"] for each in report["queen"]] == ["woman", "king"]
+    assert report["queen"][0]["cosine"] == pytest.approx((2 / 3) ** 0.5)
+    assert len(report["man"]) == 2
     assert "0.8165" in heddle("vectors", "near", "v.txt", "queen").out
 
 
 def test_words_are_shown_as_they_are(heddle: Heddle, tmp_path: Path) -> None:
     """Those of a chat template, say, which look like markup to the library that prints tables."""
     (tmp_path / "v.txt").write_text("[/INST] 1 0 0\n[unused1] 1 1 0\n:x: 1 0 1\nweft 1 1 1\n")
-    found = heddle("vectors", "near", "v.txt", "[/INST]", "--count", "3").out.splitlines()
-    assert [line.split() for line in found] == [
+    neighbours = heddle("vectors", "near", "v.txt", "[/INST]", "--count", "3").out.splitlines()
+    assert [line.split() for line in neighbours] == [
         ["word", "near", "cosine"],
         ["[/INST]", "[unused1]", "0.7071"],
         ["[/INST]", ":x:", "0.7071"],
@@ -85,7 +85,7 @@ def test_words_are_shown_as_they_are(heddle: Heddle, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["train", "text.txt", "--out", "text.txt"], "text.txt: already exists; nothing was changed"),
         (["train", "text.txt", "--out", "text.txt/v.txt"], "text.txt is not a writable folder"),
@@ -103,9 +103,9 @@ def test_words_are_shown_as_they_are(heddle: Heddle, tmp_path: Path) -> None:
         (["near", "v3.txt", "a", "--count", "0"], "count = 0: must be at least 1"),
     ],
 )
-def test_refusals(refused: Callable[..., str], text: str, tmp_path: Path, words: list[str], said: str) -> None:
+def test_refusals(refused: Callable[..., str], text: str, tmp_path: Path, words: list[str], message: str) -> None:
     (tmp_path / "v3.txt").write_text("a 1 2\nb 2 1\n")
-    assert said in refused("vectors", *words)
+    assert message in refused("vectors", *words)
 
 
 def test_a_run_starts_from_the_file_and_refuses_another_width(

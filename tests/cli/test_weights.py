@@ -12,12 +12,12 @@ from tests.convert.test_token_roles import write_bert
 
 
 def test_a_name_that_ends_in_gguf_is_one_file(heddle: Heddle, trained: Path, tmp_path: Path) -> None:
-    told = heddle("export", str(trained), "a.gguf")
-    assert told.code == 0, told.err
-    assert told.out.splitlines()[-1].startswith("a.gguf: ")
-    assert "as llama.cpp's " in told.out
-    found = heddle("export", str(trained), "b.gguf", "--json").json
-    assert (found["file"], found["tensors"]) == ("b.gguf", len(gguf.GGUFReader(tmp_path / "b.gguf").tensors))
+    result = heddle("export", str(trained), "a.gguf")
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[-1].startswith("a.gguf: ")
+    assert "as llama.cpp's " in result.out
+    report = heddle("export", str(trained), "b.gguf", "--json").json
+    assert (report["file"], report["tensors"]) == ("b.gguf", len(gguf.GGUFReader(tmp_path / "b.gguf").tensors))
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
     assert heddle("export", str(trained), "out", "--json").json["directory"] == "out"
     assert (tmp_path / "out" / "model.safetensors").is_file()
@@ -40,10 +40,10 @@ def test_special_tokens_written_out_are_text_unless_asked(heddle: Heddle, tmp_pa
     """Of an imported BERT: the ids are those of transformers, without `--special` those of its `split_special_tokens`."""
     folder = write_bert(make, tmp_path / "published", tokenizer_class="BertTokenizer")
     assert heddle("import", str(folder), "bert").code == 0
-    theirs = AutoTokenizer.from_pretrained(folder)
+    reference = AutoTokenizer.from_pretrained(folder)
     text = "warp [MASK] loom[SEP]weft"
     for split, more in ((False, ["--special"]), (True, [])):
-        read = theirs(text, add_special_tokens=False, split_special_tokens=split)["input_ids"]
-        found = heddle("tokenizer", "encode", "bert", text, *more, "--json").json["ids"]
-        assert found == read, more
-        assert (theirs.mask_token_id in found) == (not split)
+        read = reference(text, add_special_tokens=False, split_special_tokens=split)["input_ids"]
+        ids = heddle("tokenizer", "encode", "bert", text, *more, "--json").json["ids"]
+        assert ids == read, more
+        assert (reference.mask_token_id in ids) == (not split)

@@ -100,10 +100,10 @@ def test_a_missing_key_is_named() -> None:
         TransformerConfig.of(data)
 
 
-@pytest.mark.parametrize(("theirs", "ours"), OTHER_NAMES.items())
-def test_names_of_other_codebases_are_refused_with_ours(theirs: str, ours: str) -> None:
-    said = refusal(lambda: TransformerConfig.of({**TINY, theirs: 8}))
-    assert said == f"unknown key {theirs!r} in config. heddle calls it {ours!r}."
+@pytest.mark.parametrize(("alias", "ours"), OTHER_NAMES.items())
+def test_names_of_other_codebases_are_refused_with_ours(alias: str, ours: str) -> None:
+    message = refusal(lambda: TransformerConfig.of({**TINY, alias: 8}))
+    assert message == f"unknown key {alias!r} in config. heddle calls it {ours!r}."
 
 
 def test_a_misnamed_key_is_named_before_the_missing_one() -> None:
@@ -126,9 +126,9 @@ def test_our_names_exist_and_theirs_do_not() -> None:
     known = set().union(*tables.values())
     assert "early_stopping" in decoding
     assert not ALIASES.keys() & OTHER_NAMES.keys()
-    for theirs, ours in {**ALIASES, **OTHER_NAMES}.items():
-        assert theirs not in known, "a second spelling"
-        assert ours in known, f"{theirs} is sent to {ours}, which is no key"
+    for alias, ours in {**ALIASES, **OTHER_NAMES}.items():
+        assert alias not in known, "a second spelling"
+        assert ours in known, f"{alias} is sent to {ours}, which is no key"
 
 
 def test_an_alias_replaces_what_it_stands_for() -> None:
@@ -185,9 +185,9 @@ def test_an_unreadable_file_is_refused_with_its_name(
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    said = refusal(lambda: TransformerConfig.read(path))
-    assert line in said
-    assert name in said
+    message = refusal(lambda: TransformerConfig.read(path))
+    assert line in message
+    assert name in message
 
 
 def test_a_key_that_a_file_has_twice_is_refused(tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ def test_overrides_reach_down() -> None:
     ],
 )
 def test_words_are_read_as_toml_where_they_can_be(word: str, key: str, value: Any) -> None:
-    found = parse_overrides([word])
-    assert found == {key: value}
-    assert type(found[key]) is type(value)
+    result = parse_overrides([word])
+    assert result == {key: value}
+    assert type(result[key]) is type(value)
 
 
 @pytest.mark.parametrize("word", ["steps", "=3", " =3", ""])
@@ -268,7 +268,7 @@ def test_setting_a_path_makes_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "changes", "wanted"),
+    ("base", "changes", "expected"),
     [
         ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 5}}, {"a": 1, "b": {"c": 5, "d": 3}}),
         ({"a": {"kind": "x", "b": 1}}, {"a": {"b": 2}}, {"a": {"kind": "x", "b": 2}}),
@@ -278,9 +278,9 @@ def test_setting_a_path_makes_tables() -> None:
         ({"a": None}, {"a": {"b": 1}}, {"a": {"b": 1}}),
     ],
 )
-def test_merging(base: dict[str, Any], changes: dict[str, Any], wanted: dict[str, Any]) -> None:
+def test_merging(base: dict[str, Any], changes: dict[str, Any], expected: dict[str, Any]) -> None:
     before = json.dumps(base)
-    assert merge(base, changes) == wanted
+    assert merge(base, changes) == expected
     assert json.dumps(base) == before
 
 

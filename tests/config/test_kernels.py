@@ -41,7 +41,7 @@ def test_one_kernel_can_do_whatever_a_layer_needs(needs: Needs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "keys", "needs", "wanted"),
+    ("device", "keys", "needs", "expected"),
     [
         ("cpu", 1, Needs(), "plain"),
         ("cpu", SHORT, Needs(), "plain"),
@@ -58,8 +58,8 @@ def test_one_kernel_can_do_whatever_a_layer_needs(needs: Needs) -> None:
         ("meta", 64, Needs(), "sdpa"),
     ],
 )
-def test_auto_takes_the_fastest_that_can(device: str, keys: int, needs: Needs, wanted: str) -> None:
-    assert choose("auto", needs, device, keys) == wanted
+def test_auto_takes_the_fastest_that_can(device: str, keys: int, needs: Needs, expected: str) -> None:
+    assert choose("auto", needs, device, keys) == expected
 
 
 @pytest.mark.parametrize("kernel", CAPABILITIES)

@@ -43,9 +43,9 @@ def test_keywords_are_the_fields_of_a_config(table: type) -> None:
     hints = get_type_hints(table)
     assert hints.keys() == config.model_fields.keys() - others, "add the field to heddle/config/keywords.py"
     for name, hint in hints.items():
-        wanted, found = kinds(config.model_fields[name].annotation), kinds(hint)
-        assert wanted <= found, name
-        assert found - wanted <= {"table"}, name  # what a config also takes as a plain table
+        declared, hinted = kinds(config.model_fields[name].annotation), kinds(hint)
+        assert declared <= hinted, name
+        assert hinted - declared <= {"table"}, name  # what a config also takes as a plain table
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,8 @@ def test_options_of_one_rule_are_refused_with_the_other(option: dict[str, object
     assert config.override({"initial": option}).initial == InitialConfig.of(option)
     with pytest.raises(HeddleError, match="rule = 'xavier' depends on sizes only: leave out std"):
         config.override({"initial": {"rule": "xavier", **option}})
-    said = InitialConfig(rule="xavier").to_dict()  # all of them, as a run's config.json has them
-    assert config.override({"initial": said}).initial == InitialConfig(rule="xavier")
+    fields = InitialConfig(rule="xavier").to_dict()  # all of them, as a run's config.json has them
+    assert config.override({"initial": fields}).initial == InitialConfig(rule="xavier")
 
 
 def test_a_deviation_of_positions_needs_positions_that_are_learned() -> None:

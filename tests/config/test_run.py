@@ -22,8 +22,8 @@ from heddle.errors import HeddleError
 from tests.refusing import refusal
 
 
-def resolve(**said: Any) -> TransformerConfig:
-    return ModelChoice.of(said).resolve(vocab_size=300, depth=4, context=128)
+def resolve(**settings: Any) -> TransformerConfig:
+    return ModelChoice.of(settings).resolve(vocab_size=300, depth=4, context=128)
 
 
 def test_nothing_said_is_the_size_that_fits() -> None:
@@ -67,7 +67,7 @@ def test_deeper_keys_have_the_last_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("settings", "line"),
     [
         ({"dim": 100, "heads": 3}, "model: dim = 100 is not divisible by heads = 3"),
         ({"heads": 4, "kv_heads": 3}, "heads = 4 must be a multiple of kv_heads = 3"),
@@ -80,8 +80,8 @@ def test_deeper_keys_have_the_last_word() -> None:
         ({"decoder": {"block": 3}}, "model: decoder.block = 3"),
     ],
 )
-def test_the_impossible_is_refused_when_it_is_resolved(said: dict[str, Any], line: str) -> None:
-    assert line in refusal(lambda: resolve(**said))
+def test_the_impossible_is_refused_when_it_is_resolved(settings: dict[str, Any], line: str) -> None:
+    assert line in refusal(lambda: resolve(**settings))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_run_has_a_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("settings", "line"),
     [
         ({"temperature": -1}, "temperature = -1"),
         ({"temperature": float("nan")}, "temperature = nan"),
@@ -156,14 +156,14 @@ def test_a_run_has_a_task() -> None:
         ({"topk": 3}, r"unknown key 'topk' in config\. Did you mean 'top_[kp]'"),
     ],
 )
-def test_impossible_sampling_is_refused(said: dict[str, Any], line: str) -> None:
+def test_impossible_sampling_is_refused(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(HeddleError, match=line):
-        SamplingConfig.of(said)
+        SamplingConfig.of(settings)
 
 
 def test_sampling_as_it_stands() -> None:
-    said = SamplingConfig(max_tokens=200, temperature=1.0, top_k=None, top_p=None, seed=0, stop=(), window=False)
-    assert SamplingConfig() == said
+    fields = SamplingConfig(max_tokens=200, temperature=1.0, top_k=None, top_p=None, seed=0, stop=(), window=False)
+    assert SamplingConfig() == fields
 
 
 def test_what_a_mixer_does_not_have_is_refused_not_left_out() -> None:
@@ -176,8 +176,8 @@ def test_what_a_mixer_does_not_have_is_refused_not_left_out() -> None:
 
 @pytest.mark.lecture("D-03", "D-13", "D-54")
 def test_what_a_run_says_of_dropout_and_padding_reaches_the_model() -> None:
-    said = {"depth": 1, "pad_vocab_to": 64, "dropout": {"rate": 0.2, "style": "classic", "mask": "batch"}}
-    model = RunConfig.of({"model": said}).model.resolve(100, 1, 16)
+    settings = {"depth": 1, "pad_vocab_to": 64, "dropout": {"rate": 0.2, "style": "classic", "mask": "batch"}}
+    model = RunConfig.of({"model": settings}).model.resolve(100, 1, 16)
     assert (model.table_rows(), model.dropout.style, model.dropout.mask) == (128, "classic", "batch")
     assert (model.decoder.block.dropout, model.decoder.block.mixer.dropout, model.decoder.entry.dropout) == (0.2,) * 3
     plain = RunConfig.of({"model": {"depth": 1, "dropout": 0.2}}).model.resolve(100, 1, 16)

@@ -13,8 +13,8 @@ STACK: dict[str, Any] = {"depth": 6, "block": BLOCK}
 BESIDE = {"depth": 2, "block": {"mixer": {"heads": 4}, "cross": {"heads": 4}}}
 
 
-def config(**said: Any) -> TransformerConfig:
-    return TransformerConfig.of({"vocab_size": 20, "dim": 16, "context": 8, **said})
+def config(**settings: Any) -> TransformerConfig:
+    return TransformerConfig.of({"vocab_size": 20, "dim": 16, "context": 8, **settings})
 
 
 def test_the_family_is_which_stacks_are_present() -> None:
@@ -125,6 +125,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "reason"), REFUSED, ids=[reason[:40] for _, reason in REFUSED])
-def test_what_cannot_work_is_refused_with_a_reason(said: dict[str, Any], reason: str) -> None:
-    assert reason in refusal(lambda: config(**said))
+@pytest.mark.parametrize(("settings", "reason"), REFUSED, ids=[reason[:40] for _, reason in REFUSED])
+def test_what_cannot_work_is_refused_with_a_reason(settings: dict[str, Any], reason: str) -> None:
+    assert reason in refusal(lambda: config(**settings))

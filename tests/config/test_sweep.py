@@ -13,19 +13,19 @@ def labels(table: dict[str, Any], seeds: int | None = None) -> list[str]:
 
 
 def test_every_combination_is_a_run() -> None:
-    found = variants({"model": {"depth": 2}, "train": {"learning_rate": [1e-3, 3e-3], "batch": [4, 8], "steps": 5}})
-    assert [(each.config.train.learning_rate, each.config.train.batch) for each in found] == [
+    result = variants({"model": {"depth": 2}, "train": {"learning_rate": [1e-3, 3e-3], "batch": [4, 8], "steps": 5}})
+    assert [(each.config.train.learning_rate, each.config.train.batch) for each in result] == [
         (1e-3, 4), (1e-3, 8), (3e-3, 4), (3e-3, 8),
     ]  # fmt: skip
-    assert all((each.config.model.depth, each.config.train.steps) == (2, 5) for each in found)
-    assert found[1].settings == {"train.learning_rate": 1e-3, "train.batch": 8}
-    assert found[1].label == "learning_rate=0.001,batch=8"
+    assert all((each.config.model.depth, each.config.train.steps) == (2, 5) for each in result)
+    assert result[1].settings == {"train.learning_rate": 1e-3, "train.batch": 8}
+    assert result[1].label == "learning_rate=0.001,batch=8"
 
 
 def test_seeds_are_counted_from_the_seed() -> None:
-    found = variants({"train": {"seed": 5, "learning_rate": [1e-3, 3e-3]}}, seeds=2)
-    assert [each.config.train.seed for each in found] == [5, 6, 5, 6]
-    assert [each.label for each in found][:2] == ["learning_rate=0.001,seed5", "learning_rate=0.001,seed6"]
+    result = variants({"train": {"seed": 5, "learning_rate": [1e-3, 3e-3]}}, seeds=2)
+    assert [each.config.train.seed for each in result] == [5, 6, 5, 6]
+    assert [each.label for each in result][:2] == ["learning_rate=0.001,seed5", "learning_rate=0.001,seed6"]
     assert labels({}, 2) == ["seed0", "seed1"]
     assert labels({"train": {"seed": [3, 7]}}) == ["seed3", "seed7"]
 

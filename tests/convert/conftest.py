@@ -59,18 +59,18 @@ BART_TINY = {
 }  # fmt: skip
 
 
-def slowed(kind: str, base: float = 100.0, **said: Any) -> dict[str, Any]:
+def slowed(kind: str, base: float = 100.0, **fields: Any) -> dict[str, Any]:
     """Rotary positions whose angles are slowed; the base is so small that it shows within a few tokens."""
     usual = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}}.get(kind, {})
     original = {} if kind in ("linear", "dynamic") else {"original_max_position_embeddings": 8}
-    return {"rope_parameters": {"rope_type": kind, "rope_theta": base, "factor": 3.0, **original, **usual, **said}}
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": base, "factor": 3.0, **original, **usual, **fields}}
 
 
-def long_rope(original: int, **said: Any) -> dict[str, Any]:
+def long_rope(original: int, **fields: Any) -> dict[str, Any]:
     """A divisor for each of three pairs, for texts of up to `original` tokens and for longer ones."""
     factors = {"short_factor": [1.0, 1.5, 2.0], "long_factor": [1.0, 4.0, 9.0]}
     table = {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position_embeddings": original}
-    return {"rope_parameters": {**table, **factors, **said}}
+    return {"rope_parameters": {**table, **factors, **fields}}
 
 
 # Encoders with a class for each head.

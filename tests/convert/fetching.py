@@ -40,8 +40,8 @@ def main() -> None:
     for name, run, variables in json.loads(sys.argv[1]):
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             code = fetch(name, run, variables, [out, err])
-            said = [stream.seek(0) or stream.read().decode() for stream in (out, err)]
-        print(json.dumps([code, *said]), flush=True)
+            outputs = [stream.seek(0) or stream.read().decode() for stream in (out, err)]
+        print(json.dumps([code, *outputs]), flush=True)
 
 
 if __name__ == "__main__":

@@ -39,8 +39,8 @@ def mode(name: str, **more: Any) -> dict[str, Any]:
 
 def dense(inputs: int, outputs: int, activation: str = "torch.nn.modules.activation.Tanh", **more: Any) -> Any:
     """A dense layer of these widths."""
-    said = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": activation}
-    return "Dense", {**said, **more}
+    fields = {"in_features": inputs, "out_features": outputs, "bias": True, "activation_function": activation}
+    return "Dense", {**fields, **more}
 
 
 def write(
@@ -77,14 +77,14 @@ def write(
     save_json(place / "sentence_bert_config.json", {"max_seq_length": None, "do_lower_case": False, **(length or {})})
     if prompts is not None:
         save_json(folder / "config_sentence_transformers.json", prompts)
-    for (_, path), said in zip(modules[1:], (pooling, *(each for _, each in after)), strict=True):
-        save_json(folder / path / "config.json", said)
-        if "in_features" in said:
+    for (_, path), config in zip(modules[1:], (pooling, *(each for _, each in after)), strict=True):
+        save_json(folder / path / "config.json", config)
+        if "in_features" in config:
             sizes = {
-                "linear.weight": (said["out_features"], said["in_features"]),
-                "linear.bias": (said["out_features"],),
+                "linear.weight": (config["out_features"], config["in_features"]),
+                "linear.bias": (config["out_features"],),
             }
-            sizes = {name: size for name, size in sizes.items() if said["bias"] or name.endswith("weight")}
+            sizes = {name: size for name, size in sizes.items() if config["bias"] or name.endswith("weight")}
             weights = {name: torch.randn(size) * 0.2 for name, size in sizes.items()}
             save_file(weights, folder / path / "model.safetensors", {"format": "pt"})
     return folder
@@ -102,10 +102,10 @@ def vectors(folder: Path, body: str = "", prompt: str = "", lower: bool = False)
     """The vectors of `TEXTS` from the hidden vectors of transformers in fp64, one text at a time."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / body)
     model = transformers.AutoModel.from_pretrained(folder / body).double().eval()
-    said = json.loads((folder / body / "sentence_bert_config.json").read_text())
-    length = min(said["max_seq_length"] or CONTEXT, CONTEXT)
+    data = json.loads((folder / body / "sentence_bert_config.json").read_text())
+    length = min(data["max_seq_length"] or CONTEXT, CONTEXT)
     pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
-    found = []
+    rows = []
     for text in TEXTS:
         whole = (prompt + text).lower() if lower else prompt + text
         ids = tokenizer(whole, truncation=True, max_length=length, return_tensors="pt")
@@ -114,8 +114,8 @@ def vectors(folder: Path, body: str = "", prompt: str = "", lower: bool = False)
         if not pooling.get("include_prompt", True):
             hidden[: len(tokenizer(prompt)["input_ids"]) - 1] = np.nan
         x = np.concatenate([pooled(hidden, each) for each in modes(pooling)])
-        found.append(behind(folder, x))
-    return np.stack(found)
+        rows.append(behind(folder, x))
+    return np.stack(rows)
 
 
 def behind(folder: Path, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -131,16 +131,16 @@ def behind(folder: Path, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return x
 
 
-def modes(said: dict[str, Any]) -> list[str]:
+def modes(config: dict[str, Any]) -> list[str]:
     """The names of poolings, in the order of their vectors."""
-    if "pooling_mode" in said:
-        return [said["pooling_mode"]] if isinstance(said["pooling_mode"], str) else said["pooling_mode"]
+    if "pooling_mode" in config:
+        return [config["pooling_mode"]] if isinstance(config["pooling_mode"], str) else config["pooling_mode"]
     older = {
         "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
         "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
         "pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken",
     }  # fmt: skip
-    return [name for field, name in older.items() if said.get(field)] or ["mean"]
+    return [name for field, name in older.items() if config.get(field)] or ["mean"]
 
 
 def pooled(hidden: np.ndarray[Any, Any], how: str) -> np.ndarray[Any, Any]:

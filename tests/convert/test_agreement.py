@@ -23,7 +23,7 @@ ENCODER = TransformerConfig.of(
 MODEL = build(ENCODER).eval()
 
 
-class Theirs:
+class ReferenceModel:
     """A tokenizer of transformers that reads texts as heddle does, but for one change."""
 
     pad_token_id = None
@@ -45,7 +45,7 @@ class Theirs:
 
 
 def test_texts_that_are_read_alike_are_compared() -> None:
-    inputs = list(_text_inputs(MODEL, TOKENIZER, Theirs()))
+    inputs = list(_text_inputs(MODEL, TOKENIZER, ReferenceModel()))
     assert len(inputs) > 4
     assert any(bool(each.heddle["types"].any()) for each in inputs), "pairs are among them"
 
@@ -65,7 +65,7 @@ def other_type(ids: list[int], types: list[int]) -> None:
 @pytest.mark.parametrize(("change", "what"), [(other_id, "ids"), (shorter, "ids"), (other_type, "types")])
 def test_other_ids_or_types_are_found(change: Callable[[list[int], list[int]], None], what: str) -> None:
     with pytest.raises(HeddleError, match=f"with other {what} than heddle"):
-        list(_text_inputs(MODEL, TOKENIZER, Theirs(change)))
+        list(_text_inputs(MODEL, TOKENIZER, ReferenceModel(change)))
 
 
 def test_a_difference_is_of_the_largest_score_or_of_one() -> None:
@@ -78,9 +78,9 @@ def test_a_difference_is_of_the_largest_score_or_of_one() -> None:
 def test_entries_without_an_id_must_be_improbable_and_a_number_per_position_does_not_count() -> None:
     model = build(sized(1, vocab_size=3, dim=16, context=8)).eval()
     scores = torch.tensor([[1.0, 2.0, 6.0, 2 * NEVER]])
-    found = _comparable(model, scores, Input({}, {}))
-    assert found.tolist() == [[-2.0, -1.0, 3.0]]
-    assert torch.equal(found, _comparable(model, scores + 7, Input({}, {})))
+    compared = _comparable(model, scores, Input({}, {}))
+    assert compared.tolist() == [[-2.0, -1.0, 3.0]]
+    assert torch.equal(compared, _comparable(model, scores + 7, Input({}, {})))
     for never in (0.0, 1.0 + NEVER / 2, 5.5):
         with pytest.raises(HeddleError, match="a probability that the model does not have"):
             _comparable(model, scores.index_fill(-1, torch.tensor([3]), never), Input({}, {}))

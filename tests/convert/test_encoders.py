@@ -86,9 +86,9 @@ def test_published_configs_are_read(name: str) -> None:
 )
 def test_what_they_cannot_say_is_refused(variant: str, fields: dict[str, Any], words: str) -> None:
     architecture, sizes = KINDS[variant]
-    said = {"model_type": variant, "architectures": [architecture], **sizes, **fields}
+    config = {"model_type": variant, "architectures": [architecture], **sizes, **fields}
     with pytest.raises(HeddleError, match=words):
-        families_of(said)[0].to_config(said)
+        families_of(config)[0].to_config(config)
 
 
 TEXTS = ["the rain is over", "It rains, mostly in spring.", "a", "warp and weft of the rain"]
@@ -155,44 +155,47 @@ def written(folder: Path, variant: str, made: tokenizers.Tokenizer, **fields: An
 def test_texts_and_pairs_get_the_classes_that_transformers_gives_them(variant: str, maker: Any, tmp_path: Path) -> None:
     more = {} if variant.startswith("mpnet") else {"type_vocab_size": 1}
     more["max_position_embeddings"] = 90
-    theirs = written(tmp_path / "published", variant, maker(), id2label={0: "no", 1: "perhaps", 2: "yes"}, **more)
+    reference = written(tmp_path / "published", variant, maker(), id2label={0: "no", 1: "perhaps", 2: "yes"}, **more)
     import_model(tmp_path / "published", tmp_path / "run")
     model, tokenizer = load(tmp_path / "run", "cpu")
     assert tokenizer is not None
     pipeline = transformers.TextClassificationPipeline(
-        model=theirs, tokenizer=transformers.AutoTokenizer.from_pretrained(tmp_path / "published"), device="cpu"
+        model=reference, tokenizer=transformers.AutoTokenizer.from_pretrained(tmp_path / "published"), device="cpu"
     )
     pairs = list(zip(TEXTS, reversed(TEXTS), strict=True))
-    asked: list[Any] = [*TEXTS, *({"text": first, "text_pair": second} for first, second in pairs)]
-    expected = [{each["label"]: each["score"] for each in pipeline(one, top_k=None)} for one in asked]
-    for found, scores in zip(classify(model, tokenizer, [*TEXTS, *pairs]), expected, strict=True):
-        assert dict(found.probabilities) == pytest.approx(scores, abs=1e-6)
-    assert len({found.label for found in classify(model, tokenizer, pairs)}) > 1 or max(expected[0].values()) < 0.999
+    inputs: list[Any] = [*TEXTS, *({"text": first, "text_pair": second} for first, second in pairs)]
+    expected = [{each["label"]: each["score"] for each in pipeline(one, top_k=None)} for one in inputs]
+    for predicted, scores in zip(classify(model, tokenizer, [*TEXTS, *pairs]), expected, strict=True):
+        assert dict(predicted.probabilities) == pytest.approx(scores, abs=1e-6)
+    assert (
+        len({predicted.label for predicted in classify(model, tokenizer, pairs)}) > 1
+        or max(expected[0].values()) < 0.999
+    )
 
 
 def test_an_encoder_for_vectors_may_name_the_class_that_it_was_trained_from(tmp_path: Path) -> None:
     """As all-mpnet-base-v2 and all-distilroberta-v1 do: their files hold MPNetModel and RobertaModel."""
-    theirs = written(tmp_path / "published", "mpnet_model", wordpiece())
+    reference = written(tmp_path / "published", "mpnet_model", wordpiece())
     file = tmp_path / "published" / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "architectures": ["MPNetForMaskedLM"]}))
     report = import_model(tmp_path / "published", tmp_path / "run")
-    said = "its weights are those of MPNetModel: the head of MPNetForMaskedLM is not among them"
-    assert said in report["notes"]
+    message = "its weights are those of MPNetModel: the head of MPNetForMaskedLM is not among them"
+    assert message in report["notes"]
     model, tokenizer = load(tmp_path / "run", "cpu")
     assert tokenizer is not None
     ids = torch.tensor([[0, *tokenizer.encode(TEXTS[1]), 2]])
     with torch.inference_mode():
-        assert torch.allclose(model(ids).hidden, theirs(ids).last_hidden_state, atol=1e-5)
+        assert torch.allclose(model(ids).hidden, reference(ids).last_hidden_state, atol=1e-5)
     assert len(embed(model, tokenizer, TEXTS[:2], pooling="mean").vectors) == 2
 
 
 def test_an_electra_brings_its_encoder(tmp_path: Path) -> None:
     kind, sizes = transformers.ElectraForPreTraining, KINDS["electra"][1]
-    theirs = kind(kind.config_class(**sizes)).eval()
-    theirs.save_pretrained(tmp_path / "published")
+    reference = kind(kind.config_class(**sizes)).eval()
+    reference.save_pretrained(tmp_path / "published")
     report = import_model(tmp_path / "published", tmp_path / "run")
     assert "ElectraForPreTraining: read as ElectraModel, without its other heads" in report["notes"]
     tokens = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():
-        expected = theirs.electra(tokens).last_hidden_state
+        expected = reference.electra(tokens).last_hidden_state
         assert torch.allclose(load(tmp_path / "run", "cpu").model(tokens).hidden, expected, atol=1e-6)

@@ -68,8 +68,8 @@ def llama() -> TransformerConfig:
 def test_gpt2_presets_are_the_published_configs(size: str) -> None:
     config = preset(f"gpt2-{size}")
     dropout = {"decoder.entry.dropout": 0.1, "decoder.block.dropout": 0.1, "decoder.block.mixer.dropout": 0.1}
-    theirs = GPT2Config(**GPT2.from_config(config.override(dropout)))
-    assert GPT2.to_config(json.loads(theirs.to_json_string())) == config.override(
+    reference = GPT2Config(**GPT2.from_config(config.override(dropout)))
+    assert GPT2.to_config(json.loads(reference.to_json_string())) == config.override(
         {**dropout, "decoder.block.ffn.hidden": 4 * config.dim}
     )
 
@@ -78,8 +78,8 @@ def test_gpt2_presets_are_the_published_configs(size: str) -> None:
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_defaults_are_those_of_transformers(family: Family, whole: bool) -> None:
     """A field that a config.json leaves out means what transformers takes; none that it writes is unknown."""
-    theirs = getattr(transformers, family.architecture).config_class()
-    written = json.loads(theirs.to_json_string(use_diff=not whole))
+    reference = getattr(transformers, family.architecture).config_class()
+    written = json.loads(reference.to_json_string(use_diff=not whole))
     assert resolved(family.to_config(written)) == resolved(family.to_config({}))
 
 
@@ -136,7 +136,7 @@ OLD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original
 
 
 @pytest.mark.parametrize(
-    ("said", "scaling"),
+    ("rope", "scaling"),
     [
         ({"type": "linear", "factor": 2}, LinearScaling(factor=2)),
         ({"rope_type": "linear", "type": "linear", "factor": 2.0, "beta_fast": None}, LinearScaling(factor=2)),
@@ -160,12 +160,12 @@ OLD = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original
          LongRopeScaling(short=SHORT_64, long=LONG_64, original=2048, length=2048, magnitude=sqrt(1 + 2 / 11))),
     ],
 )  # fmt: skip
-def test_what_slows_the_angles_is_found_in_both_spellings(said: dict[str, Any], scaling: Any) -> None:
+def test_what_slows_the_angles_is_found_in_both_spellings(rope: dict[str, Any], scaling: Any) -> None:
     expected = RotaryConfig(base=500.0, scaling=scaling)
     for fields in (
-        {"rope_theta": 500.0, "rope_scaling": said},
-        {"rope_parameters": {"rope_theta": 500.0, **said}},
-        {"rope_theta": 500.0, "rope_parameters": said, "rope_scaling": said},
+        {"rope_theta": 500.0, "rope_scaling": rope},
+        {"rope_parameters": {"rope_theta": 500.0, **rope}},
+        {"rope_theta": 500.0, "rope_parameters": rope, "rope_scaling": rope},
     ):
         assert LLAMA.to_config(fields).decoder.block.mixer.relative == expected
 
@@ -200,10 +200,10 @@ def test_rules_by_length_are_written_for_one_length() -> None:
     assert LLAMA.reasons(config) == ([], [])
     assert LLAMA.published_config(config)["rope_theta"] == pytest.approx(100.0 * 3.0 ** (128 / 126))
     assert LLAMA.published_config(config)["rope_scaling"] is None
-    said = {"rope_type": "longrope", **LONG, "original_max_position_embeddings": 512, "attention_factor": 1.25}
-    config = LLAMA.to_config({"rope_scaling": said})
+    fields = {"rope_type": "longrope", **LONG, "original_max_position_embeddings": 512, "attention_factor": 1.25}
+    config = LLAMA.to_config({"rope_scaling": fields})
     assert LLAMA.reasons(config) == ([], [])
-    assert LLAMA.published_config(config)["rope_scaling"] == {**said, "short_factor": list(LONG_64)}
+    assert LLAMA.published_config(config)["rope_scaling"] == {**fields, "short_factor": list(LONG_64)}
 
 
 def test_a_usual_length_may_be_said_aloud() -> None:
@@ -353,7 +353,7 @@ def test_what_the_scores_of_a_bert_mean() -> None:
         assert written["problem_type"] == fields.get("problem_type", usual)
         assert written.get("threshold", 0.5) == threshold
     assert "problem_type" not in BERT_TAGGED.published_config(BERT_TAGGED.to_config(labels))
-    for fields, said in (
+    for fields, expected in (
         ({**labels, "problem_type": "regression"}, "with 2 numbers for each text: heddle supports only one"),
         ({**one, "problem_type": "single_label_classification"}, "with a single class, which every text has"),
         (
@@ -362,7 +362,7 @@ def test_what_the_scores_of_a_bert_mean() -> None:
         ),
         ({"problem_type": "multi_label_classification", "threshold": 2}, "threshold"),
     ):
-        assert said in refusal(BERT_CLASSIFIER, **fields)
+        assert expected in refusal(BERT_CLASSIFIER, **fields)
 
 
 STRANGE = (
@@ -396,7 +396,7 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "fields", "said"),
+    ("family", "fields", "message"),
     [
         (GPT2, {"add_cross_attention": True}, "add_cross_attention = True"),
         (GPT2, {"is_encoder_decoder": True}, "is_encoder_decoder = True"),
@@ -510,8 +510,8 @@ def test_an_untied_bart_has_a_table_on_each_side() -> None:
         (MARIAN, {"decoder_vocab_size": 5}, "decoder_vocab_size = 5"),
     ],
 )
-def test_what_heddle_does_not_compute_is_refused_by_name(family: Family, fields: dict[str, Any], said: str) -> None:
-    assert said in refusal(family, **fields)
+def test_what_heddle_does_not_compute_is_refused_by_name(family: Family, fields: dict[str, Any], message: str) -> None:
+    assert message in refusal(family, **fields)
 
 
 def test_bookkeeping_is_no_obstacle() -> None:
@@ -631,8 +631,8 @@ def test_a_umt5_of_its_own_head_is_written_only_with_a_scale() -> None:
     scaled = tied.override({"head.tied": False})
     assert UMT5.reasons(scaled) == ([], [])
     assert UMT5.published_config(scaled)["tie_word_embeddings"] is True
-    said = "head.scale is 1.0, UMT5ForConditionalGeneration has 1/√dim"
-    assert UMT5.reasons(published) == ([said], [])
+    message = "head.scale is 1.0, UMT5ForConditionalGeneration has 1/√dim"
+    assert UMT5.reasons(published) == ([message], [])
 
 
 def test_a_stack_too_many_or_too_few_is_said() -> None:
@@ -660,7 +660,7 @@ def test_every_preset_has_a_family_or_reasons(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "changes", "said"),
+    ("family", "changes", "message"),
     [
         (GPT2, {"decoder.block.placement": "post"}, "placement"),
         (GPT2, {"decoder.block.norm": {"kind": "rms"}}, "block.norm.kind is rms, GPT2LMHeadModel has layer"),
@@ -689,7 +689,7 @@ def test_every_preset_has_a_family_or_reasons(name: str) -> None:
                  "decoder.block.mixer.head_dim": 8}, "dim = 100 must be a multiple of heads = 8"),
     ],
 )  # fmt: skip
-def test_what_a_family_cannot_express_is_said(family: Family, changes: dict[str, Any], said: str) -> None:
+def test_what_a_family_cannot_express_is_said(family: Family, changes: dict[str, Any], message: str) -> None:
     base = preset("gpt2-small") if family is GPT2 else llama()
     data = base.to_dict()
     for path, value in changes.items():
@@ -699,7 +699,7 @@ def test_what_a_family_cannot_express_is_said(family: Family, changes: dict[str,
             place = place[name]
         place[leaf] = value
     reasons, _ = family.reasons(TransformerConfig.of(data))
-    assert any(said in reason for reason in reasons), reasons
+    assert any(message in reason for reason in reasons), reasons
 
 
 def test_a_modern_default_has_every_reason_named() -> None:

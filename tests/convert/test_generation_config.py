@@ -24,7 +24,7 @@ IDS: dict[str, dict[str, Any]] = {
              "forced_bos_token_id": 33},
     "t5": {"eos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 0},
 }  # fmt: skip
-SAID: dict[str, list[dict[str, Any]]] = {
+DEFAULTS: dict[str, list[dict[str, Any]]] = {
     "gpt2": [
         {"do_sample": False, "max_new_tokens": 9, "min_new_tokens": 7, "repetition_penalty": 1.5, "suppress_tokens": [20, 41]},
         {"do_sample": False, "max_new_tokens": 12, "no_repeat_ngram_size": 1},
@@ -37,17 +37,17 @@ SAID: dict[str, list[dict[str, Any]]] = {
     ],
     "t5": [{"num_beams": 3, "min_length": 9, "max_length": 12, "no_repeat_ngram_size": 3, "bad_words_ids": [[7], [8, 9]]}],
 }  # fmt: skip
-CASES = [(kind, number) for kind, several in SAID.items() for number in range(len(several))]
+CASES = [(kind, number) for kind, several in DEFAULTS.items() for number in range(len(several))]
 
 
 def texts_of(model: Transformer, rows: list[list[int]]) -> list[list[int]]:
     """What generation writes by default, as `generate` and `translate` do."""
     if model.encoder is None:
         sampling = completed(SamplingConfig, {}, model.config.decoding, "test")
-        found: list[list[int]] = [[] for _ in rows]
+        texts: list[list[int]] = [[] for _ in rows]
         for event in generate(model, rows, sampling):
-            found[event.row].append(event.token)
-        return found
+            texts[event.row].append(event.token)
+        return texts
     beam = completed(BeamConfig, {}, model.config.decoding, "test")
     searched = dict(beam_search(model, [[]] * len(rows), beam, sources=rows))
     return [list(searched[number][0].ids) for number in range(len(rows))]
@@ -56,14 +56,14 @@ def texts_of(model: Transformer, rows: list[list[int]]) -> list[list[int]]:
 @torch.inference_mode()
 def their_texts(folder: Path, kind: str, rows: list[list[int]], lengths: list[int]) -> list[list[int]]:
     auto: Any = transformers.AutoModelForCausalLM if kind == "gpt2" else transformers.AutoModelForSeq2SeqLM
-    theirs = auto.from_pretrained(folder)
-    found = []
+    reference = auto.from_pretrained(folder)
+    texts = []
     for row, length in zip(rows, lengths, strict=True):
         ids = torch.tensor([row])
-        (text,) = theirs.generate(ids, attention_mask=torch.ones_like(ids)).tolist()
+        (text,) = reference.generate(ids, attention_mask=torch.ones_like(ids)).tolist()
         start = len(row) if kind == "gpt2" else 1
-        found.append(text[start : start + length])
-    return found
+        texts.append(text[start : start + length])
+    return texts
 
 
 @pytest.mark.parametrize(("kind", "number"), CASES)
@@ -74,22 +74,22 @@ def test_texts_by_default_are_those_of_transformers(kind: str, number: int, tmp_
         for parameter in published.parameters():  # so that texts differ from row to row
             parameter.mul_(3 if parameter.dim() > 1 else 1)
     published.save_pretrained(tmp_path / "published")
-    said = {**IDS[kind], **SAID[kind][number]}
-    (tmp_path / "published" / "generation_config.json").write_text(json.dumps(said))
+    defaults = {**IDS[kind], **DEFAULTS[kind][number]}
+    (tmp_path / "published" / "generation_config.json").write_text(json.dumps(defaults))
     notes = import_model(tmp_path / "published", tmp_path / "run")["notes"]
     assert any(note.startswith("generation defaults from ") for note in notes)
     assert not any("that are left out" in note for note in notes)
     model = load(tmp_path / "run", "cpu").model
     draw = torch.Generator().manual_seed(3)
     rows = [torch.randint(10, 59, (length,), generator=draw).tolist() for length in (3, 9, 6, 5)]
-    found = texts_of(model, rows)
-    assert their_texts(tmp_path / "published", kind, rows, [len(each) for each in found]) == found
+    texts = texts_of(model, rows)
+    assert their_texts(tmp_path / "published", kind, rows, [len(each) for each in texts]) == texts
     plain = model.config.model_copy(update={"decoding": None})
     model.config, own = plain, model.config
-    assert texts_of(model, rows) != found, "the defaults change texts"
+    assert texts_of(model, rows) != texts, "the defaults change texts"
     model.config = own
     export_model(tmp_path / "run", tmp_path / "out")
-    assert their_texts(tmp_path / "out", kind, rows, [len(each) for each in found]) == found
+    assert their_texts(tmp_path / "out", kind, rows, [len(each) for each in texts]) == texts
     import_model(tmp_path / "out", tmp_path / "again")
     assert load(tmp_path / "again", "cpu").model.config.decoding == own.decoding
 
@@ -115,18 +115,18 @@ TAKEN: list[tuple[dict[str, Any], bool, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "paired", "wanted"), TAKEN)
-def test_what_is_taken(said: dict[str, Any], paired: bool, wanted: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("fields", "paired", "decoded"), TAKEN)
+def test_what_is_taken(fields: dict[str, Any], paired: bool, decoded: dict[str, Any]) -> None:
     """From the file, or from a config.json without one; written again as it is read."""
-    for files in (({}, said), ({"num_beams": 9, "hidden_size": 3}, said), (said, None)):
-        found, notes = read_decoding(*files, paired)
-        assert found is not None
-        assert found.set_values() == wanted
+    for files in (({}, fields), ({"num_beams": 9, "hidden_size": 3}, fields), (fields, None)):
+        decoding, notes = read_decoding(*files, paired)
+        assert decoding is not None
+        assert decoding.set_values() == decoded
         (note,) = notes
         file = "config.json" if files[1] is None else "generation_config.json"
         assert note.startswith(f"generation defaults from {file}: ")
-        assert all(f"{name} = {value!r}" in note for name, value in wanted.items())
-        assert read_decoding({}, decoding_to_fields(found), paired)[0] == found
+        assert all(f"{name} = {value!r}" in note for name, value in decoded.items())
+        assert read_decoding({}, decoding_to_fields(decoding), paired)[0] == decoding
 
 
 LEFT: list[tuple[dict[str, Any], bool, str]] = [
@@ -150,19 +150,21 @@ LEFT: list[tuple[dict[str, Any], bool, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "paired", "named"), LEFT)
-def test_what_is_left_out_is_named(said: dict[str, Any], paired: bool, named: str) -> None:
-    found, notes = read_decoding({}, said, paired)
-    assert found is None
+@pytest.mark.parametrize(("fields", "paired", "named"), LEFT)
+def test_what_is_left_out_is_named(fields: dict[str, Any], paired: bool, named: str) -> None:
+    decoding, notes = read_decoding({}, fields, paired)
+    assert decoding is None
     assert notes == [f"generation settings of generation_config.json that are left out: {named}"]
 
 
 def test_what_says_nothing_is_silent() -> None:
     """The values that change nothing, and fields about how texts are computed."""
     usual = transformers.GenerationConfig()._get_default_generation_params()
-    said = {name: value for name, value in usual.items() if name not in ("max_length", "top_k", "do_sample")}
+    fields = {name: value for name, value in usual.items() if name not in ("max_length", "top_k", "do_sample")}
     for paired in (False, True):
-        assert read_decoding({}, {**said, "use_cache": False, "output_scores": True, "temperature": None}, paired) == (
+        assert read_decoding(
+            {}, {**fields, "use_cache": False, "output_scores": True, "temperature": None}, paired
+        ) == (
             None,
             [],
         )

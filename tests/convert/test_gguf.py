@@ -113,12 +113,12 @@ def metadata(file: Path) -> dict[str, Any]:
 
 def tensors(file: Path) -> dict[str, Tensor]:
     """The tensors with their shapes in torch."""
-    found = {}
+    by_name = {}
     for each in gguf.GGUFReader(file).tensors:
         assert each.tensor_type == gguf.GGMLQuantizationType.F32
         assert each.shape.tolist() == list(each.data.shape)[::-1]
-        found[each.name] = torch.from_numpy(np.array(each.data))
-    return found
+        by_name[each.name] = torch.from_numpy(np.array(each.data))
+    return by_name
 
 
 def published_name(name: str, family: str) -> str:
@@ -127,8 +127,8 @@ def published_name(name: str, family: str) -> str:
     if not body.startswith("blk."):
         return f"{OUTERS.get(family, OUTER)[body]}.{end}"
     _, layer, part = body.split(".", 2)
-    said = OTHERS.get(family, PARTS)[part]
-    whole = f"{LAYERS.get(family, 'model.layers')}.{layer}.{said}"
+    published_part = OTHERS.get(family, PARTS)[part]
+    whole = f"{LAYERS.get(family, 'model.layers')}.{layer}.{published_part}"
     return whole if part == "ffn_down_exps" else f"{whole}.{end}"
 
 
@@ -147,32 +147,32 @@ def undone(name: str, tensor: Tensor, config: Any) -> Tensor:
     return tensor
 
 
-def wanted(published: PreTrainedModel) -> dict[str, Tensor]:
+def expected_tensors(published: PreTrainedModel) -> dict[str, Tensor]:
     """The published tensors, Gemma's norms with the 1 that it leaves out."""
-    found = {name: tensor.detach() for name, tensor in published.state_dict().items() if "rotary_emb" not in name}
+    tensors = {name: tensor.detach() for name, tensor in published.state_dict().items() if "rotary_emb" not in name}
     gemma = published.config.model_type.startswith("gemma")
-    return {name: tensor + 1 if gemma and "norm" in name else tensor for name, tensor in found.items()}
+    return {name: tensor + 1 if gemma and "norm" in name else tensor for name, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize(("variant", "changes", "architecture"), WRITTEN)
 def test_every_tensor_is_the_published_one(
     make_published: Make, tmp_path: Path, variant: str, changes: dict[str, Any], architecture: str
 ) -> None:
-    published, said = written(make_published, tmp_path, variant, **changes)
-    config, left = published.config, wanted(published)
-    found = tensors(tmp_path / "model.gguf")
-    assert (said["architecture"], said["tensors"]) == (architecture, len(found))
+    published, notes = written(make_published, tmp_path, variant, **changes)
+    config, left = published.config, expected_tensors(published)
+    stored = tensors(tmp_path / "model.gguf")
+    assert (notes["architecture"], notes["tensors"]) == (architecture, len(stored))
     if config.tie_word_embeddings:
         del left["lm_head.weight"]
     if architecture == "gptneox" and config.tie_word_embeddings:
-        assert torch.equal(found.pop("output.weight"), found["token_embd.weight"])
-    divisors = found.pop("rope_freqs.weight", None)
+        assert torch.equal(stored.pop("output.weight"), stored["token_embd.weight"])
+    divisors = stored.pop("rope_freqs.weight", None)
     assert (divisors is not None) == (variant == "llama-llama3")
-    gates = {name: found.pop(name) for name in list(found) if "_gate_exps" in name}
+    gates = {name: stored.pop(name) for name in list(stored) if "_gate_exps" in name}
     for name in gates:  # transformers has both of an expert's matrices in one
-        both = torch.cat((gates[name], found.pop(name.replace("_gate_", "_up_"))), 1)
+        both = torch.cat((gates[name], stored.pop(name.replace("_gate_", "_up_"))), 1)
         assert torch.equal(both, left.pop(f"model.layers.{name.split('.')[1]}.mlp.experts.gate_up_proj"))
-    for name, tensor in found.items():
+    for name, tensor in stored.items():
         same = left.pop(published_name(name, config.model_type))
         assert torch.equal(undone(name, tensor, config).reshape(same.shape), same), name
     assert not left
@@ -184,27 +184,29 @@ def test_the_metadata_is_the_configs(
 ) -> None:
     published, _ = written(make_published, tmp_path, variant, **changes)
     config: Any = published.config
-    found = metadata(tmp_path / "model.gguf")
+    stored = metadata(tmp_path / "model.gguf")
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    said = {
+    expected_fields = {
         "context_length": config.max_position_embeddings, "embedding_length": config.hidden_size, "vocab_size": 61,
         "block_count": config.num_hidden_layers, "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": getattr(config, "num_key_value_heads", config.num_attention_heads),
         "attention.key_length": width, "attention.value_length": width,
     }  # fmt: skip
     if "moe" in architecture:
-        said |= {"expert_feed_forward_length": config.moe_intermediate_size}
+        expected_fields |= {"expert_feed_forward_length": config.moe_intermediate_size}
     else:
-        said |= {"feed_forward_length": getattr(config, "intermediate_size", 4 * config.hidden_size)}
+        expected_fields |= {"feed_forward_length": getattr(config, "intermediate_size", 4 * config.hidden_size)}
     layer_norm = {"gpt2": "layer_norm_epsilon", "gptneox": "layer_norm_eps"}.get(architecture)
     name = "layer_norm_rms_epsilon" if layer_norm is None else "layer_norm_epsilon"
-    said[f"attention.{name}"] = np.float32(getattr(config, layer_norm or "rms_norm_eps"))
+    expected_fields[f"attention.{name}"] = np.float32(getattr(config, layer_norm or "rms_norm_eps"))
     if architecture != "gpt2":
-        said |= rotary(config, width)
-    assert {key: found.get(f"{architecture}.{key}") for key in said} == said
-    assert found["general.architecture"] == architecture
-    assert (found["general.file_type"], found["tokenizer.ggml.model"]) == (gguf.LlamaFileType.ALL_F32, "no_vocab")
-    assert not [key for key in found if "rope.scaling" in key and key.removeprefix(f"{architecture}.") not in said]
+        expected_fields |= rotary(config, width)
+    assert {key: stored.get(f"{architecture}.{key}") for key in expected_fields} == expected_fields
+    assert stored["general.architecture"] == architecture
+    assert (stored["general.file_type"], stored["tokenizer.ggml.model"]) == (gguf.LlamaFileType.ALL_F32, "no_vocab")
+    assert not [
+        key for key in stored if "rope.scaling" in key and key.removeprefix(f"{architecture}.") not in expected_fields
+    ]
 
 
 def rotary(config: Any, width: int) -> dict[str, Any]:
@@ -217,14 +219,14 @@ def rotary(config: Any, width: int) -> dict[str, Any]:
         base *= (table["factor"] * 1 - (table["factor"] - 1)) ** (
             width / (width - 2)
         )  # for a text of the context's length
-    found = {"rope.dimension_count": int(width * share), "rope.freq_base": np.float32(base)}
+    fields = {"rope.dimension_count": int(width * share), "rope.freq_base": np.float32(base)}
     if kind in ("linear", "yarn"):
-        found |= {"rope.scaling.type": kind, "rope.scaling.factor": np.float32(table["factor"])}
+        fields |= {"rope.scaling.type": kind, "rope.scaling.factor": np.float32(table["factor"])}
     if kind == "yarn":
-        found |= {"rope.scaling.original_context_length": table["original_max_position_embeddings"]}
+        fields |= {"rope.scaling.original_context_length": table["original_max_position_embeddings"]}
     if "sliding_attention" in tables:
-        found |= {"rope.freq_base_swa": np.float32(tables["sliding_attention"]["rope_theta"])}
-    return found
+        fields |= {"rope.freq_base_swa": np.float32(tables["sliding_attention"]["rope_theta"])}
+    return fields
 
 
 def test_the_divisors_are_llama_3s(make_published: Make, tmp_path: Path) -> None:
@@ -232,9 +234,9 @@ def test_the_divisors_are_llama_3s(make_published: Make, tmp_path: Path) -> None
     published, _ = written(make_published, tmp_path, "llama-llama3")
     scaled = published.model.rotary_emb.inv_freq
     plain = 100.0 ** -(torch.arange(0, 6, 2) / 6)
-    found = tensors(tmp_path / "model.gguf")["rope_freqs.weight"]
-    torch.testing.assert_close(plain / found, scaled)
-    assert found.max() > 1.5
+    divisors = tensors(tmp_path / "model.gguf")["rope_freqs.weight"]
+    torch.testing.assert_close(plain / divisors, scaled)
+    assert divisors.max() > 1.5
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -246,7 +248,7 @@ def test_transformers_reads_the_file(
     if architecture in UNREAD or f"{variant} {changes}" in UNREAD:
         pytest.skip(UNREAD.get(architecture) or UNREAD[f"{variant} {changes}"])
     published, _ = written(make_published, tmp_path, variant, **changes)
-    theirs = type(published).from_pretrained(
+    reference = type(published).from_pretrained(
         tmp_path,
         gguf_file="model.gguf",
         config=None if (variant, changes) in WHOLE else published.config,
@@ -256,7 +258,7 @@ def test_transformers_reads_the_file(
     ids = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = model.logits(model(ids).hidden)
-        assert (theirs(ids).logits - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1)
+        assert (reference(ids).logits - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -317,7 +319,7 @@ def test_nothing_is_half_written(run: Path, monkeypatch: pytest.MonkeyPatch, kin
     failures = {"full disk": OSError(errno.ENOSPC, "No space left on device"), "interrupted": KeyboardInterrupt()}
     if kind in failures:
 
-        def fail(*given: object) -> None:
+        def fail(*args: object) -> None:
             raise failures[kind]
 
         monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", fail)

@@ -33,8 +33,8 @@ def test_packed_numbers_are_those_of_transformers() -> None:
     """Every byte, and powers of 2 from the smallest to the largest that stay finite."""
     blocks, scales = bytes_of(3, 5, 2, 16), bytes_of(3, 5, 2, least=1, most=250)
     blocks[0, 0, 0], blocks.view(-1)[-256:] = 0, torch.arange(256, dtype=torch.uint8)
-    wanted = convert_moe_packed_tensors(blocks, scales)
-    assert torch.equal(unpacked(blocks, scales).transpose(1, 2), wanted.float())
+    expected = convert_moe_packed_tensors(blocks, scales)
+    assert torch.equal(unpacked(blocks, scales).transpose(1, 2), expected.float())
     assert unpacked(torch.tensor([[0x91]], dtype=torch.uint8), torch.tensor([128], dtype=torch.uint8)).tolist() == [
         1.0,
         -1.0,
@@ -53,9 +53,9 @@ def packed_file(make_published: Make, folder: Path) -> dict[str, torch.Tensor]:
         stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         plain[name] = convert_moe_packed_tensors(blocks, scales).float()
     save_file(stored, folder / "model.safetensors", {"format": "pt"})
-    said = json.loads((folder / "config.json").read_text())
-    said["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
-    (folder / "config.json").write_text(json.dumps(said))
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (folder / "config.json").write_text(json.dumps(config))
     return plain
 
 
@@ -63,13 +63,13 @@ def test_packed_experts_are_read_as_transformers_reads_them(make_published: Make
     plain = packed_file(make_published, tmp_path / "packed")
     import_model(tmp_path / "packed", tmp_path / "run")
     model = load(tmp_path / "run", "cpu").model
-    said = {name: value for name, value in json.loads((tmp_path / "packed" / "config.json").read_text()).items()
+    fields = {name: value for name, value in json.loads((tmp_path / "packed" / "config.json").read_text()).items()
             if name != "quantization_config"}  # fmt: skip
-    theirs = GptOssForCausalLM(GptOssConfig(**said, attn_implementation="eager"))
-    theirs.load_state_dict(plain)
+    reference = GptOssForCausalLM(GptOssConfig(**fields, attn_implementation="eager"))
+    reference.load_state_dict(plain)
     with torch.no_grad():
-        wanted, found = theirs.eval()(TOKENS).logits, model.logits(model(TOKENS).hidden)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+        expected, actual = reference.eval()(TOKENS).logits, model.logits(model(TOKENS).hidden)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_other_packings_and_broken_files_are_refused(make_published: Make, tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_other_packings_and_broken_files_are_refused(make_published: Make, tmp_p
     stored[name] = torch.full_like(stored[name], 255)  # not a number
     save_file(stored, tmp_path / "packed" / "model.safetensors")
     assert "infinite" in refusal(lambda: import_model(tmp_path / "packed", tmp_path / "run"))
-    for said in ({"quant_method": "gptq"}, {"bits": 4}):
-        line = refusal(lambda said=said: gpt_oss.to_config({"quantization_config": said}))
+    for fields in ({"quant_method": "gptq"}, {"bits": 4}):
+        line = refusal(lambda fields=fields: gpt_oss.to_config({"quantization_config": fields}))
         assert line.startswith("quantization_config = ")
 
 
@@ -93,9 +93,9 @@ def test_the_published_sizes_have_their_parameters(layers: int) -> None:
     """gpt-oss-20b and gpt-oss-120b, counted by transformers from the same fields as by heddle."""
     fields: dict[str, Any] = {"num_hidden_layers": layers, "num_local_experts": 32 if layers == 24 else 128}
     with torch.device("meta"):
-        theirs = AutoModelForCausalLM.from_config(GptOssConfig(**fields))
+        reference = AutoModelForCausalLM.from_config(GptOssConfig(**fields))
     config = gpt_oss.to_config({**fields, "initial_context_length": 4096, "experts_per_token": 4})
-    assert parameter_count(config) == sum(each.numel() for each in theirs.parameters())
+    assert parameter_count(config) == sum(each.numel() for each in reference.parameters())
     assert [block.mixer.window for block in config.stacks()["decoder"].blocks[:3]] == [128, None, 128]
 
 
@@ -103,14 +103,14 @@ def test_without_a_word_angles_are_slowed_as_in_transformers(make_published: Mak
     """Its class has YaRN by default, whose ramp is not rounded."""
     published = make_published("gpt_oss", rope_parameters=None, head_dim=16)
     published.save_pretrained(tmp_path / "published")
-    said = json.loads((tmp_path / "published" / "config.json").read_text())
-    assert said.pop("rope_parameters")["truncate"] is False
-    (tmp_path / "published" / "config.json").write_text(json.dumps(said))
+    config = json.loads((tmp_path / "published" / "config.json").read_text())
+    assert config.pop("rope_parameters")["truncate"] is False
+    (tmp_path / "published" / "config.json").write_text(json.dumps(config))
     import_model(tmp_path / "published", tmp_path / "run")
     model = load(tmp_path / "run", "cpu").model
     with torch.no_grad():
-        wanted, found = published(TOKENS).logits, model.logits(model(TOKENS).hidden)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        expected, actual = published(TOKENS).logits, model.logits(model(TOKENS).hidden)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_window_in_any_layer_an_export_computes_the_same(make_published: Make, tmp_path: Path) -> None:
@@ -127,11 +127,11 @@ def test_what_it_lacks_is_said(make_published: Make, tmp_path: Path) -> None:
     assert refusal(lambda: gpt_oss.to_config({"swiglu_alpha": 1.0})).startswith("swiglu_alpha = 1.0 in config.json")
     config = gpt_oss.to_config({"num_hidden_layers": 2})
     assert gpt_oss.GPT_OSS.reasons(config) == ([], [])
-    for change, said in {
+    for change, message in {
         "mixer.sinks": False, "ffn.router_bias": False, "ffn.renormalise": False, "ffn.expert.limit": None,
         "ffn.expert.plus_one": False, "ffn.expert.activation": "silu", "ffn.expert.bias": False, "mixer.cap": 5.0,
     }.items():  # fmt: skip
-        reasons, _ = gpt_oss.GPT_OSS.reasons(config.override({f"decoder.block.{change}": said}))
+        reasons, _ = gpt_oss.GPT_OSS.reasons(config.override({f"decoder.block.{change}": message}))
         assert any(change in reason for reason in reasons), (change, reasons)
     make_published("gpt_oss").save_pretrained(tmp_path / "published")
     import_model(tmp_path / "published", tmp_path / "run")

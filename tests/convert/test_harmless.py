@@ -39,10 +39,10 @@ LABELS = {"id2label", "label2id", "num_labels"}
 @torch.inference_mode()
 def scores(model: PreTrainedModel) -> torch.Tensor:
     tokens = torch.randint(14, 61, (2, 12), generator=torch.Generator().manual_seed(0))
-    given = {"decoder_input_ids": tokens.flip(1)} if model.config.is_encoder_decoder else {}
-    found: Any = model.eval()(input_ids=tokens, return_dict=True, **given)
+    extra = {"decoder_input_ids": tokens.flip(1)} if model.config.is_encoder_decoder else {}
+    output: Any = model.eval()(input_ids=tokens, return_dict=True, **extra)
     value: torch.Tensor = next(
-        getattr(found, name) for name in ("logits", "pooler_output", "last_hidden_state") if hasattr(found, name)
+        getattr(output, name) for name in ("logits", "pooler_output", "last_hidden_state") if hasattr(output, name)
     )
     return value
 
@@ -68,28 +68,30 @@ def other(name: str, value: Any) -> list[Any]:
     return [True, 1, 0.5] if value is None else []
 
 
-def read_alike(family: Family, config: dict[str, Any], wanted: Any) -> bool:
+def read_alike(family: Family, config: dict[str, Any], expected: Any) -> bool:
     """Whether import makes the same of a config, so that a field that was changed in it is ignored."""
     try:
-        return bool(resolved(family.to_config(config)) == wanted)
+        return bool(resolved(family.to_config(config)) == expected)
     except HeddleError:
         return False
 
 
 def ignored(family: Family, config: dict[str, Any]) -> dict[str, Any]:
     """The fields that import reads nothing from, each with another value that it accepts."""
-    wanted = resolved(family.to_config(config))
+    expected = resolved(family.to_config(config))
     fields = {
         name: value for name, value in {**dict.fromkeys(OTHER), **config}.items() if name not in OF_THE_FILE | LABELS
     }
-    found = {}
+    ignored_fields = {}
     for name, value in fields.items():
         values = (
-            each for each in other(name, value) if each != value and read_alike(family, {**config, name: each}, wanted)
+            each
+            for each in other(name, value)
+            if each != value and read_alike(family, {**config, name: each}, expected)
         )
         if (first := next(values, None)) is not None:
-            found[name] = first
-    return found
+            ignored_fields[name] = first
+    return ignored_fields
 
 
 def test_every_harmless_field_is_tried() -> None:
@@ -105,17 +107,17 @@ def test_no_field_that_import_ignores_changes_a_score(kind: str) -> None:
     model = make(next(variant for variant in VARIANTS if variant.split("-")[0] == kind))
     family = FAMILIES[type(model).__name__]
     config = {**model.config.to_dict(), "architectures": [type(model).__name__]}
-    fields, wanted = ignored(family, config), scores(model)
+    fields, expected = ignored(family, config), scores(model)
     assert {"use_cache", "bos_token_id", "num_beams"} <= fields.keys()
-    if not apart(model, fields, wanted):
+    if not apart(model, fields, expected):
         return
-    assert {name for name, value in fields.items() if apart(model, {name: value}, wanted)} == set()
+    assert {name for name, value in fields.items() if apart(model, {name: value}, expected)} == set()
 
 
-def apart(model: PreTrainedModel, fields: dict[str, Any], wanted: torch.Tensor) -> bool:
+def apart(model: PreTrainedModel, fields: dict[str, Any], expected: torch.Tensor) -> bool:
     """Whether fields change the scores of a model by more than rounding. What transformers refuses does not."""
     try:
-        return float((changed(model, fields) - wanted).abs().max()) > 1e-5
+        return float((changed(model, fields) - expected).abs().max()) > 1e-5
     except (TypeError, ValueError, RuntimeError, AttributeError, StrictDataclassError):
         return len(fields) > 1  # try each alone
 

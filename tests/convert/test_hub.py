@@ -28,7 +28,7 @@ class Hub(ThreadingHTTPServer):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.asked: set[str] = set()
+        self.requested: set[str] = set()
         super().__init__(("127.0.0.1", 0), Answer)
 
 
@@ -46,7 +46,7 @@ class Answer(BaseHTTPRequestHandler):
             self.say(200, json.dumps(entries).encode())
         elif self.path.startswith(file):
             name = self.path.removeprefix(file)
-            hub.asked.add(name)
+            hub.requested.add(name)
             self.say(200, (hub.folder / name).read_bytes())
         else:
             self.say(404, b"")
@@ -79,12 +79,12 @@ def hub(make_published: Callable[..., PreTrainedModel], tmp_path: Path) -> Itera
         server.shutdown()
 
 
-def fetch(hub: Hub, *asked: tuple[str, Path, dict[str, str]]) -> list[tuple[int, str, str]]:
+def fetch(hub: Hub, *requests: tuple[str, Path, dict[str, str]]) -> list[tuple[int, str, str]]:
     """For each model, run and further variables: the exit code, what is printed, and the errors."""
     env = {name: value for name, value in programs.environment().items() if not name.startswith("HF_")}
-    env |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(asked[0][1].parent / "cache")}
+    env |= {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(requests[0][1].parent / "cache")}
     env |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
-    call = programs.call("convert.fetching", json.dumps(asked, default=str))
+    call = programs.call("convert.fetching", json.dumps(requests, default=str))
     done = subprocess.run(call, env=env, cwd=programs.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
@@ -100,7 +100,7 @@ def test_a_model_is_fetched_and_only_what_is_read(hub: Hub, tmp_path: Path) -> N
         "tokenizer_config.json",
         "chat_template.jinja",
     }
-    assert hub.asked == files
+    assert hub.requested == files
     chat = load(tmp_path / "run", "cpu").model.config.chat
     assert chat is not None
     assert chat.template == TEMPLATE
@@ -111,13 +111,13 @@ def test_a_model_is_fetched_and_only_what_is_read(hub: Hub, tmp_path: Path) -> N
 
 def test_a_model_that_cannot_be_had_is_one_line(hub: Hub, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    asked: list[tuple[str, Path, dict[str, str]]] = [
+    requests: list[tuple[str, Path, dict[str, str]]] = [
         ("owner/other", run, {}),
         ("owner/tiny", run, {"HF_HUB_OFFLINE": "1"}),
         ("owner/tiny", run, {"HF_ENDPOINT": "http://127.0.0.1:1"}),
     ]
-    found = fetch(hub, *asked)
-    for (name, _, _), (code, out, err) in zip(asked, found, strict=True):
+    results = fetch(hub, *requests)
+    for (name, _, _), (code, out, err) in zip(requests, results, strict=True):
         assert code == 2, err
         assert out.startswith(f"{name} cannot be downloaded from the Hub (")
         assert out.count("\n") == 1

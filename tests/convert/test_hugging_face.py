@@ -121,13 +121,13 @@ def test_what_scores_mean_comes_back(make_published: Make, tmp_path: Path, kind:
         MultiLabelConfig() if count > 1 else RegressionConfig(), DataSpec(Corpus(), model.config)
     )
     assert export_model(tmp_path / "run", tmp_path / "out")["checked"]
-    theirs = BertForSequenceClassification.from_pretrained(tmp_path / "out")
-    assert (theirs.config.problem_type, theirs.config.num_labels) == (kind, count)
+    reference = BertForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert (reference.config.problem_type, reference.config.num_labels) == (kind, count)
     tokens = torch.randint(5, model.vocab_size, (4, 6), generator=torch.Generator().manual_seed(0))
     targets = torch.randint(2, (4, count)[: min(count, 2)], generator=torch.Generator().manual_seed(1)).float()
     loss = task.objective(model)(Batch(tokens, Layout.whole(4, 6), targets, torch.ones(4)))
-    wanted = theirs.eval()(tokens, labels=targets).loss.detach()
-    assert float(loss.total.detach() / 4) == pytest.approx(float(wanted), rel=1e-5)
+    expected = reference.eval()(tokens, labels=targets).loss.detach()
+    assert float(loss.total.detach() / 4) == pytest.approx(float(expected), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bert", "bert_pooled", "bert_classifier"])
@@ -166,8 +166,8 @@ def test_bert_as_it_was_first_published_is_read(make_published: Make, tmp_path: 
 
     def older(tensors: dict[str, torch.Tensor]) -> None:
         for name in [name for name in tensors if "LayerNorm" in name]:
-            said = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-            tensors[said] = tensors.pop(name)
+            old_name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            tensors[old_name] = tensors.pop(name)
         tensors |= {"bert.pooler.dense.weight": torch.ones(24, 24), "bert.pooler.dense.bias": torch.ones(24)}
         tensors |= {"cls.seq_relationship.weight": torch.ones(2, 24), "cls.seq_relationship.bias": torch.ones(2)}
         tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
@@ -236,10 +236,12 @@ def test_bart_base_as_published_is_the_preset() -> None:
         "encoder_attention_heads": 12, "decoder_attention_heads": 12, "vocab_size": 50265,
     }  # fmt: skip
     read = FAMILIES["BartForConditionalGeneration"].to_config(fields)
-    found, _ = without_zeros(read, {"head.bias": torch.zeros(50265)})
+    remaining, _ = without_zeros(read, {"head.bias": torch.zeros(50265)})
     with torch.device("meta"):
-        theirs = BartForConditionalGeneration(BartConfig(**fields))
-    assert parameter_count(found) == parameter_count(preset("bart-base")) == theirs.num_parameters() == 139_420_416
+        reference = BartForConditionalGeneration(BartConfig(**fields))
+    assert (
+        parameter_count(remaining) == parameter_count(preset("bart-base")) == reference.num_parameters() == 139_420_416
+    )
 
 
 @pytest.mark.parametrize("variant", ["bart-untied", "marian-untied"])
@@ -267,9 +269,9 @@ def test_a_t5_that_transformers_saved_again_keeps_its_own_head(make_published: M
     """Version 5 writes of every T5 that its head is tied, also beside another tensor, and reads it from what a file holds."""
     make_published("t5-own-head").save_pretrained(tmp_path / "published")
     file = tmp_path / "published" / "config.json"
-    said = {**json.loads(file.read_text()), "tie_word_embeddings": False}  # as version 1.1 was published
-    del said["scale_decoder_outputs"]
-    file.write_text(json.dumps(said))
+    config_data = {**json.loads(file.read_text()), "tie_word_embeddings": False}  # as version 1.1 was published
+    del config_data["scale_decoder_outputs"]
+    file.write_text(json.dumps(config_data))
     T5ForConditionalGeneration.from_pretrained(tmp_path / "published").save_pretrained(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["tie_word_embeddings"] is True
     for name, run in (("published", "run"), ("saved", "again")):
@@ -300,7 +302,7 @@ def test_llamas_frequencies_are_left_out(make_published: Make, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda t: t.pop("transformer.h.1.mlp.c_fc.bias"), "transformer.h.1.mlp.c_fc.bias [96] is not in the file"),
         (lambda t: t.update(score=torch.ones(2)), "score [2] is not in the model"),
@@ -313,13 +315,13 @@ def test_llamas_frequencies_are_left_out(make_published: Make, tmp_path: Path) -
         (lambda t: t.update({"lm_head.weight": torch.ones(61, 24)}), "ties lm_head.weight to transformer.wte.weight"),
     ],
 )
-def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[..., object], said: str) -> None:
+def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[..., object], message: str) -> None:
     rewrite(folder, change)
-    assert said in refusal(folder, tmp_path / "run")
+    assert message in refusal(folder, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "reason"),
     [
         ({"model_type": "gpt22"}, "Did you mean 'gpt2'?"),
         ({"model_type": "berd"}, "heddle reads gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe"),
@@ -341,10 +343,10 @@ def test_tensors_that_do_not_fit(folder: Path, tmp_path: Path, change: Callable[
         ({"add_cross_attention": True}, "add_cross_attention = True"),
     ],
 )
-def test_configs_that_do_not_fit(folder: Path, tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+def test_configs_that_do_not_fit(folder: Path, tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
     configure(folder, **fields)
     message = refusal(folder, tmp_path / "run")
-    assert said in message
+    assert reason in message
     assert str(folder) in message
 
 
@@ -381,18 +383,20 @@ def test_an_index_and_its_parts_must_agree(make_published: Make, tmp_path: Path)
     index = json.loads(file.read_text())
     part = index["weight_map"]["transformer.wte.weight"]
 
-    def said(weight_map: object) -> str:
+    def refusal_of(weight_map: object) -> str:
         file.write_text(json.dumps({**index, "weight_map": weight_map}))
         return refusal(folder, run)
 
-    assert "has no weight_map" in said(None)
-    assert "has no weight_map" in said({"transformer.wte.weight": 3})
+    assert "has no weight_map" in refusal_of(None)
+    assert "has no weight_map" in refusal_of({"transformer.wte.weight": 3})
     for name in ("../x.safetensors", "/x.safetensors", "x.bin"):
-        assert "is not the name of a safetensors file" in said({**index["weight_map"], "transformer.wte.weight": name})
-    assert "no such file" in said({**index["weight_map"], "transformer.wte.weight": "x.safetensors"})
-    assert "disagree about transformer.extra" in said({**index["weight_map"], "transformer.extra": part})
+        assert "is not the name of a safetensors file" in refusal_of(
+            {**index["weight_map"], "transformer.wte.weight": name}
+        )
+    assert "no such file" in refusal_of({**index["weight_map"], "transformer.wte.weight": "x.safetensors"})
+    assert "disagree about transformer.extra" in refusal_of({**index["weight_map"], "transformer.extra": part})
     del index["weight_map"]["transformer.wpe.weight"]
-    assert "disagree about transformer.wpe.weight" in said(index["weight_map"])
+    assert "disagree about transformer.wpe.weight" in refusal_of(index["weight_map"])
 
 
 def test_a_tokenizer_comes_along(folder: Path, tmp_path: Path) -> None:
@@ -457,13 +461,13 @@ def test_an_export_loads_with_its_tokenizer(tmp_path: Path, config: TransformerC
     assert (record["checked"], record["difference"]) == (True, report["difference"])
     assert verify(tmp_path / "out") == []
 
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
-    ids = theirs(TEXT, verbose=False)["input_ids"]
+    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = reference(TEXT, verbose=False)["input_ids"]
     assert ids == tokenizer.encode(TEXT)
-    assert theirs.decode(ids) == TEXT
-    assert theirs.eos_token_id == tokenizer.end_of_text
-    assert len(theirs) == tokenizer.vocab_size
-    assert theirs.model_max_length == 20
+    assert reference.decode(ids) == TEXT
+    assert reference.eos_token_id == tokenizer.end_of_text
+    assert len(reference) == tokenizer.vocab_size
+    assert reference.model_max_length == 20
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.end_of_text
     assert model.config.vocab_size == 300
@@ -485,11 +489,11 @@ def test_an_export_loads_with_its_tokenizer(tmp_path: Path, config: TransformerC
 def test_small_tokenizers_are_exported_as_they_are(tmp_path: Path, kind: str, special: tuple[str, ...]) -> None:
     tokenizer = train_tokenizer(kind, [TEXT], special=special)
     export_model(make_run(tmp_path / "run", small(), tokenizer), tmp_path / "out")
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
-    ids = theirs(TEXT, verbose=False)["input_ids"]
+    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = reference(TEXT, verbose=False)["input_ids"]
     assert ids == tokenizer.encode(TEXT)
-    assert theirs.decode(ids) == TEXT
-    assert len(theirs) == tokenizer.vocab_size
+    assert reference.decode(ids) == TEXT
+    assert len(reference) == tokenizer.vocab_size
 
 
 def test_a_model_no_family_knows_is_refused_with_what_the_nearest_lack(tiny: TransformerConfig, tmp_path: Path) -> None:
@@ -601,8 +605,8 @@ def exported(config: TransformerConfig, tmp_path: Path) -> tuple[str, dict[str, 
     report = export_model(make_run(tmp_path / "run", config), tmp_path / "out")
     assert report["checked"]
     assert report["difference"] <= 1e-5
-    (said,) = json.loads((tmp_path / "out" / "config.json").read_text())["architectures"]
-    return said, load_file(tmp_path / "out" / "model.safetensors")
+    (architecture,) = json.loads((tmp_path / "out" / "config.json").read_text())["architectures"]
+    return architecture, load_file(tmp_path / "out" / "model.safetensors")
 
 
 @pytest.mark.lecture("L2-75")
@@ -610,8 +614,8 @@ def test_shared_experts_without_a_gate_are_exported_exactly(tmp_path: Path) -> N
     """Qwen2-MoE has a gate on its shared expert: at 0 it is half open, so what comes out of it is written twice as large."""
     ffn = {"kind": "moe", "experts": 4, "active": 2, "expert": {"kind": "gated", "hidden": 16}, "shared": 2}
     config = shrunk("llama-7b", **{"decoder.block.ffn": ffn, "initial.std": 0.3})
-    said, written = exported(config, tmp_path)
-    assert said == "Qwen2MoeForCausalLM"
+    architecture, written = exported(config, tmp_path)
+    assert architecture == "Qwen2MoeForCausalLM"
     ours = load(tmp_path / "run", "cpu").model.state_dict()
     down = written["model.layers.1.mlp.shared_expert.down_proj.weight"]
     assert down.shape == (24, 32)
@@ -631,8 +635,8 @@ def test_ungated_shared_experts_are_exported_beside_layers_without_experts(tmp_p
     ffn = {"kind": "moe", "experts": 4, "active": 2, "expert": {"kind": "gated", "hidden": 16}, "shared": 2}
     dense = [{"layers": "0", "block": {"ffn": {"kind": "gated", "hidden": 20}}}]
     changes = {"decoder.depth": 3, "decoder.block.ffn": ffn, "decoder.overrides": dense, "initial.std": 0.3}
-    said, written = exported(shrunk("llama-7b", **changes), tmp_path)
-    assert said == "Qwen2MoeForCausalLM"
+    architecture, written = exported(shrunk("llama-7b", **changes), tmp_path)
+    assert architecture == "Qwen2MoeForCausalLM"
     assert written["model.layers.0.mlp.gate_proj.weight"].shape == (20, 24)
     gates = [name for name in written if name.endswith("shared_expert_gate.weight")]
     assert sorted(gates) == [f"model.layers.{i}.mlp.shared_expert_gate.weight" for i in (1, 2)]
@@ -668,8 +672,8 @@ def test_ungated_shared_experts_are_exported_beside_layers_without_experts(tmp_p
 def test_presets_are_exported_as_what_they_are(
     tmp_path: Path, name: str, changes: dict[str, Any], architecture: str
 ) -> None:
-    said, _ = exported(shrunk(name, **{"initial": {"std": 0.2}, **changes}), tmp_path)
-    assert said == architecture
+    exported_class, _ = exported(shrunk(name, **{"initial": {"std": 0.2}, **changes}), tmp_path)
+    assert exported_class == architecture
     import_model(tmp_path / "out", tmp_path / "back")
     written, ours = (read_config(tmp_path / folder).model for folder in ("back", "run"))
     assert written.stacks().keys() == ours.stacks().keys()
@@ -726,8 +730,8 @@ def test_rounding_refuses_no_export_and_a_slightly_wrong_one_is_refused(
     assert 1e-5 < report["difference"] <= report["allowed"] < 1e-2
     write = published.to_published
 
-    def slipped(*given: Any) -> dict[str, torch.Tensor]:
-        tensors = write(*given)
+    def slipped(*args: Any) -> dict[str, torch.Tensor]:
+        tensors = write(*args)
         first = next(each for each in tensors if each.endswith("SelfAttention.q.weight"))
         return {**tensors, first: tensors[first] * 1.01}
 

@@ -29,9 +29,9 @@ def test_every_class_is_given_to_llama_cpp() -> None:
 @pytest.mark.parametrize("name", ONCE.values())
 def test_llama_cpp_writes_what_heddle_does(tmp_path: Path, name: str) -> None:
     """Three prompts of each class; `benchmarks/llama_cpp.py` has twenty of each model."""
-    (found,) = compare(name, 3, 8, tmp_path, eighths=False)
-    assert (found.equal, found.close) == (3, 0)
-    assert found.difference < (5e-3 if name in TABLE else 1e-5)
+    (outcome,) = compare(name, 3, 8, tmp_path, eighths=False)
+    assert (outcome.equal, outcome.close) == (3, 0)
+    assert outcome.difference < (5e-3 if name in TABLE else 1e-5)
 
 
 def test_rounded_to_eight_bits_it_is_near(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_wrong_number_in_the_file_shows(tmp_path: Path, monkeypatch: pytest.Mo
     from heddle.convert import llama_cpp
 
     right = llama_cpp.plain_base
-    monkeypatch.setattr(llama_cpp, "plain_base", lambda *given: 2 * right(*given))
-    (found,) = compare("llama", 3, 8, tmp_path, eighths=False)
-    assert isinstance(found, Outcome)
-    assert found.difference > 1e-3  # a hundred times what is allowed above
+    monkeypatch.setattr(llama_cpp, "plain_base", lambda *args: 2 * right(*args))
+    (outcome,) = compare("llama", 3, 8, tmp_path, eighths=False)
+    assert isinstance(outcome, Outcome)
+    assert outcome.difference > 1e-3  # a hundred times what is allowed above

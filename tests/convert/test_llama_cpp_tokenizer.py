@@ -53,17 +53,17 @@ def exported(
     config = tiny.override({"vocab_size": 310, **more})
     (folder / "run").mkdir()
     write_model(folder / "run", build(config, seed=1).state_dict(), SavedConfig(model=config), tokenizer, step=1)
-    said = export_gguf(folder / "run", folder / "model.gguf")
-    return said, metadata(folder / "model.gguf")
+    notes = export_gguf(folder / "run", folder / "model.gguf")
+    return notes, metadata(folder / "model.gguf")
 
 
 def test_the_tokens_are_the_tokenizers(tmp_path: Path, tiny: TransformerConfig) -> None:
     tokenizer = learned(special=("<|endoftext|>", "<a>"))
-    said, found = exported(tmp_path, tiny, tokenizer)
-    assert said["tokenizer"]
-    assert len(said["notes"]) == 1
-    assert "256 characters without whitespace" in said["notes"][0]
-    tokens, kinds = found[KEY + "tokens"], found[KEY + "token_type"]
+    notes, stored = exported(tmp_path, tiny, tokenizer)
+    assert notes["tokenizer"]
+    assert len(notes["notes"]) == 1
+    assert "256 characters without whitespace" in notes["notes"][0]
+    tokens, kinds = stored[KEY + "tokens"], stored[KEY + "token_type"]
     assert len(tokens) == len(kinds) == len(set(tokens)) == 310
     symbols = byte_symbols()
     for i in range(tokenizer.vocab_size):
@@ -74,18 +74,18 @@ def test_the_tokens_are_the_tokenizers(tmp_path: Path, tiny: TransformerConfig) 
             assert kinds[i] == gguf.TokenType.NORMAL
     assert set(kinds[tokenizer.vocab_size :]) == {gguf.TokenType.UNUSED}
     # Each merge joins two earlier tokens into the next one.
-    made = [merge.replace(" ", "") for merge in found[KEY + "merges"]]
+    made = [merge.replace(" ", "") for merge in stored[KEY + "merges"]]
     assert made == tokens[256 : 256 + len(made)]
     end = tokenizer.end_of_text
-    assert (found[KEY + "bos_token_id"], found[KEY + "eos_token_id"]) == (end, end)
-    assert (found[KEY + "add_bos_token"], found[KEY + "add_eos_token"]) == (False, False)
-    assert (found[KEY + "model"], found[KEY + "pre"]) == ("gpt2", "llama-bpe")
+    assert (stored[KEY + "bos_token_id"], stored[KEY + "eos_token_id"]) == (end, end)
+    assert (stored[KEY + "add_bos_token"], stored[KEY + "add_eos_token"]) == (False, False)
+    assert (stored[KEY + "model"], stored[KEY + "pre"]) == ("gpt2", "llama-bpe")
 
 
 @pytest.mark.parametrize(("pattern", "name"), [(GPT2_SPLIT, "gpt-2"), (GPT4_SPLIT, "llama-bpe"), (QWEN_SPLIT, "qwen2")])
 def test_the_split_has_llama_cpps_name(tmp_path: Path, tiny: TransformerConfig, pattern: str, name: str) -> None:
-    said, found = exported(tmp_path, tiny, changed(tmp_path, resplit(pattern)))
-    assert (found[KEY + "pre"], said["notes"]) == (name, [])
+    notes, stored = exported(tmp_path, tiny, changed(tmp_path, resplit(pattern)))
+    assert (stored[KEY + "pre"], notes["notes"]) == (name, [])
 
 
 def test_gpt2s_own_split_is_known(tmp_path: Path, tiny: TransformerConfig) -> None:
@@ -100,8 +100,8 @@ def test_nfc_is_a_note(tmp_path: Path, tiny: TransformerConfig) -> None:
         resplit(QWEN_SPLIT)(content)
         content["normalizer"] = {"type": "NFC"}
 
-    said, _ = exported(tmp_path, tiny, changed(tmp_path, change))
-    assert said["notes"] == ["llama.cpp does not normalise text (NFC) as this tokenizer does"]
+    notes, _ = exported(tmp_path, tiny, changed(tmp_path, change))
+    assert notes["notes"] == ["llama.cpp does not normalise text (NFC) as this tokenizer does"]
 
 
 def template(ids: list[int]) -> Change:
@@ -123,21 +123,21 @@ def test_a_beginning_is_added(tmp_path: Path, tiny: TransformerConfig) -> None:
     imported, trained = tmp_path / "imported", tmp_path / "trained"
     for folder, ids in ((imported, {"end": 296}), (trained, None)):
         folder.mkdir()
-        _, found = exported(folder, tiny, changed(folder, template([7])), ids=ids)
-        assert (found[KEY + "bos_token_id"], found[KEY + "add_bos_token"]) == ((7, True) if ids else (296, False))
+        _, stored = exported(folder, tiny, changed(folder, template([7])), ids=ids)
+        assert (stored[KEY + "bos_token_id"], stored[KEY + "add_bos_token"]) == ((7, True) if ids else (296, False))
 
 
 def test_several_ends_and_a_chat_template_are_kept(tmp_path: Path, tiny: TransformerConfig) -> None:
     tokenizer = learned(special=("<|endoftext|>", "<a>", "<b>", "<c>"))
     ids = SpecialIds(begin=3, end=tuple(tokenizer.special.values()), padding=5, banned=((9,),))
     chat = {"template": "{% for m in messages %}{{ m.content }}<a>{% endfor %}"}
-    said, found = exported(tmp_path, tiny, tokenizer, ids=ids.to_dict(), chat=chat)
+    notes, stored = exported(tmp_path, tiny, tokenizer, ids=ids.to_dict(), chat=chat)
     names = ("eos", "eot", "eom", "bos", "padding")
     a, end, b = (tokenizer.special[name] for name in ("<a>", "<|endoftext|>", "<b>"))
-    assert [found[f"{KEY}{name}_token_id"] for name in names] == [a, end, b, 3, 5]
-    assert found["tokenizer.chat_template"] == chat["template"]
-    assert any("of the 4 ids that end a text" in note for note in said["notes"])
-    assert any("never be generated" in note for note in said["notes"])
+    assert [stored[f"{KEY}{name}_token_id"] for name in names] == [a, end, b, 3, 5]
+    assert stored["tokenizer.chat_template"] == chat["template"]
+    assert any("of the 4 ids that end a text" in note for note in notes["notes"])
+    assert any("never be generated" in note for note in notes["notes"])
 
 
 def ignoring(content: dict[str, Any]) -> None:
@@ -165,10 +165,10 @@ LEFT_OUT: dict[str, tuple[Callable[[Path], Tokenizer | None], str]] = {
 def test_a_tokenizer_that_llama_cpp_lacks_is_left_out(tmp_path: Path, tiny: TransformerConfig, kind: str) -> None:
     make, reason = LEFT_OUT[kind]
     ids = {"end": 296} if kind == "beginnings" else None  # of an imported model, which reads them
-    said, found = exported(tmp_path, tiny, make(tmp_path), ids=ids)
-    assert not said["tokenizer"]
-    assert len(said["notes"]) == 1
-    assert said["notes"][0].startswith("no tokenizer was written, so llama.cpp only reads and returns ids: ")
-    assert reason in said["notes"][0]
-    assert [key for key in found if key.startswith("tokenizer")] == [KEY + "model"]
-    assert found[KEY + "model"] == "no_vocab"
+    notes, stored = exported(tmp_path, tiny, make(tmp_path), ids=ids)
+    assert not notes["tokenizer"]
+    assert len(notes["notes"]) == 1
+    assert notes["notes"][0].startswith("no tokenizer was written, so llama.cpp only reads and returns ids: ")
+    assert reason in notes["notes"][0]
+    assert [key for key in stored if key.startswith("tokenizer")] == [KEY + "model"]
+    assert stored[KEY + "model"] == "no_vocab"

@@ -28,15 +28,15 @@ PADDED = preset("gpt2-small").override({"vocab_size": 10, "pad_vocab_to": 8, "di
     "how", [SAME, Transposed(), Fused(0, 2), Fused(1, 3), Fused(1, 3, Transposed()), Vocabulary(), OneRow()]
 )
 def test_a_transform_and_back_is_the_same(how: Transform) -> None:
-    theirs = torch.arange(120.0).reshape(10, 12) if not isinstance(how, OneRow) else torch.arange(10.0)[None]
-    assert torch.equal(how.to_published(how.to_heddle(theirs, PADDED), PADDED), theirs)
+    reference = torch.arange(120.0).reshape(10, 12) if not isinstance(how, OneRow) else torch.arange(10.0)[None]
+    assert torch.equal(how.to_published(how.to_heddle(reference, PADDED), PADDED), reference)
 
 
 def test_fused_parts_stand_side_by_side() -> None:
-    theirs = torch.arange(12.0).reshape(2, 6)
-    first, second = Fused(1, 2, Transposed()).to_heddle(theirs, PADDED)
-    assert torch.equal(first, theirs[:, :3].T)
-    assert torch.equal(second, theirs[:, 3:].T)
+    reference = torch.arange(12.0).reshape(2, 6)
+    first, second = Fused(1, 2, Transposed()).to_heddle(reference, PADDED)
+    assert torch.equal(first, reference[:, :3].T)
+    assert torch.equal(second, reference[:, 3:].T)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "order"), [
@@ -52,19 +52,19 @@ def test_grouped_heads_stand_with_their_key_and_value(heads: int, kv_heads: int,
     parts = [
         torch.arange(n).repeat_interleave(3) + start[p] for p, n in (("q", heads), ("k", kv_heads), ("v", kv_heads))
     ]
-    theirs = Grouped().to_published(tuple(parts), config)
-    assert theirs[::3].tolist() == [start[name[0]] + int(name[1]) for name in order]
-    back = Grouped().to_heddle(theirs, config)
+    reference = Grouped().to_published(tuple(parts), config)
+    assert reference[::3].tolist() == [start[name[0]] + int(name[1]) for name in order]
+    back = Grouped().to_heddle(reference, config)
     assert all(torch.equal(one, other) for one, other in zip(back, parts, strict=True))
 
 
 def test_experts_are_one_tensor_each_on_the_disk() -> None:
     ours = {"decoder.experts": torch.arange(12.0).reshape(3, 2, 2)}
     table = (TensorRow("experts.{e}.w", ("decoder.experts",)),)
-    theirs = to_published(table, PADDED, ours)
-    assert list(theirs) == ["experts.0.w", "experts.1.w", "experts.2.w"]
-    assert theirs["experts.1.w"].tolist() == [[4.0, 5.0], [6.0, 7.0]]
-    assert torch.equal(to_heddle(table, PADDED, ours, theirs)["decoder.experts"], ours["decoder.experts"])
+    reference = to_published(table, PADDED, ours)
+    assert list(reference) == ["experts.0.w", "experts.1.w", "experts.2.w"]
+    assert reference["experts.1.w"].tolist() == [[4.0, 5.0], [6.0, 7.0]]
+    assert torch.equal(to_heddle(table, PADDED, ours, reference)["decoder.experts"], ours["decoder.experts"])
 
 
 def test_a_shift_is_of_weights_and_not_of_gradients() -> None:
@@ -76,18 +76,18 @@ def test_a_shift_is_of_weights_and_not_of_gradients() -> None:
 
 def test_a_shift_is_of_each_expert_both_ways() -> None:
     ours, table = {"decoder.gain": torch.tensor([[1.5], [0.0]])}, (TensorRow("{e}.gain", ("decoder.gain",), shift=1.0),)
-    theirs = to_published(table, PADDED, ours)
-    assert {name: tensor.tolist() for name, tensor in theirs.items()} == {"0.gain": [0.5], "1.gain": [-1.0]}
+    reference = to_published(table, PADDED, ours)
+    assert {name: tensor.tolist() for name, tensor in reference.items()} == {"0.gain": [0.5], "1.gain": [-1.0]}
     assert to_published(table, PADDED, ours, gradients=True)["0.gain"].tolist() == [1.5]
-    assert torch.equal(to_heddle(table, PADDED, ours, theirs)["decoder.gain"], ours["decoder.gain"])
+    assert torch.equal(to_heddle(table, PADDED, ours, reference)["decoder.gain"], ours["decoder.gain"])
 
 
 @pytest.mark.lecture("L0-86")
 def test_extra_rows_of_a_vocabulary_are_left_here_and_come_back_as_zeros() -> None:
     ours = torch.ones(16, 12)
-    theirs = Vocabulary().to_published((ours,), PADDED)
-    assert theirs.shape == (10, 12)
-    (back,) = Vocabulary().to_heddle(theirs, PADDED)
+    reference = Vocabulary().to_published((ours,), PADDED)
+    assert reference.shape == (10, 12)
+    (back,) = Vocabulary().to_heddle(reference, PADDED)
     assert torch.equal(back[:10], ours[:10])
     assert back.shape == (16, 12)
     assert not back[10:].any()
@@ -95,9 +95,9 @@ def test_extra_rows_of_a_vocabulary_are_left_here_and_come_back_as_zeros() -> No
 
 @pytest.mark.parametrize("family", ALL, ids=lambda family: family.architecture)
 def test_no_name_stands_in_two_rows(family: Family) -> None:
-    theirs = [(row.published, row.when) for row in family.table]  # some models have a row, and others another
+    reference = [(row.published, row.when) for row in family.table]  # some models have a row, and others another
     ours = [name for row in family.table if row.when is None for name in row.heddle]
-    assert len(set(theirs)) == len(theirs)
+    assert len(set(reference)) == len(reference)
     assert len(set(ours)) == len(ours)
 
 
@@ -117,16 +117,16 @@ def test_half_a_fused_row_is_refused() -> None:
 def test_a_table_works_on_the_meta_device() -> None:
     """Shapes alone are enough to know what a file must hold."""
     config: TransformerConfig = preset("gpt2-small")
-    theirs = to_published(GPT2.table, config, build(config, "meta").state_dict())
-    assert theirs["transformer.h.11.attn.c_attn.weight"].shape == (768, 2304)
-    assert sum(tensor.numel() for tensor in theirs.values()) == 124_439_808
+    reference = to_published(GPT2.table, config, build(config, "meta").state_dict())
+    assert reference["transformer.h.11.attn.c_attn.weight"].shape == (768, 2304)
+    assert sum(tensor.numel() for tensor in reference.values()) == 124_439_808
 
 
 def test_layers_are_written_out() -> None:
     config = PADDED.override({"decoder.depth": 3})
     ours = {f"decoder.layer.{i}": torch.full((2,), float(i)) for i in range(3)}
     table = (TensorRow("h.{i}.w", ("decoder.layer.{i}",)),)
-    theirs = to_published(table, config, ours)
-    assert list(theirs) == ["h.0.w", "h.1.w", "h.2.w"]
-    back = to_heddle(table, config, ours, theirs)
+    reference = to_published(table, config, ours)
+    assert list(reference) == ["h.0.w", "h.1.w", "h.2.w"]
+    back = to_heddle(table, config, ours, reference)
     assert all(torch.equal(back[name], ours[name]) for name in ours)

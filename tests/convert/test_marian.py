@@ -47,11 +47,11 @@ def test_a_marian_of_heddles_own_starts_with_a_zero_vector_and_computes_the_same
         make_run(run, "vaswani-base", tokenizer, **VASWANI, **changes)
         report = export_model(run, out)
         assert (report["family"], report["checked"]) == ("marian", True)
-        theirs, cut = AutoModelForSeq2SeqLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
-        assert (theirs.config.vocab_size, len(cut), cut.pad_token_id) == (count + 1, count + 1, count)
-        assert theirs.config.decoder_start_token_id == theirs.config.pad_token_id == count
-        assert not theirs.model.decoder.embed_tokens.weight[count].any()
-        made = theirs.generate(**cut(SOURCES, return_tensors="pt", padding=True), num_beams=5, max_new_tokens=16)
+        reference, cut = AutoModelForSeq2SeqLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+        assert (reference.config.vocab_size, len(cut), cut.pad_token_id) == (count + 1, count + 1, count)
+        assert reference.config.decoder_start_token_id == reference.config.pad_token_id == count
+        assert not reference.model.decoder.embed_tokens.weight[count].any()
+        made = reference.generate(**cut(SOURCES, return_tensors="pt", padding=True), num_beams=5, max_new_tokens=16)
         ours = translate(*load(run, "cpu"), SOURCES, beams=5, max_tokens=16)
         assert cut.batch_decode(made, skip_special_tokens=True) == [best.text for best, *_ in ours]
         import_model(out, tmp_path / f"again-{number}")

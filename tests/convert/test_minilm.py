@@ -36,27 +36,27 @@ def run(published: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wanted(published: Path) -> np.ndarray[Any, Any]:
+def expected(published: Path) -> np.ndarray[Any, Any]:
     """The mean of transformers' hidden vectors, one text at a time, at length 1: what the model's files say."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(published)
     model = transformers.AutoModel.from_pretrained(published).eval()
-    found = []
+    vectors = []
     with torch.no_grad():
         for text in TEXTS:
             hidden = model(**tokenizer(text, truncation=True, max_length=256, return_tensors="pt")).last_hidden_state
-            found.append(torch.nn.functional.normalize(hidden[0].double().mean(0), dim=0).numpy())
-    return np.stack(found)
+            vectors.append(torch.nn.functional.normalize(hidden[0].double().mean(0), dim=0).numpy())
+    return np.stack(vectors)
 
 
-def test_its_vectors_are_the_published_ones(run: Path, wanted: np.ndarray[Any, Any]) -> None:
+def test_its_vectors_are_the_published_ones(run: Path, expected: np.ndarray[Any, Any]) -> None:
     model, tokenizer = heddle.load(run, "cpu")
     assert tokenizer is not None
-    found = heddle.embed(model, tokenizer, TEXTS)
-    assert found.cut == (False, False, True, False, False)
-    np.testing.assert_allclose(found.vectors, wanted, atol=1e-6)
+    vectors = heddle.embed(model, tokenizer, TEXTS)
+    assert vectors.cut == (False, False, True, False, False)
+    np.testing.assert_allclose(vectors.vectors, expected, atol=1e-6)
 
 
-def test_so_are_the_served_ones(run: Path, wanted: np.ndarray[Any, Any]) -> None:
+def test_so_are_the_served_ones(run: Path, expected: np.ndarray[Any, Any]) -> None:
     testclient = pytest.importorskip("starlette.testclient")
     from heddle.serve import ServedRun, make_app
 
@@ -68,11 +68,11 @@ def test_so_are_the_served_ones(run: Path, wanted: np.ndarray[Any, Any]) -> None
         answer = client.post("/v1/embeddings", json={"model": "minilm", "input": TEXTS, "dimensions": 384})
     data = answer.json()["data"]
     assert [each["cut"] for each in data] == [False, False, True, False, False]
-    np.testing.assert_allclose([each["embedding"] for each in data], wanted, atol=1e-6)
+    np.testing.assert_allclose([each["embedding"] for each in data], expected, atol=1e-6)
 
 
 def test_what_is_exported_has_the_same_vectors(
-    run: Path, published: Path, wanted: np.ndarray[Any, Any], tmp_path: Path
+    run: Path, published: Path, expected: np.ndarray[Any, Any], tmp_path: Path
 ) -> None:
     """sentence-transformers reads the published directory and the exported one alike, from text on."""
     library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
@@ -80,4 +80,4 @@ def test_what_is_exported_has_the_same_vectors(
     for folder in (published, tmp_path / "exported"):
         model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         assert model.max_seq_length == 256
-        np.testing.assert_allclose(model.encode(TEXTS, show_progress_bar=False), wanted, atol=1e-6)
+        np.testing.assert_allclose(model.encode(TEXTS, show_progress_bar=False), expected, atol=1e-6)

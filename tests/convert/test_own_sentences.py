@@ -24,14 +24,14 @@ def check(model: Any, tokenizer: Tokenizer, folder: Path) -> None:
     heddle.fit(model, tokenizer, PAIRS, steps=1, task=ContrastiveConfig(group=4), progress=False)
     heddle.save(model, folder / "run", tokenizer)
     export_model(folder / "run", folder / "out")
-    theirs = library.SentenceTransformer(str(folder / "out"), device="cpu")
-    found = heddle.embed(model, tokenizer, TEXTS)
-    assert found.cut[2]
-    np.testing.assert_allclose(theirs.encode(TEXTS), found.vectors, atol=1e-6, rtol=1e-6)
+    reference = library.SentenceTransformer(str(folder / "out"), device="cpu")
+    vectors = heddle.embed(model, tokenizer, TEXTS)
+    assert vectors.cut[2]
+    np.testing.assert_allclose(reference.encode(TEXTS), vectors.vectors, atol=1e-6, rtol=1e-6)
     if model.config.head.prompts:
         bare = heddle.embed(model, tokenizer, TEXTS, prompt="").vectors
-        assert np.abs(bare - found.vectors).max() > 1e-3
-        np.testing.assert_allclose(theirs.encode(TEXTS, prompt=""), bare, atol=1e-6, rtol=1e-6)
+        assert np.abs(bare - vectors.vectors).max() > 1e-3
+        np.testing.assert_allclose(reference.encode(TEXTS, prompt=""), bare, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

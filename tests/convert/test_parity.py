@@ -53,9 +53,9 @@ def taken_over(published: PreTrainedModel, tmp_path: Path) -> Transformer:
     return load(tmp_path / "run", "cpu").model
 
 
-def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+def relative(ours: torch.Tensor, reference: torch.Tensor) -> float:
     """The largest difference, over the largest entry."""
-    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    return ((ours - reference).abs().max() / reference.abs().max()).item()
 
 
 def answer_of_theirs(published: PreTrainedModel) -> torch.Tensor:
@@ -110,17 +110,17 @@ def test_logits_and_all_gradients_are_equal(published: PreTrainedModel, tmp_path
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert gradients.keys() == {name for name, each in model.named_parameters() if each.requires_grad}
     ours = to_published(family.table, model.config, gradients, gradients=True)
-    theirs = gradients_of(published, tmp_path / "gradients")
-    theirs = {name: tensor for name, tensor in theirs.items() if not name.endswith(BALANCE)}
-    compared = theirs.keys() - unread(published)
+    reference = gradients_of(published, tmp_path / "gradients")
+    reference = {name: tensor for name, tensor in reference.items() if not name.endswith(BALANCE)}
+    compared = reference.keys() - unread(published)
     assert ours.keys() - unread(published) == compared
-    idle = [name for name in compared if not theirs[name].any()]
+    idle = [name for name in compared if not reference[name].any()]
     assert all("experts." in name and not ours[name].any() for name in idle)  # no token came to this expert
     unturned = type(published).__name__.startswith((*POST_NORM, "OPT"))
     for name in compared - set(idle):
         # A key's bias moves all scores of a query alike, so its gradient is 0 but for rounding, unless keys are rotated.
         measure = re.sub(r"(self\.key|attn\.k_proj|attn\.k|k_lin)\.bias$", r"\1.weight", name) if unturned else name
-        assert (ours[name] - theirs[name]).abs().max() < 1e-5 * theirs[measure].abs().max(), name
+        assert (ours[name] - reference[name]).abs().max() < 1e-5 * reference[measure].abs().max(), name
 
 
 def test_there_and_back_changes_nothing(published: PreTrainedModel, tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_there_and_back_changes_nothing(published: PreTrainedModel, tmp_path: Pa
     import_model(tmp_path / "again", tmp_path / "run-again")
     assert resolved(read_config(tmp_path / "run-again").model) == resolved(model.config)
     back = load(tmp_path / "run-again", "cpu").model
-    ours, theirs = model.state_dict(), back.state_dict()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)  # also where a shift was undone
+    ours, reference = model.state_dict(), back.state_dict()
+    assert ours.keys() == reference.keys()
+    assert all(torch.equal(ours[name], reference[name]) for name in ours)  # also where a shift was undone
     assert torch.equal(answer_of_ours(back), answer_of_ours(model))
 
 
@@ -185,11 +185,11 @@ def test_a_umt5_as_google_publishes_it_has_no_scale_on_its_head(make_published: 
     make_published("umt5-own-head").save_pretrained(tmp_path / "published")
     config = tmp_path / "published" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}))
-    theirs = UMT5ForConditionalGeneration.from_pretrained(tmp_path / "published", attn_implementation="eager")
+    reference = UMT5ForConditionalGeneration.from_pretrained(tmp_path / "published", attn_implementation="eager")
     import_model(tmp_path / "published", tmp_path / "run")
     model = load(tmp_path / "run", "cpu").model
     with torch.inference_mode():
-        assert relative(answer_of_ours(model), answer_of_theirs(theirs) * 24**0.5) < 1e-5
+        assert relative(answer_of_ours(model), answer_of_theirs(reference) * 24**0.5) < 1e-5
     with pytest.raises(HeddleError, match=r"UMT5ForConditionalGeneration: head\.scale is 1\.0, .* has 1/√dim"):
         export_model(tmp_path / "run", tmp_path / "out")
 
@@ -229,7 +229,7 @@ def test_a_prefix_is_what_transformers_computes_with_that_mask(
     prefixes = torch.tensor([[5], [20]])
     seen = (place <= place[:, None]) | (place < prefixes[..., None]) & (place[:, None] < prefixes[..., None])
     mask = torch.zeros(2, 1, 20, 20).masked_fill(~seen[:, None], torch.finfo(torch.float32).min)
-    theirs = published(TOKENS, attention_mask=mask).logits
+    reference = published(TOKENS, attention_mask=mask).logits
     ours = model.logits(model(TOKENS, Layout.whole(2, 20).prefixed(prefixes)).hidden)
-    assert relative(ours, theirs) < 1e-5
-    assert relative(model.logits(model(TOKENS).hidden), theirs) > 0.01, "the prefix makes no difference"
+    assert relative(ours, reference) < 1e-5
+    assert relative(model.logits(model(TOKENS).hidden), reference) > 0.01, "the prefix makes no difference"

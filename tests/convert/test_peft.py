@@ -54,11 +54,11 @@ def learned(model: Transformer, layers: tuple[str, ...], rank: int = 3, alpha: f
     return Adapter(tensors, alpha / rank, base, head)
 
 
-def tuned(base: Path, run: Path, layers: tuple[str, ...], **said: Any) -> Adapter:
+def tuned(base: Path, run: Path, layers: tuple[str, ...], **settings: Any) -> Adapter:
     """A run as the training of an adapter publishes it."""
     model, tokenizer = load(base, "cpu")
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    adapter = learned(load(base, "cpu").model, layers, **said)
+    adapter = learned(load(base, "cpu").model, layers, **settings)
     config = SavedConfig(
         model=model.config, train=TrainConfig.of({"lora": {"rank": 3, "alpha": 5.0, "layers": list(layers)}})
     )
@@ -70,8 +70,8 @@ def tuned(base: Path, run: Path, layers: tuple[str, ...], **said: Any) -> Adapte
 
 def with_peft(base: Path, adapter: Path, kind: type[Any]) -> PreTrainedModel:
     """The exported base with the adapter, as peft's users load them."""
-    theirs = kind.from_pretrained(base, attn_implementation="eager")
-    return peft.PeftModel.from_pretrained(theirs, adapter).eval()
+    reference = kind.from_pretrained(base, attn_implementation="eager")
+    return peft.PeftModel.from_pretrained(reference, adapter).eval()
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_peft_computes_what_heddle_does(
     expected = answer_of_ours(model).detach()
     assert relative(answer_of_ours(load(tmp_path / "base", "cpu").model), expected) > 1e-3
 
-    theirs = with_peft(tmp_path / "exported", tmp_path / "adapter", type(published))
+    reference = with_peft(tmp_path / "exported", tmp_path / "adapter", type(published))
     with torch.no_grad():
-        assert relative(answer_of_theirs(theirs), expected) < 1e-5
+        assert relative(answer_of_theirs(reference), expected) < 1e-5
 
-    theirs.save_pretrained(tmp_path / "again")
+    reference.save_pretrained(tmp_path / "again")
     for number, adapter in enumerate(("adapter", "again")):
         report = merge_adapter(tmp_path / "base", tmp_path / adapter, tmp_path / f"merged-{number}")
         assert report["checked"] == (adapter != "again")
@@ -121,24 +121,24 @@ def test_every_family_has_a_place_for_every_layer(one_of_each: PreTrainedModel) 
     adapter = learned(model, ("*.q", "*.k", "*.v", "*.o") if moe else EVERY)
     adapter = Adapter({name: value for name, value in adapter.tensors.items() if "lora" in name}, adapter.factor)
     family = FAMILIES[type(one_of_each).__name__]
-    tensors, said = to_peft(adapter, family, model.config)
+    tensors, config = to_peft(adapter, family, model.config)
     deltas = {name: torch.zeros_like(value) for name, value in build(model.config).state_dict().items()}
     for layer in adapter.layers():
         a, b = adapter.tensors[f"{layer}.lora_a"], adapter.tensors[f"{layer}.lora_b"]
         deltas[f"{layer}.weight"] = adapter.factor * b @ a
-    wanted = to_published(family.table, *family.rewrite(model.config, deltas), gradients=True)
+    expected = to_published(family.table, *family.rewrite(model.config, deltas), gradients=True)
     modules = {name.split(".lora_")[0] for name in tensors}
-    for name, value in wanted.items():
+    for name, value in expected.items():
         module = f"base_model.model.{name.removesuffix('.weight')}"
         if module not in modules:
             assert not value.any(), name
             continue
         a, b = (tensors[f"{module}.lora_{each}.weight"] for each in "AB")
         short = module.removeprefix("base_model.model.")
-        alpha = said["alpha_pattern"].get(short, said["lora_alpha"])
-        assert said["rank_pattern"].get(short, said["r"]) == len(a)
+        alpha = config["alpha_pattern"].get(short, config["lora_alpha"])
+        assert config["rank_pattern"].get(short, config["r"]) == len(a)
         product = alpha / len(a) * b @ a
-        torch.testing.assert_close(product.T if said["fan_in_fan_out"] else product, value, rtol=0, atol=1e-6)
+        torch.testing.assert_close(product.T if config["fan_in_fan_out"] else product, value, rtol=0, atol=1e-6)
 
 
 @pytest.fixture
@@ -154,12 +154,12 @@ def test_peft_with_its_own_settings(make_published: Published, base: Path, tmp_p
         r=4, lora_alpha=6, use_rslora=True, target_modules=["q_proj", "down_proj"], init_lora_weights=False,
         rank_pattern={"down_proj": 2}, alpha_pattern={r"layers\.1\.mlp\.down_proj": 3},
     )  # fmt: skip
-    theirs = peft.get_peft_model(make_published("llama"), config).eval()
-    theirs.save_pretrained(tmp_path / "adapter")
+    reference = peft.get_peft_model(make_published("llama"), config).eval()
+    reference.save_pretrained(tmp_path / "adapter")
     report = merge_adapter(base, tmp_path / "adapter", tmp_path / "run")
     assert report == {"layers": 6, "checked": False}
     with torch.no_grad():
-        expected = answer_of_theirs(theirs)
+        expected = answer_of_theirs(reference)
     assert relative(answer_of_ours(load(tmp_path / "run", "cpu").model), expected) < 1e-5
 
 
@@ -184,10 +184,10 @@ def test_a_base_without_its_head_is_given_one(make_published: Published, tmp_pat
         merged = load(tmp_path / f"merged-{number}", "cpu").model
         assert relative(answer_of_ours(merged), answer_of_ours(load(run, "cpu").model)) < 1e-6
     export_model(tmp_path / "base", tmp_path / "exported")
-    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported", num_labels=3)
-    theirs = peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval()
+    reference = AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported", num_labels=3)
+    reference = peft.PeftModel.from_pretrained(reference, tmp_path / "adapter").eval()
     with torch.no_grad():
-        assert relative(answer_of_theirs(theirs), answer_of_ours(load(run, "cpu").model)) < 1e-5
+        assert relative(answer_of_theirs(reference), answer_of_ours(load(run, "cpu").model)) < 1e-5
 
 
 def test_no_other_model(base: Path, make_published: Published, tmp_path: Path) -> None:
@@ -207,10 +207,10 @@ def test_no_other_model(base: Path, make_published: Published, tmp_path: Path) -
         other.save_pretrained(tmp_path / f"published-{name}")
         import_model(tmp_path / f"published-{name}", tmp_path / name)
         for adapter in ("run", "run/adapter.safetensors", "adapter"):
-            said = refusal(
+            message = refusal(
                 lambda name=name, adapter=adapter: merge_adapter(tmp_path / name, tmp_path / adapter, tmp_path / "x")
             )
-            assert error in said, said
+            assert error in message, message
             assert not (tmp_path / "x").exists()
     assert "has no adapter.safetensors: it was not trained with [train.lora]" in refusal(
         lambda: export_adapter(base, tmp_path / "x")
@@ -268,12 +268,12 @@ def test_half_an_adapter_is_refused(base: Path, tmp_path: Path, there: str, lost
     layer = adapter.layers()[0]
     less = {name: value for name, value in adapter.tensors.items() if name != f"{layer}.{lost}"}
     Adapter(less, adapter.factor, adapter.base).save(tmp_path / "run" / "adapter.safetensors")
-    said = f"adapter.safetensors: {layer}.{there} without {layer}.{lost}; it is damaged"
+    message = f"adapter.safetensors: {layer}.{there} without {layer}.{lost}; it is damaged"
     for call in (
         lambda: merge_adapter(base, tmp_path / "run", tmp_path / "x"),
         lambda: export_adapter(tmp_path / "run", tmp_path / "x"),
     ):
-        assert refusal(call).endswith(said)
+        assert refusal(call).endswith(message)
     assert not (tmp_path / "x").exists()
 
 
@@ -282,8 +282,8 @@ def test_what_peft_has_no_place_for_is_refused(base: Path, tmp_path: Path) -> No
     adapter = tuned(base, tmp_path / "run", FEW)
     more = Adapter({**adapter.tensors, "decoder.final_norm.weight": torch.ones(24)}, adapter.factor)
     more.save(tmp_path / "run" / "adapter.safetensors")
-    said = refusal(lambda: export_adapter(tmp_path / "run", tmp_path / "x"))
-    assert said.startswith(
+    message = refusal(lambda: export_adapter(tmp_path / "run", tmp_path / "x"))
+    assert message.startswith(
         "decoder.final_norm.weight was trained in full, but peft stores only adapters and classifiers"
     )
     assert not (tmp_path / "x").exists()
@@ -302,8 +302,8 @@ def test_target_modules_are_short_where_they_can_be(make_published: Published, t
         import_model(place / "published", place / "run")
         model = load(place / "run", "cpu").model
         config = model.config
-        _, said = to_peft(learned(model, layers), FAMILIES[str(config.architecture)], config)
-        assert said["target_modules"] == expected
+        _, peft_config = to_peft(learned(model, layers), FAMILIES[str(config.architecture)], config)
+        assert peft_config["target_modules"] == expected
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -316,14 +316,14 @@ def test_what_an_adapter_brings_in_full_stays_apart_from_what_it_was_tied_to(
     published.save_pretrained(tmp_path / "published")
     import_model(tmp_path / "published", tmp_path / "base")
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=saved, init_lora_weights=False)
-    theirs = peft.get_peft_model(published, config).eval()
+    reference = peft.get_peft_model(published, config).eval()
     draw = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for name, tensor in theirs.named_parameters():
+        for name, tensor in reference.named_parameters():
             if "modules_to_save" in name:
                 tensor += torch.randn(tensor.shape, generator=draw) * 0.1
-        expected = answer_of_theirs(theirs)
-    theirs.save_pretrained(tmp_path / "adapter")
+        expected = answer_of_theirs(reference)
+    reference.save_pretrained(tmp_path / "adapter")
     merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "run")
     model = load(tmp_path / "run", "cpu").model
     assert relative(answer_of_ours(model), expected) < 1e-5
@@ -333,18 +333,18 @@ def test_what_an_adapter_brings_in_full_stays_apart_from_what_it_was_tied_to(
 
 def test_tables_that_peft_keeps_tied_stay_one(make_published: Published, tmp_path: Path) -> None:
     """Told to tie them, or saved beside the adapter because the table is no copy."""
-    for number, said in enumerate(({"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}, {})):
+    for number, settings in enumerate(({"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}, {})):
         published = make_published("llama-tied")
         published.save_pretrained(tmp_path / f"published-{number}")
         import_model(tmp_path / f"published-{number}", tmp_path / f"base-{number}")
-        config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, **said)
-        theirs = peft.get_peft_model(published, config).eval()
+        config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False, **settings)
+        reference = peft.get_peft_model(published, config).eval()
         with torch.no_grad():
-            for name, tensor in theirs.named_parameters():
-                if "modules_to_save" in name if said else "embed_tokens" in name:
+            for name, tensor in reference.named_parameters():
+                if "modules_to_save" in name if settings else "embed_tokens" in name:
                     tensor += torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3)) * 0.1
-            expected = answer_of_theirs(theirs)
-        theirs.save_pretrained(tmp_path / f"adapter-{number}", save_embedding_layers=not said)
+            expected = answer_of_theirs(reference)
+        reference.save_pretrained(tmp_path / f"adapter-{number}", save_embedding_layers=not settings)
         merge_adapter(tmp_path / f"base-{number}", tmp_path / f"adapter-{number}", tmp_path / f"run-{number}")
         model = load(tmp_path / f"run-{number}", "cpu").model
         assert relative(answer_of_ours(model), expected) < 1e-5
@@ -361,15 +361,15 @@ def test_a_pattern_for_layer_1_is_not_that_of_layer_11(make_published: Published
         r=2, lora_alpha=6, target_modules=["q_proj", "v_proj"], init_lora_weights=False, alpha_pattern=patterns,
         rank_pattern={"1.self_attn.q_proj": 4}, layers_to_transform=[1, 2, 11], layers_pattern="layers",
     )  # fmt: skip
-    theirs = peft.get_peft_model(published, config).eval()
-    theirs.save_pretrained(tmp_path / "adapter")
+    reference = peft.get_peft_model(published, config).eval()
+    reference.save_pretrained(tmp_path / "adapter")
     assert merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "run")["layers"] == 6
     with torch.no_grad():
-        assert relative(answer_of_ours(load(tmp_path / "run", "cpu").model), answer_of_theirs(theirs)) < 1e-5
+        assert relative(answer_of_ours(load(tmp_path / "run", "cpu").model), answer_of_theirs(reference)) < 1e-5
 
 
 @pytest.mark.parametrize(
-    ("variant", "said", "reason"),
+    ("variant", "settings", "reason"),
     [
         ("llama-tied", {"target_modules": ["embed_tokens"]}, "has no model.embed_tokens.lora_embedding_"),
         ("llama", {"target_modules": ["q_proj"], "trainable_token_indices": [3]}, "trainable_token_indices = [3]"),
@@ -381,13 +381,13 @@ def test_a_pattern_for_layer_1_is_not_that_of_layer_11(make_published: Published
     ],
 )  # fmt: skip
 def test_what_peft_saves_and_heddle_cannot_apply_is_refused(
-    make_published: Published, tmp_path: Path, variant: str, said: dict[str, Any], reason: str
+    make_published: Published, tmp_path: Path, variant: str, settings: dict[str, Any], reason: str
 ) -> None:
     published = make_published(variant)
     published.save_pretrained(tmp_path / "published")
     import_model(tmp_path / "published", tmp_path / "base")
-    theirs = peft.get_peft_model(published, peft.LoraConfig(r=2, init_lora_weights=False, **said))
-    theirs.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
+    reference = peft.get_peft_model(published, peft.LoraConfig(r=2, init_lora_weights=False, **settings))
+    reference.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
     assert reason in refusal(lambda: merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
@@ -397,13 +397,16 @@ def test_settings_of_which_heddle_knows_nothing_are_refused(base: Path, tmp_path
     tuned(base, tmp_path / "run", FEW)
     export_adapter(tmp_path / "run", tmp_path / "adapter")
     file = tmp_path / "adapter" / "adapter_config.json"
-    said = json.loads(file.read_text())
-    every = peft.LoraConfig(r=said["r"], lora_alpha=said["lora_alpha"]).to_dict()
-    plain = {name: value for name, value in every.items() if not isinstance(value, set)} | {"peft_type": "LORA", **said}
+    config = json.loads(file.read_text())
+    every = peft.LoraConfig(r=config["r"], lora_alpha=config["lora_alpha"]).to_dict()
+    plain = {name: value for name, value in every.items() if not isinstance(value, set)} | {
+        "peft_type": "LORA",
+        **config,
+    }
     file.write_text(json.dumps(plain, default=str))
     merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
     for field in ("use_bdlora", "kasa_config", "arrow_config", "something_new"):
-        file.write_text(json.dumps({**said, field: {"rank": 2}}))
+        file.write_text(json.dumps({**config, field: {"rank": 2}}))
         assert f"{field} = {{'rank': 2}} is not supported" in refusal(
             lambda: merge_adapter(base, tmp_path / "adapter", tmp_path / "x")
         )

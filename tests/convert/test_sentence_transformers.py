@@ -42,7 +42,7 @@ OLDER = {
 CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "mean": ((MEAN, NORMAL), {}),
     "nothing said": (({"word_embedding_dimension": DIM},), {}),
-    **{name: ((said,), {}) for name, said in OLDER.items()},
+    **{name: ((pooling,), {}) for name, pooling in OLDER.items()},
     "max and mean": (({**MEAN, "pooling_mode_max_tokens": True},), {}),
     **{name: ((mode(name),), {}) for name in ("cls", "lasttoken", "weightedmean", "mean_sqrt_len_tokens")},
     "last and first": ((mode("mean", pooling_mode=["lasttoken", "cls"]), dense(2 * DIM, 7), NORMAL), {}),
@@ -81,22 +81,22 @@ def vectors(run: Path, texts: list[str] = TEXTS, **how: Any) -> np.ndarray[Any, 
 def test_a_directory_is_read_as_it_is_meant(name: str, tmp_path: Path) -> None:
     """Beside transformers' hidden vectors, pooled in fp64: short, padded and cut texts, in one batch. What is exported means
     the same again."""
-    modules, said = CASES[name]
-    folder = write(tmp_path / "published", *modules, **said)
+    modules, message = CASES[name]
+    folder = write(tmp_path / "published", *modules, **message)
     report = import_model(folder, tmp_path / "run")
     assert [note for note in report["notes"] if "Dropout" not in note] == []
     assert len(report["notes"]) == (name == "in a folder")
-    prompt = "query: " if "prompts" in said else ""
-    lower = said.get("length", {}).get("do_lower_case", False)
-    wanted = expected(folder, said.get("body", ""), prompt, lower)
-    found = vectors(tmp_path / "run")
-    np.testing.assert_allclose(found, wanted, atol=1e-6, rtol=1e-5)
+    prompt = "query: " if "prompts" in message else ""
+    lower = message.get("length", {}).get("do_lower_case", False)
+    reference = expected(folder, message.get("body", ""), prompt, lower)
+    result = vectors(tmp_path / "run")
+    np.testing.assert_allclose(result, reference, atol=1e-6, rtol=1e-5)
     if name not in EXPORTED:
         return
     export_model(tmp_path / "run", tmp_path / "exported")
-    np.testing.assert_allclose(expected(tmp_path / "exported", "", prompt), wanted, atol=1e-6, rtol=1e-5)
+    np.testing.assert_allclose(expected(tmp_path / "exported", "", prompt), reference, atol=1e-6, rtol=1e-5)
     import_model(tmp_path / "exported", tmp_path / "again")
-    np.testing.assert_array_equal(vectors(tmp_path / "again"), found)
+    np.testing.assert_array_equal(vectors(tmp_path / "again"), result)
 
 
 def test_prompts_are_named(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def replaced(file: str, change: Callable[[Any], Any]) -> Callable[[Path], None]:
 
 def module(number: int, **fields: Any) -> Callable[[Path], None]:
     """Other fields of a module."""
-    return replaced("modules.json", lambda found: [m | fields if m["idx"] == number else m for m in found])
+    return replaced("modules.json", lambda data: [m | fields if m["idx"] == number else m for m in data])
 
 
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -139,29 +139,29 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         "must begin with Transformer and Pooling",
     ),
     "outside": (module(1, path="../elsewhere"), "outside the directory"),
-    "not a list": (replaced("modules.json", lambda found: {"a": 1}), "not a list of modules"),
+    "not a list": (replaced("modules.json", lambda data: {"a": 1}), "not a list of modules"),
     "unknown mode": (
-        replaced("1_Pooling/config.json", lambda found: {"pooling_mode": "median"}),
+        replaced("1_Pooling/config.json", lambda data: {"pooling_mode": "median"}),
         "heddle supports cls, max",
     ),
-    "unknown field": (replaced("1_Pooling/config.json", lambda found: {**found, "trim": 0.1}), "trim = 0.1"),
-    "residual": (replaced("2_Dense/config.json", lambda found: {**found, "use_residual": True}), "supports only False"),
+    "unknown field": (replaced("1_Pooling/config.json", lambda data: {**data, "trim": 0.1}), "trim = 0.1"),
+    "residual": (replaced("2_Dense/config.json", lambda data: {**data, "use_residual": True}), "supports only False"),
     "activation": (
-        replaced("2_Dense/config.json", lambda found: {**found, "activation_function": "own.Tanh"}),
+        replaced("2_Dense/config.json", lambda data: {**data, "activation_function": "own.Tanh"}),
         "heddle supports torch's Tanh",
     ),
-    "width": (replaced("2_Dense/config.json", lambda found: {**found, "out_features": 5}), "head.dense.0"),
-    "no bias": (replaced("2_Dense/config.json", lambda found: {**found, "bias": False}), "must be linear.weight$"),
+    "width": (replaced("2_Dense/config.json", lambda data: {**data, "out_features": 5}), "head.dense.0"),
+    "no bias": (replaced("2_Dense/config.json", lambda data: {**data, "bias": False}), "must be linear.weight$"),
     "task": (
-        replaced("sentence_bert_config.json", lambda found: {**found, "transformer_task": "fill-mask"}),
+        replaced("sentence_bert_config.json", lambda data: {**data, "transformer_task": "fill-mask"}),
         "supports only 'feature-extraction'",
     ),
     "similarity": (
-        replaced("config_sentence_transformers.json", lambda found: {"similarity_fn_name": "hamming"}),
+        replaced("config_sentence_transformers.json", lambda data: {"similarity_fn_name": "hamming"}),
         "heddle supports cosine",
     ),
     "default prompt": (
-        replaced("config_sentence_transformers.json", lambda found: {"default_prompt_name": "query"}),
+        replaced("config_sentence_transformers.json", lambda data: {"default_prompt_name": "query"}),
         "prompt = 'query' is not in prompts",
     ),
 }
@@ -169,10 +169,10 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_computed_is_refused(name: str, tmp_path: Path) -> None:
-    change, said = REFUSED[name]
+    change, message = REFUSED[name]
     folder = write(tmp_path / "published", MEAN, dense(DIM, 6), NORMAL)
     change(folder)
-    with pytest.raises(HeddleError, match=said):
+    with pytest.raises(HeddleError, match=message):
         import_model(folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -193,11 +193,11 @@ def test_the_body_of_a_family_is_the_bare_class(family: Family) -> None:
 def test_what_files_leave_out_is_their_default(tmp_path: Path) -> None:
     """Those of sentence-transformers: the cosine, Tanh with a bias, the tokenizer's length, no text before a text."""
     file = tmp_path / "config.json"
-    for said, similarity in ((None, "cosine"), ("dot_score", "dot"), ("dot", "dot"), ("euclidean", "euclidean")):
-        save_json(file, {"similarity_fn_name": said, "prompts": {"query": "query: ", "none": None}})
-        found = _prompts(file)
-        assert (found["similarity"], found["prompt"]) == (similarity, None)
-        assert found["prompts"] == {"query": "query: ", "none": ""}
+    for name, similarity in ((None, "cosine"), ("dot_score", "dot"), ("dot", "dot"), ("euclidean", "euclidean")):
+        save_json(file, {"similarity_fn_name": name, "prompts": {"query": "query: ", "none": None}})
+        prompts = _prompts(file)
+        assert (prompts["similarity"], prompts["prompt"]) == (similarity, None)
+        assert prompts["prompts"] == {"query": "query: ", "none": ""}
     assert _prompts(tmp_path / "nothing.json")["similarity"] == "cosine"
     save_json(file, {"in_features": 4, "out_features": 3})
     assert _dense(file) == {"outputs": 3, "activation": "tanh", "bias": True}

@@ -76,8 +76,8 @@ def test_a_decoder_ends_where_the_original_does(make_published: Make, tmp_path: 
     assert expected != usual
     exported = again(published, tmp_path)
     assert written(exported) == expected
-    for said in (exported.config, exported.generation_config):
-        assert {name: getattr(said, name) for name in ids} == ids
+    for config in (exported.config, exported.generation_config):
+        assert {name: getattr(config, name) for name in ids} == ids
     assert read_config(tmp_path / "run").model.ids == SpecialIds(begin=5, end=(usual[0][10], 7), padding=3)
 
 
@@ -92,12 +92,16 @@ def test_what_has_no_special_ids_gets_none(make_published: Make, tmp_path: Path,
 
 @pytest.mark.parametrize("family", ALL, ids=lambda family: family.architecture)
 def test_ids_that_are_not_said_are_those_of_transformers(family: Family) -> None:
-    theirs = getattr(transformers, family.architecture).config_class()
+    reference = getattr(transformers, family.architecture).config_class()
     ids, notes = read_ids({}, {}, family.ids, 10**6)
     assert (
         ids.to_dict()
         == SpecialIds.of(
-            {ours: getattr(theirs, name) for name, ours in NAMES.items() if getattr(theirs, name, None) is not None}
+            {
+                ours: getattr(reference, name)
+                for name, ours in NAMES.items()
+                if getattr(reference, name, None) is not None
+            }
         ).to_dict()
     )
     assert notes == []
@@ -139,9 +143,9 @@ def test_an_imported_tokenizer_is_told_its_roles(make_published: Make, tmp_path:
     tokenizer.save(tmp_path / "published")
     import_model(tmp_path / "published", tmp_path / "run")
     export_model(tmp_path / "run", tmp_path / "out")
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert (theirs.bos_token, theirs.eos_token, theirs.pad_token) == ("<s>", END_OF_TEXT, "<pad>")
-    assert (theirs.unk_token, len(theirs)) == (None, tokenizer.vocab_size)
+    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (reference.bos_token, reference.eos_token, reference.pad_token) == ("<s>", END_OF_TEXT, "<pad>")
+    assert (reference.unk_token, len(reference)) == (None, tokenizer.vocab_size)
 
 
 def test_a_model_of_ones_own_has_the_end_of_its_texts() -> None:

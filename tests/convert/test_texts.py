@@ -20,11 +20,11 @@ SOME = [
 
 @pytest.mark.parametrize(("architecture", "style"), SOME)
 def test_greedy_texts_are_those_of_transformers(tmp_path: Path, architecture: str, style: str) -> None:
-    found = compare_texts(architecture, style, 25, tmp_path, length=12)
-    assert (found.equal, found.textless) == (25, 0)
-    assert (found.ended > 0) == (style != "none")
+    outcome = compare_texts(architecture, style, 25, tmp_path, length=12)
+    assert (outcome.equal, outcome.textless) == (25, 0)
+    assert (outcome.ended > 0) == (style != "none")
     # One id without text is likely, and often it would have been drawn.
-    assert found.suppressed > 0 or architecture != "LlamaForCausalLM"
+    assert outcome.suppressed > 0 or architecture != "LlamaForCausalLM"
 
 
 def test_every_family_is_drawn_and_every_field_of_its_class() -> None:
@@ -55,6 +55,6 @@ def test_special_ids_survive_loading_and_saving(tmp_path: Path) -> None:
     for other in others:
         assert (other.ids, other.architecture) == (first.ids, first.architecture)
     for name in ("saved", "again"):
-        found, cut = load(tmp_path / name, "cpu")
+        loaded, cut = load(tmp_path / name, "cpu")
         assert cut is not None
-        assert text_engine(found, cut, ["a"], SamplingConfig()).waiting[0].sequence.ids == [258, 97]
+        assert text_engine(loaded, cut, ["a"], SamplingConfig()).waiting[0].sequence.ids == [258, 97]

@@ -60,22 +60,22 @@ def test_a_trained_tokenizer_frames_pairs_as_the_classifier_was_trained(
     tokenizer = train_tokenizer(kind, [TEXT], KINDS[kind], special=special)
     report = export_model(make_run(tmp_path / "run", bert("classified"), tokenizer), tmp_path / "out")
     assert (report["family"], report["checked"], report["notes"]) == ("bert", True, [])
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
     text, pair = (tokenizer.encode(each) for each in PAIRS[0])
-    read = theirs(*PAIRS[0])
+    read = reference(*PAIRS[0])
     end = tokenizer.special["[SEP]"] if special is SPECIAL else tokenizer.special[END_OF_TEXT]
     begin = [tokenizer.special["[CLS]"]] if special is SPECIAL else []
     assert read["input_ids"] == [*begin, *text, end, *pair, end]
     assert read["token_type_ids"] == [0] * (len(begin) + len(text) + 1) + [1] * (len(pair) + 1)
     if special is SPECIAL:
-        assert (theirs.cls_token, theirs.sep_token, theirs.pad_token) == ("[CLS]", "[SEP]", "[PAD]")
-        assert theirs.mask_token == "[MASK]"
-    assert len(theirs) == tokenizer.vocab_size
+        assert (reference.cls_token, reference.sep_token, reference.pad_token) == ("[CLS]", "[SEP]", "[PAD]")
+        assert reference.mask_token == "[MASK]"
+    assert len(reference) == tokenizer.vocab_size
     expected = classify(*load(tmp_path / "run", "cpu"), PAIRS)
     pipe = pipeline("text-classification", model=str(tmp_path / "out"), top_k=None)
-    found = pipe([{"text": text, "text_pair": other} for text, other in PAIRS], batch_size=3)
-    for theirs_, ours in zip(found, expected, strict=True):
-        scores = {each["label"]: each["score"] for each in theirs_}
+    predictions = pipe([{"text": text, "text_pair": other} for text, other in PAIRS], batch_size=3)
+    for predicted, ours in zip(predictions, expected, strict=True):
+        scores = {each["label"]: each["score"] for each in predicted}
         assert scores == pytest.approx(ours.probabilities, abs=1e-5)
 
 
@@ -110,12 +110,12 @@ def test_a_framed_text_has_the_ids_of_transformers(make_published: Make, tmp_pat
     assert tokenizer is not None
     allowed = family in ("llama", "t5")  # which have no mask: all names are read, as transformers reads them
     for folder in ("published", "out"):
-        theirs = AutoTokenizer.from_pretrained(tmp_path / folder)
+        reference = AutoTokenizer.from_pretrained(tmp_path / folder)
         for each in (text, "the weaver", text[4:]):
-            assert tokenizer.encode(each, special=True, allow_special=allowed) == theirs(each)["input_ids"]
+            assert tokenizer.encode(each, special=True, allow_special=allowed) == reference(each)["input_ids"]
         if tokenizer.around.between:
             row = tokenizer.encode(text, special=True, pair="warp", allow_special=allowed)
-            assert row == theirs(text, "warp")["input_ids"]
+            assert row == reference(text, "warp")["input_ids"]
     framed_ids, plain = tokenizer.encode("warp", special=True), tokenizer.encode("warp")
     assert len(framed_ids) == len(plain) + {"bert": 2, "roberta": 2, "llama": 1, "t5": 1}[family]
     assert load_tokenizer(tmp_path / "run").encode(text, special=True) == tokenizer.encode(text, special=True)
@@ -129,13 +129,17 @@ def test_a_trained_model_says_how_its_texts_are_framed(tmp_path: Path, head: str
     model, loaded = load(tmp_path / "run", "cpu")
     assert loaded is not None
     export_model(tmp_path / "run", tmp_path / "out")
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
     mask, begin, end = (tokenizer.special[name] for name in ("[MASK]", "[CLS]", "[SEP]"))
     weaver, lifts = (tokenizer.encode(f"The {word}")[-1] for word in ("weaver", "lifts"))
     own = [weaver, mask, lifts]
-    wanted = own if head == "masked" else [begin, *own, end]
+    expected = own if head == "masked" else [begin, *own, end]
     for made in (loaded, tokenizer_of(model, tokenizer), add_special_tokens(loaded, ["<more>"])):
-        assert made.encode("weaver [MASK] lifts", special=True) == wanted == theirs("weaver [MASK] lifts")["input_ids"]
+        assert (
+            made.encode("weaver [MASK] lifts", special=True)
+            == expected
+            == reference("weaver [MASK] lifts")["input_ids"]
+        )
     (row,) = frame_rows(frame_for(model, tokenizer), [tokenizer.encode("weaver lifts")])
     assert loaded.encode("weaver lifts", special=True) == row.ids
     assert mask not in loaded.encode("weaver [MASK] lifts")
@@ -167,9 +171,9 @@ def test_a_pipeline_fills_masks_as_heddle_does(tmp_path: Path, kind: str) -> Non
     for text in ("the [MASK] lifts the heddle.", "ein [MASK]", "[MASK] weaver"):
         (ours,) = fill(*load(tmp_path / "run", "cpu"), [text])
         best = [(each.id, each.probability) for each in ours.masks[0]]
-        found = pipe(text, top_k=5)
-        assert [each["token"] for each in found] == [id for id, _ in best]
-        assert [each["score"] for each in found] == pytest.approx([p for _, p in best], abs=1e-6)
+        predictions = pipe(text, top_k=5)
+        assert [each["token"] for each in predictions] == [id for id, _ in best]
+        assert [each["score"] for each in predictions] == pytest.approx([p for _, p in best], abs=1e-6)
 
 
 def test_a_pipeline_tags_the_ids_that_heddle_tags(tmp_path: Path) -> None:
@@ -177,9 +181,9 @@ def test_a_pipeline_tags_the_ids_that_heddle_tags(tmp_path: Path) -> None:
     make_run(tmp_path / "run", bert("tagged"), tokenizer)
     export_model(tmp_path / "run", tmp_path / "out")
     (ours,) = classify(*load(tmp_path / "run", "cpu"), ["the weaver lifts"])
-    found = pipeline("token-classification", model=str(tmp_path / "out"), ignore_labels=[])("the weaver lifts")
+    predictions = pipeline("token-classification", model=str(tmp_path / "out"), ignore_labels=[])("the weaver lifts")
     starts = {0: 0, 4: 1, 11: 2}
-    for each in found:
+    for each in predictions:
         if each["start"] in starts:
             assert each["score"] == pytest.approx(
                 max(ours.words[starts[each["start"]]].probabilities.values()), abs=1e-5
@@ -192,12 +196,12 @@ def test_a_long_pair_loses_the_same_ids(tmp_path: Path) -> None:
     for context in (20, 21):
         run = make_run(tmp_path / f"run-{context}", bert("classified", context=context), tokenizer)
         export_model(run, tmp_path / f"out-{context}")
-        theirs = AutoTokenizer.from_pretrained(tmp_path / f"out-{context}")
+        reference = AutoTokenizer.from_pretrained(tmp_path / f"out-{context}")
         frame = frame_for(load(run, "cpu").model, tokenizer, 2)
         for first, second in ((30, 30), (30, 9), (9, 30), (3, 30), (30, 3), (8, 8), (9, 8), (8, 9), (10, 9), (9, 11)):
             text, pair = "a" * first, "b" * second
             (row,) = frame_rows(frame, [tokenizer.encode(text)], [tokenizer.encode(pair)])
-            assert theirs(text, pair, truncation=True)["input_ids"] == row.ids, (context, first, second)
+            assert reference(text, pair, truncation=True)["input_ids"] == row.ids, (context, first, second)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "words"])
@@ -207,12 +211,12 @@ def test_a_conversation_has_the_ids_of_training(tmp_path: Path, kind: str) -> No
     config = shrunk("gpt2-small", **{"chat": chat.to_dict(), "context": 64})
     run = make_run(tmp_path / "run", config, tokenizer)
     export_model(run, tmp_path / "out")
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
     messages = [{"role": "user", "content": "the loom"}, {"role": "assistant", "content": "The warp."}]
     ours = ChatTemplate.of(chat, tokenizer)
-    assert theirs.apply_chat_template(messages, return_dict=False) == ours.render(messages)
-    asked = theirs.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
-    assert asked == ours.render(messages[:1], add_generation_prompt=True)
+    assert reference.apply_chat_template(messages, return_dict=False) == ours.render(messages)
+    prompt = reference.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
+    assert prompt == ours.render(messages[:1], add_generation_prompt=True)
 
 
 def test_a_decoder_that_read_plain_text_is_given_none_of_a_published_tokenizers_marks(tmp_path: Path) -> None:
@@ -283,16 +287,16 @@ def test_an_imported_bert_reads_as_its_tokenizer_config_says_and_so_does_its_exp
 def test_roles_survive_import_and_export(make_published: Make, tmp_path: Path) -> None:
     """Those with unusual names, too; one that no token has is left out, and said."""
     folder = write_bert(make_published, tmp_path / "published")
-    said = {"mask_token": {"content": "[MASK]"}, "cls_token": "[CLS]", "eos_token": "[SEP]", "bos_token": "<none>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **said}))
+    config = {"mask_token": {"content": "[MASK]"}, "cls_token": "[CLS]", "eos_token": "[SEP]", "bos_token": "<none>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **config}))
     notes = import_model(folder, tmp_path / "run")["notes"]
     assert "bos_token = '<none>' is left out: the tokenizer has no such special token" in notes
     ids = read_config(tmp_path / "run").model.ids
     assert ids is not None
     assert ids.roles == {"eos_token": "[SEP]"}  # the others are what the tokens are anyway
     export_model(tmp_path / "run", tmp_path / "out")
-    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert (theirs.eos_token, theirs.bos_token, theirs.mask_token) == ("[SEP]", None, "[MASK]")
+    reference = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (reference.eos_token, reference.bos_token, reference.mask_token) == ("[SEP]", None, "[MASK]")
 
 
 @pytest.mark.parametrize("slip", ["ids", "types", "padding"])
@@ -314,7 +318,7 @@ def test_an_export_that_reads_texts_otherwise_is_refused(
         monkeypatch.setattr(
             published,
             "tokenizer_config",
-            lambda *given: {
+            lambda *args: {
                 "tokenizer_class": "PreTrainedTokenizerFast",
                 "model_input_names": ["input_ids", "token_type_ids"],
                 "pad_token": "[PAD]",

@@ -106,8 +106,8 @@ def config_for(encoder: bool, model: str, vocab: int) -> TransformerConfig:
 
 def cases() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """What `tokenizer.json`, `tokenizer_config.json` and another file say: one thing at a time."""
-    for said in FIELDS:
-        yield "tokenizer_config.json", {}, said
+    for fields in FIELDS:
+        yield "tokenizer_config.json", {}, fields
     for part in PARTS:
         yield "tokenizer.json", part, {}
         yield "tokenizer.json", part, {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -123,22 +123,22 @@ def test_what_files_say_is_followed_or_noted(saved: tuple[str, Path], tmp_path: 
         json.loads((folder / file).read_text()) for file in ("tokenizer.json", "tokenizer_config.json")
     )
     compared, silent = 0, []
-    for number, (file, part, said) in enumerate(cases()):
+    for number, (file, part, fields) in enumerate(cases()):
         case = tmp_path / str(number)
         case.mkdir()
         (case / "config.json").write_text(json.dumps({"model_type": model}))
         (case / "tokenizer.json").write_text(json.dumps({**content, **part}))
-        (case / file).write_text(json.dumps(said)) if "map" in file or "added" in file else None
-        more = said if file in ("tokenizer_config.json", "tokenizer.json") else {}
+        (case / file).write_text(json.dumps(fields)) if "map" in file or "added" in file else None
+        more = fields if file in ("tokenizer_config.json", "tokenizer.json") else {}
         whole = {key: value for key, value in {**settings, **more}.items() if value is not None}
         (case / "tokenizer_config.json").write_text(json.dumps(whole))
         tokenizer, notes = read_tokenizer(case, model)
         try:
-            theirs = AutoTokenizer.from_pretrained(case)
+            reference = AutoTokenizer.from_pretrained(case)
         except (TypeError, ValueError):  # a class that its file does not fit
-            assert "mask_token" in said or tokenizer is None or said.get("tokenizer_class") == "AlbertTokenizer", (
+            assert "mask_token" in fields or tokenizer is None or fields.get("tokenizer_class") == "AlbertTokenizer", (
                 part,
-                said,
+                fields,
             )
             continue
         if tokenizer is None:
@@ -147,19 +147,19 @@ def test_what_files_say_is_followed_or_noted(saved: tuple[str, Path], tmp_path: 
         config = config_for(encoder, model, tokenizer.vocab_size)
         notes += read_tokens(case, config, tokenizer, model, lower=False)[1]
         around = tokenizer.around if config.encoder is None else around_read(config, tokenizer)
-        split, compared = bool(said.get("split_special_tokens")), compared + 1
+        split, compared = bool(fields.get("split_special_tokens")), compared + 1
         for text in TEXTS:
             ids = [*around.before, *tokenizer.encode(text, allow_special=not split), *around.after]
-            same = ids == theirs(text)["input_ids"] and tokenizer.decode(ids) == theirs.decode(ids)
+            same = ids == reference(text)["input_ids"] and tokenizer.decode(ids) == reference.decode(ids)
             if not same and not notes:
-                silent.append((file, part, said, text))
+                silent.append((file, part, fields, text))
         assert number or not notes, notes
     assert compared > 30
     assert not silent
 
 
 @pytest.mark.parametrize(
-    ("said", "note"),
+    ("fields", "note"),
     [
         ({"model_max_length": 8}, "model_max_length = 8 in tokenizer_config.json is ignored: heddle reads up to 24 ids of a text"),
         ({"model_max_length": 1e30}, None),
@@ -170,11 +170,11 @@ def test_what_files_say_is_followed_or_noted(saved: tuple[str, Path], tmp_path: 
     ],
 )  # fmt: skip
 def test_an_import_notes_what_it_leaves_out(
-    make_published: Callable[..., Any], tmp_path: Path, said: dict[str, Any], note: str | None
+    make_published: Callable[..., Any], tmp_path: Path, fields: dict[str, Any], note: str | None
 ) -> None:
     from tests.convert.test_token_roles import write_bert
 
-    folder = write_bert(make_published, tmp_path / "published", **{"tokenizer_class": "BertTokenizer", **said})
+    folder = write_bert(make_published, tmp_path / "published", **{"tokenizer_class": "BertTokenizer", **fields})
     notes = import_model(folder, tmp_path / "run")["notes"]
     assert any(note in each for each in notes) if note else notes == []
 
@@ -186,12 +186,12 @@ def test_rows_are_the_same_whichever_side_a_published_tokenizer_pads(
     from tests.convert.test_token_roles import write_bert
 
     texts = ["warp", "weft loom warps e", "loom warp"]
-    found = []
+    rows = []
     for side in ("left", "right"):
         folder = write_bert(make_published, tmp_path / side, tokenizer_class="BertTokenizer", padding_side=side)
         import_model(folder, tmp_path / f"run-{side}")
-        found.append([each.probabilities for each in classify(*load(tmp_path / f"run-{side}", "cpu"), texts)])
-    assert found[0] == found[1]
+        rows.append([each.probabilities for each in classify(*load(tmp_path / f"run-{side}", "cpu"), texts)])
+    assert rows[0] == rows[1]
 
 
 def test_a_class_whose_unknown_token_is_lacking_is_noted(make_published: Callable[..., Any], tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def model(vocab_size: int, dim: int = 4, tied: bool = True) -> Transformer:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same_vectors(form: str, tmp_path: Path) -> None:
-    found = dict(read_vectors(write(tmp_path / "v", form)))
-    assert {word: vector.tolist() for word, vector in found.items()} == WORDS
+    result = dict(read_vectors(write(tmp_path / "v", form)))
+    assert {word: vector.tolist() for word, vector in result.items()} == WORDS
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -113,13 +113,13 @@ def test_rows_are_kept_and_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 def test_long_reading_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "v").write_text("".join(f"w{number} 1 2\n" for number in range(600)))
-    told: list[str] = []
-    assert len(list(read_vectors(tmp_path / "v", told.append))) == 600
-    assert told == []
+    messages: list[str] = []
+    assert len(list(read_vectors(tmp_path / "v", messages.append))) == 600
+    assert messages == []
     monkeypatch.setattr(module, "PATIENCE", -1.0)
     monkeypatch.setattr(module, "PAUSE", -1.0)
-    assert len(list(read_vectors(tmp_path / "v", told.append))) == 600
-    assert told == [f"{count} words of {tmp_path / 'v'} read" for count in (256, 512)]
+    assert len(list(read_vectors(tmp_path / "v", messages.append))) == 600
+    assert messages == [f"{count} words of {tmp_path / 'v'} read" for count in (256, 512)]
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_parquet_is_read_by_column(tmp_path: Path) -> None:
     parquet.write_table(arrow.table(ROWS), tmp_path / "a.parquet")
     assert [each.text for each in read_documents([tmp_path])] == ROWS["text"]
     assert labels(tmp_path / "a.parquet")[:3] == ["0", "1", "0"]
-    said = refusal(lambda: list(read_documents([tmp_path / "a.parquet"], "txt")))
-    assert said.endswith("a.parquet:1: no column 'txt'; there are: text, label. Did you mean 'text'?")
+    message = refusal(lambda: list(read_documents([tmp_path / "a.parquet"], "txt")))
+    assert message.endswith("a.parquet:1: no column 'txt'; there are: text, label. Did you mean 'text'?")
     with (
         arrow.OSFile(str(tmp_path / "b.arrow"), "wb") as sink,
         arrow.ipc.new_file(sink, arrow.table(ROWS).schema) as out,
@@ -64,9 +64,9 @@ def test_classes_have_the_names_in_the_file(tmp_path: Path, named: Any) -> None:
     named.to_parquet(tmp_path / "a.parquet")
     named.save_to_disk(tmp_path / "saved")
     for source in (tmp_path / "a.parquet", tmp_path / "saved"):
-        found = labels(source)
-        assert found[:3] == ["neg", "pos", "neg"]
-        assert len(found) == 3000
+        names = labels(source)
+        assert names[:3] == ["neg", "pos", "neg"]
+        assert len(names) == 3000
 
 
 def test_a_saved_dataset_has_its_own_validation_split(tmp_path: Path, datasets: Any, named: Any) -> None:
@@ -79,17 +79,17 @@ def test_a_saved_dataset_has_its_own_validation_split(tmp_path: Path, datasets: 
         "test": 5,
     }
     data = DataConfig.of({"sources": saved}, "settings")
-    with open_dataset(data, Labelled()) as found:
-        assert found.read(print).startswith("3,007 records")
-        assert found.described.held_out == 7  # type: ignore[attr-defined]
+    with open_dataset(data, Labelled()) as examples:
+        assert examples.read(print).startswith("3,007 records")
+        assert examples.described.held_out == 7  # type: ignore[attr-defined]
     with open_dataset(data, NextTokenConfig()) as texts:
         assert texts.read(print).startswith("3,007 documents")
     assert len(dataset_files(f"{saved}#test")) == 1
     assert "has no split 'tests'; there are: train, validation, test. Did you mean 'test'?" in refusal(
         lambda: dataset_files(f"{saved}#tests")
     )
-    asked = DataConfig.of({"sources": saved, "validation": 0.2}, "settings")
-    assert "validation = 0.2 has no effect" in refusal(lambda: own_validation(asked))
+    config = DataConfig.of({"sources": saved, "validation": 0.2}, "settings")
+    assert "validation = 0.2 has no effect" in refusal(lambda: own_validation(config))
     named.save_to_disk(tmp_path / "one")
     mixed = DataConfig.of({"sources": [saved, str(tmp_path / "one")]}, "settings")
     assert "only some of the sources" in refusal(lambda: own_validation(mixed))
@@ -132,28 +132,28 @@ def test_a_name_without_network_is_refused_at_once(datasets: Any, monkeypatch: p
         monkeypatch.setenv(name, "")  # so that it is restored
     monkeypatch.setattr(socket, "create_connection", unreachable)
     start = time.monotonic()
-    said = refusal(lambda: splits_of("hf:nobody/nothing"))
-    assert said == "hf:nobody/nothing: the hub cannot be reached, and it was not downloaded before"
+    message = refusal(lambda: splits_of("hf:nobody/nothing"))
+    assert message == "hf:nobody/nothing: the hub cannot be reached, and it was not downloaded before"
     assert time.monotonic() - start < 3
 
 
 def test_a_dataset_by_name_is_looked_up_once_per_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files stand for it, whatever they are: the hub itself is not asked."""
-    asked: list[str] = []
+    names: list[str] = []
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text("".join(f'{{"text": "{split} {n}"}}\n' for n in range(3)))
 
     def hub(name: str) -> dict[str, list[Path]]:
-        asked.append(name)
+        names.append(name)
         return {split: [tmp_path / f"{split}.jsonl"] for split in ("train", "validation")}
 
     monkeypatch.setattr("heddle.data.sources.arrow._from_hub", hub)
     data = DataConfig.of({"sources": "hf:owner/name:config"}, "settings")
-    with open_dataset(data, NextTokenConfig()) as found:
-        assert found.read(print).startswith("6 documents")
-        assert list(found.texts()) == [f"{split} {n}" for split in ("train", "validation") for n in range(3)]
-        assert found.share is None
-    assert asked == ["owner/name:config"] * 2
+    with open_dataset(data, NextTokenConfig()) as examples:
+        assert examples.read(print).startswith("6 documents")
+        assert list(examples.texts()) == [f"{split} {n}" for split in ("train", "validation") for n in range(3)]
+        assert examples.share is None
+    assert names == ["owner/name:config"] * 2
     data = DataConfig.of({"sources": "hf:a", "validation_sources": "hf:a#validation"}, "settings")
-    with open_dataset(data, NextTokenConfig()) as found:
-        assert len(list(found.texts())) == 6
+    with open_dataset(data, NextTokenConfig()) as examples:
+        assert len(list(examples.texts())) == 6

@@ -21,8 +21,8 @@ def test_every_record_once_an_epoch(lengths: list[int], rows: int, tokens: int |
     made = Buckets(np.array(lengths), rows, tokens)
     for epoch in (0, 3):
         read = [made.read(epoch * made.batches + number, seed) for number in range(made.batches)]
-        found = np.concatenate(read)
-        assert sorted(found[found != EMPTY].tolist()) == list(range(len(lengths)))
+        numbers = np.concatenate(read)
+        assert sorted(numbers[numbers != EMPTY].tolist()) == list(range(len(lengths)))
         assert sum((each == EMPTY).any() for each in read) <= 1
         for each in read:
             assert len(each) == rows if tokens is None else len(each) % 8 == 0
@@ -66,12 +66,12 @@ def test_epochs_differ_and_steps_repeat() -> None:
 def test_held_out_records_are_scored_once(most: int | None) -> None:
     targets = LENGTHS % 7
     batches, share = held_out_records(LENGTHS, targets, 16, most)
-    found = np.concatenate(batches)
-    assert len(set(found.tolist())) == len(found)
-    assert targets[found].all()
-    assert share == pytest.approx(targets[found].sum() / targets.sum())
+    numbers = np.concatenate(batches)
+    assert len(set(numbers.tolist())) == len(numbers)
+    assert targets[numbers].all()
+    assert share == pytest.approx(targets[numbers].sum() / targets.sum())
     if most == 100:
-        assert 40 < targets[found].sum() < 250
+        assert 40 < targets[numbers].sum() < 250
     else:
         assert share == 1
 

@@ -45,8 +45,8 @@ def test_a_folder_is_read_sorted_and_by_known_extensions(corpus: Path) -> None:
 @pytest.mark.parametrize("source", ["corpus", "corpus/*.txt", "corpus/gone.txt"])
 def test_a_link_to_a_file_that_is_gone_is_not_silently_left_out(tmp_path: Path, corpus: Path, source: str) -> None:
     (corpus / "gone.txt").symlink_to("elsewhere.txt")
-    said = refusal(tmp_path / source)
-    assert said == f"{corpus}/gone.txt: a link to a missing file; remove the link, or restore the file"
+    message = refusal(tmp_path / source)
+    assert message == f"{corpus}/gone.txt: a link to a missing file; remove the link, or restore the file"
     (corpus / "elsewhere.txt").write_text("there")
     assert "there" in texts(tmp_path / source)
 
@@ -91,8 +91,8 @@ def test_lines_of_json_are_documents(tmp_path: Path, name: str) -> None:
     lines = [{"text": "één\r\n"}, {"text": "", "id": 1}, {"id": 2, "text": "two\u2028lines"}]
     data = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode()
     file.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    found = list(read_documents([file]))
-    assert found == [Document("één\r\n", f"{file}:1"), Document("two\u2028lines", f"{file}:3")]
+    documents = list(read_documents([file]))
+    assert documents == [Document("één\r\n", f"{file}:1"), Document("two\u2028lines", f"{file}:3")]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_line_of_json(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_byte_order_mark_is_no_part_of_a_line_of_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "reason"),
     [
         (b"", "not a line of JSON"),
         (b"{", "not a line of JSON"),
@@ -113,22 +113,22 @@ def test_a_byte_order_mark_is_no_part_of_a_line_of_json(tmp_path: Path) -> None:
         (b'{"text": "\\ud83d"}', "half of a surrogate pair"),
     ],
 )
-def test_other_lines_are_refused_with_their_number(tmp_path: Path, line: bytes, said: str) -> None:
+def test_other_lines_are_refused_with_their_number(tmp_path: Path, line: bytes, reason: str) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(b'{"text": "good"}\n' + line + b"\n")
     message = refusal(file)
     assert message.startswith(f"{file}:2: ")
-    assert said in message
+    assert reason in message
 
 
 @given(st.lists(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"])), min_size=1, max_size=5))
-def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, wanted: list[str]) -> None:
+def test_any_text_comes_back(tmp_path_factory: pytest.TempPathFactory, expected: list[str]) -> None:
     folder = tmp_path_factory.mktemp("any")
-    (folder / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in wanted))
-    whole = "".join(wanted).replace("\0", "")
+    (folder / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in expected))
+    whole = "".join(expected).replace("\0", "")
     (folder / "b.txt").write_bytes(whole.encode())
     whole = whole.removeprefix("\ufeff")
-    assert texts(folder) == wanted + [whole] * bool(whole)
+    assert texts(folder) == expected + [whole] * bool(whole)
     shutil.rmtree(folder)
 
 
@@ -187,14 +187,14 @@ def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_describe_counts_utf8_bytes_and_fingerprints_contents(corpus: Path, tmp_path: Path) -> None:
     (corpus / "a.txt").write_text("één")
-    found = describe([corpus], reader=Reader())
-    assert (found.documents, found.bytes, found.squares) == (3, 5 + 6 + 6, 25 + 36 + 36)
+    stats = describe([corpus], reader=Reader())
+    assert (stats.documents, stats.bytes, stats.squares) == (3, 5 + 6 + 6, 25 + 36 + 36)
     moved = Path(shutil.copytree(corpus, tmp_path / "moved"))
-    assert describe([moved], reader=Reader()) == found
+    assert describe([moved], reader=Reader()) == stats
     (moved / "a.txt").write_text("eén!")
     changed = describe([moved], reader=Reader())
-    assert changed.bytes == found.bytes
-    assert changed.sha256 != found.sha256
+    assert changed.bytes == stats.bytes
+    assert changed.sha256 != stats.sha256
 
 
 def test_the_python_library_is_sorted_readable_source() -> None:

@@ -16,19 +16,19 @@ def test_a_chat_template_changes_conversations_alone() -> None:
         ({"source": "the warp", "target": "is held"}, None, ()),
     ):
         examples = [Example(texts, label, "a:1")]
-        found = records_of(examples, tokenizer, classes=classes, chat=ChatTemplateConfig()).columns
+        columns = records_of(examples, tokenizer, classes=classes, chat=ChatTemplateConfig()).columns
         plain = records_of(examples, tokenizer, classes=classes).columns
-        assert {name: column[0].tolist() for name, column in found.items()} == {
+        assert {name: column[0].tolist() for name, column in columns.items()} == {
             name: column[0].tolist() for name, column in plain.items()
         }
 
 
 def test_several_labels_are_in_the_order_of_their_numbers() -> None:
-    found = records_of(
+    records = records_of(
         [Example({"text": "a"}, ("c", "a"), ""), Example({"text": "b"}, (), ""), Example({"text": "c"}, ("b",), "")],
         train_tokenizer("bytes", []), "several", ("a", "b", "c"),
     )  # fmt: skip
-    assert [found.columns["label"][number].tolist() for number in range(3)] == [[0, 2], [], [1]]
+    assert [records.columns["label"][number].tolist() for number in range(3)] == [[0, 2], [], [1]]
 
 
 def test_an_answer_that_may_be_joined_is_no_target() -> None:

@@ -71,7 +71,7 @@ def test_one_field_may_be_a_long_document(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.csv", "source,target\na,b\nc\n", "a.csv:3: 1 field, but the header names 2: source, target"),
         ("a.csv", 'source,target\n"a\n,b",c,d\n', "a.csv:2: 3 fields"),
@@ -89,9 +89,9 @@ def test_one_field_may_be_a_long_document(tmp_path: Path) -> None:
         ("a.csv", "", "no records"),
     ],
 )  # fmt: skip
-def test_tables_that_are_not_as_they_should_be(tmp_path: Path, name: str, content: str, said: str) -> None:
+def test_tables_that_are_not_as_they_should_be(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
-    assert said in refusal(tmp_path / name)
+    assert message in refusal(tmp_path / name)
 
 
 def test_quotes_in_tsv_are_characters(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_columns_have_the_names_that_the_user_gives(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
     columns = {"source": "translation.en", "target": "de.x"}
     assert texts(read(tmp_path / "a.jsonl", columns=columns)) == [("a", "c")]
-    said = refusal(tmp_path / "a.jsonl", columns={"source": "translation.fr"})
-    assert "no column 'translation.fr'; there are: translation, de.x" in said
+    message = refusal(tmp_path / "a.jsonl", columns={"source": "translation.fr"})
+    assert "no column 'translation.fr'; there are: translation, de.x" in message
     assert [each.text for each in read_documents([tmp_path / "a.jsonl"], "translation.de")] == ["b"]
 
 
@@ -116,8 +116,8 @@ def test_columns_have_the_names_that_the_user_gives(tmp_path: Path) -> None:
 def test_compressed_files(tmp_path: Path, extension: str, compress: Any) -> None:
     for side, text in (("en", b"one\ntwo\n"), ("de", b"eins\nzwei\n")):
         (tmp_path / f"train.{side}{extension}").write_bytes(compress(text))
-    found = read(tmp_path, columns={"source": "en", "target": "de"})
-    assert texts(found) == [("one", "eins"), ("two", "zwei")]
+    examples = read(tmp_path, columns={"source": "en", "target": "de"})
+    assert texts(examples) == [("one", "eins"), ("two", "zwei")]
     (tmp_path / f"train.de{extension}").write_bytes(compress(b"eins\nzwei\n" * 999)[:-9])
     assert "cut short" in refusal(tmp_path, columns={"source": "en", "target": "de"})
     (tmp_path / f"train.de{extension}").write_bytes(b"plain text, more than enough of it")
@@ -149,9 +149,9 @@ class TestParallel:
         return tmp_path
 
     def test_of_two_files_the_first_is_the_source(self, folder: Path) -> None:
-        found = read(folder / "train.de", folder / "train.en")
-        assert texts(found) == [("eins", "one"), ("zwei", "two \u2028 lines")]
-        assert found[1].origin == f"{folder}/train.de:2"
+        examples = read(folder / "train.de", folder / "train.en")
+        assert texts(examples) == [("eins", "one"), ("zwei", "two \u2028 lines")]
+        assert examples[1].origin == f"{folder}/train.de:2"
 
     def test_extensions_name_the_sides(self, folder: Path) -> None:
         columns = {"source": "en", "target": "de"}
@@ -161,9 +161,10 @@ class TestParallel:
 
     def test_unequal_files(self, folder: Path) -> None:
         (folder / "train.de").write_text("eins\n")
-        said = refusal(folder / "train.en", folder / "train.de")
+        message = refusal(folder / "train.en", folder / "train.de")
         assert (
-            said == f"{folder}/train.de has 1 line, but {folder}/train.en has 2: parallel files need equally many lines"
+            message
+            == f"{folder}/train.de has 1 line, but {folder}/train.en has 2: parallel files need equally many lines"
         )
         (folder / "train.de").write_text("eins\n" * 9)
         assert f"{folder}/train.en has 2 lines, but {folder}/train.de has 9" in refusal(
@@ -187,8 +188,8 @@ class TestLabels:
             (tmp_path / "all" / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "all" / name).write_bytes(gzip.compress(b"bad") if "gz" in name else b"good")
         (tmp_path / "all/neg/sub/c.csv").unlink()
-        found = read(tmp_path / "all", fields=CLASSES)
-        assert [(each.texts["text"], each.label) for each in found] == [
+        examples = read(tmp_path / "all", fields=CLASSES)
+        assert [(each.texts["text"], each.label) for each in examples] == [
             ("bad", "neg"),
             ("good", "pos"),
             ("good", "pos"),
@@ -219,8 +220,8 @@ class TestLabels:
         (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
         assert [each.label for each in read(tmp_path / "a.jsonl", fields=CLASSES)] == ["3", "three", "true", "2.5"]
         (tmp_path / "a.csv").write_text("text,label,pair\na, b ,c\nd,,e\n")
-        said = refusal(tmp_path / "a.csv", fields=("text", "pair", "label"))
-        assert said == f"{tmp_path}/a.csv:3: the label is empty; leave the record out, or give it one"
+        message = refusal(tmp_path / "a.csv", fields=("text", "pair", "label"))
+        assert message == f"{tmp_path}/a.csv:3: the label is empty; leave the record out, or give it one"
 
     def test_classes_are_in_the_order_of_numbers_or_names(self) -> None:
         assert class_names(["10", "9", "-1", "10"]) == ("-1", "9", "10")
@@ -245,12 +246,12 @@ class TestTagged:
         self, tmp_path: Path, name: str, content: str, more: dict[str, Any]
     ) -> None:
         (tmp_path / name).write_text(content)
-        found = read(tmp_path / name, fields=CLASSES, labels="several", **more)
-        assert [each.label for each in found] == [("b", "a"), (), ("b",)]
-        assert texts(found) == [("t",), ("u",), ("v",)]
+        examples = read(tmp_path / name, fields=CLASSES, labels="several", **more)
+        assert [each.label for each in examples] == [("b", "a"), (), ("b",)]
+        assert texts(examples) == [("t",), ("u",), ("v",)]
 
     @pytest.mark.parametrize(
-        ("row", "columns", "said"),
+        ("row", "columns", "message"),
         [
             ({"label": None}, {}, "column 'label' must have a list of labels, or a text with ',' between them"),
             ({"label": {"a": 1}}, {}, "must have a list of labels"),
@@ -266,15 +267,15 @@ class TestTagged:
         ],
     )
     def test_labels_that_may_mean_something_else_are_refused(
-        self, tmp_path: Path, row: dict[str, Any], columns: dict[str, str], said: str
+        self, tmp_path: Path, row: dict[str, Any], columns: dict[str, str], message: str
     ) -> None:
         (tmp_path / "a.jsonl").write_text(json.dumps({"text": "t", **row}))
-        assert said in refusal(tmp_path / "a.jsonl", fields=CLASSES, labels="several", columns=columns)
+        assert message in refusal(tmp_path / "a.jsonl", fields=CLASSES, labels="several", columns=columns)
 
     def test_a_column_may_have_a_comma_in_its_name_and_a_label_a_semicolon(self, tmp_path: Path) -> None:
         (tmp_path / "a.jsonl").write_text('{"text": "t", "a,b": ["x;y", 3]}')
-        (found,) = read(tmp_path / "a.jsonl", fields=CLASSES, labels="several", columns={"label": "a,b"})
-        assert found.label == ("x;y", "3")
+        (example,) = read(tmp_path / "a.jsonl", fields=CLASSES, labels="several", columns={"label": "a,b"})
+        assert example.label == ("x;y", "3")
         (tmp_path / "x").mkdir()
         (tmp_path / "x" / "t.txt").write_text("text")
         assert "can only be read from tables" in refusal(tmp_path / "x", fields=CLASSES, labels="several")
@@ -282,12 +283,12 @@ class TestTagged:
     def test_columns_of_conll(self, tmp_path: Path) -> None:
         file = tmp_path / "a.conll"
         file.write_text("-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\n\nGerman JJ B-MISC\n")
-        found = read(file, fields=CLASSES, labels="tokens")
-        assert [(each.texts["text"], each.label) for each in found] == [
+        examples = read(file, fields=CLASSES, labels="tokens")
+        assert [(each.texts["text"], each.label) for each in examples] == [
             (("EU", "rejects"), ("B-ORG", "O")),
             (("German",), ("B-MISC",)),
         ]
-        assert [each.origin for each in found] == [f"{file}:3", f"{file}:7"]
+        assert [each.origin for each in examples] == [f"{file}:3", f"{file}:7"]
         tagged = read(tmp_path, fields=CLASSES, labels="tokens", columns={"label": "2"})
         assert tagged[0].label == ("NNP", "VBZ")
         for columns in ({"label": "tag"}, {"text": "0"}):
@@ -299,8 +300,8 @@ class TestTagged:
         lines = ["# text = zum", "1-2\tzum\t_\t_", "1\tzu\tzu\tADP", "2\tdem\tder\tDET", "2.1\tx\tx\tX", ""]
         (tmp_path / "a.conllu").write_text("\n".join(lines))
         for columns in ({}, {"text": "2", "label": "4"}):
-            (found,) = read(tmp_path / "a.conllu", fields=CLASSES, labels="tokens", columns=columns)
-            assert (found.texts["text"], found.label) == (("zu", "dem"), ("ADP", "DET"))
+            (example,) = read(tmp_path / "a.conllu", fields=CLASSES, labels="tokens", columns=columns)
+            assert (example.texts["text"], example.label) == (("zu", "dem"), ("ADP", "DET"))
         (lemmas,) = read(tmp_path / "a.conllu", fields=CLASSES, labels="tokens", columns={"label": "3"})
         assert (lemmas.texts["text"], lemmas.label) == (("zu", "dem"), ("zu", "der"))
 
@@ -308,11 +309,11 @@ class TestTagged:
         lines = [{"tokens": ["a", "b"], "tags": [1, 0]}, {"tokens": "c d e", "tags": "x y z"}]
         file, columns = tmp_path / "a.jsonl", {"text": "tokens", "label": "tags"}
         file.write_text("\n".join(map(json.dumps, lines)))
-        found = read(file, fields=CLASSES, labels="tokens", columns=columns)
-        assert [each.label for each in found] == [("1", "0"), ("x", "y", "z")]
+        examples = read(file, fields=CLASSES, labels="tokens", columns=columns)
+        assert [each.label for each in examples] == [("1", "0"), ("x", "y", "z")]
         file.write_text('{"tokens": ["a", "b"], "tags": ["x"]}\n')
-        said = refusal(file, fields=CLASSES, labels="tokens", columns=columns)
-        assert "a.jsonl:1: 2 words, but 1 label; there must be one for each" in said
+        message = refusal(file, fields=CLASSES, labels="tokens", columns=columns)
+        assert "a.jsonl:1: 2 words, but 1 label; there must be one for each" in message
 
 
 def examples(*rows: tuple[str, str]) -> list[Example]:
@@ -325,10 +326,10 @@ class TestParts:
         rows = [(f"text {number % 40}", str(number % 2)) for number in range(200)]
         parts = [tally.add(each) for each in examples(*rows)]
         assert len({(text, part) for (text, _), part in zip(rows, parts, strict=True)}) == 40
-        found = tally.description()
-        assert 0 < found.held_out == parts.count("validation") < 100
-        assert found.repeated == 0
-        assert found.classes == ("0", "1")
+        stats = tally.description()
+        assert 0 < stats.held_out == parts.count("validation") < 100
+        assert stats.repeated == 0
+        assert stats.classes == ("0", "1")
 
     @pytest.mark.parametrize("share", [0.1, 1e-6])
     def test_one_of_several_records_is_held_out(self, share: float) -> None:
@@ -336,51 +337,51 @@ class TestParts:
         for start in range(60):
             texts = [f"text {start} {number}" for number in range(20)]
             rows = examples(*((text, str(number % 2)) for number, text in enumerate([*texts, texts[3]])))
-            found = describe_examples(rows, RecordStats(share))
-            tally = RecordStats(share, below=found.below)
+            stats = describe_examples(rows, RecordStats(share))
+            tally = RecordStats(share, below=stats.below)
             held = {each.texts["text"] for each in rows if tally.add(each) == "validation"}
-            assert tally.description() == found
+            assert tally.description() == stats
             numbers = {text: int.from_bytes(sha256(text.encode()).digest()[:8], "big") for text in texts}
             drawn = {text for text, number in numbers.items() if number < share * 2**64}
             assert held == (drawn or {min(numbers, key=numbers.__getitem__)})
-            assert found.below == 0 or not drawn
-            assert (found.records, found.repeated) == (21, 0)
+            assert stats.below == 0 or not drawn
+            assert (stats.records, stats.repeated) == (21, 0)
 
     def test_a_label_of_the_one_held_out_is_of_no_training_record(self) -> None:
         texts = sorted("abcdef", key=lambda text: sha256(text.encode()).digest())
         rows = examples(*((text, "x" if number else "y") for number, text in enumerate(texts)))
-        said = refusing.refusal(lambda: describe_examples(rows, RecordStats(1e-6)))
+        message = refusing.refusal(lambda: describe_examples(rows, RecordStats(1e-6)))
         assert (
-            said
+            message
             == "every training record has the label 'x'; classes need at least two: are they in another column (label=...)?"
         )
 
     def test_copies_of_one_record_have_one_part(self) -> None:
-        said = refusing.refusal(lambda: describe_examples(examples(("a", "x"), ("a", "y")), RecordStats(1e-6)))
-        assert "the validation part would have none of the 2 records" in said
+        message = refusing.refusal(lambda: describe_examples(examples(("a", "x"), ("a", "y")), RecordStats(1e-6)))
+        assert "the validation part would have none of the 2 records" in message
 
     def test_the_users_own_validation_records(self) -> None:
         train = examples(("a", "x"), ("b", "y"), ("", "x"))
-        found = describe_examples(for_parts(train, examples(("b", "x"), ("c", "y"))), RecordStats(None))
-        assert (found.records, found.held_out, found.repeated, found.empty) == (4, 2, 1, 1)
-        assert found.first_empty == "line 2"
+        stats = describe_examples(for_parts(train, examples(("b", "x"), ("c", "y"))), RecordStats(None))
+        assert (stats.records, stats.held_out, stats.repeated, stats.empty) == (4, 2, 1, 1)
+        assert stats.first_empty == "line 2"
 
     @pytest.mark.parametrize(
-        ("train", "validation", "said"),
+        ("train", "validation", "message"),
         [
             ([("a", "x")], [("b", "x")], "every training record has the label 'x'"),
             ([("a", "x"), ("b", "y")], [(" ", "z")], "the validation part would have none of the 2 records"),
             ([(" ", "x")], [("\n", "y")], "all have an empty text, the first at line 0"),
         ],
     )  # fmt: skip
-    def test_labels_that_cannot_be_learned(self, train: Any, validation: Any, said: str) -> None:
+    def test_labels_that_cannot_be_learned(self, train: Any, validation: Any, message: str) -> None:
         both = for_parts(examples(*train), examples(*validation))
-        assert said in refusing.refusal(lambda: describe_examples(both, RecordStats(None)))
+        assert message in refusing.refusal(lambda: describe_examples(both, RecordStats(None)))
 
     def test_a_label_of_the_validation_part_alone_is_a_class_that_nothing_teaches(self) -> None:
         train, validation = examples(("a", "x"), ("b", "y")), examples(("c", "z"), ("d", "x"), ("e", "w"), ("f", "z"))
-        found = describe_examples(for_parts(train, validation), RecordStats(None))
-        assert (found.classes, found.validation_only, found.first_validation_only) == (
+        stats = describe_examples(for_parts(train, validation), RecordStats(None))
+        assert (stats.classes, stats.validation_only, stats.first_validation_only) == (
             ("w", "x", "y", "z"),
             ("w", "z"),
             "line 0",
@@ -389,8 +390,8 @@ class TestParts:
     @pytest.mark.parametrize("label", ["high", "nan", "inf", ""])
     def test_labels_that_are_no_numbers(self, label: str) -> None:
         both = for_parts(examples(("a", "1.5")), examples(("b", label)))
-        said = refusing.refusal(lambda: describe_examples(both, RecordStats(None, "numbers")))
-        assert f"line 0: the label {label!r} is not a finite number" == said
+        message = refusing.refusal(lambda: describe_examples(both, RecordStats(None, "numbers")))
+        assert f"line 0: the label {label!r} is not a finite number" == message
 
 
 class TestColumnsOfWords:
@@ -402,26 +403,26 @@ class TestColumnsOfWords:
             (tmp_path / name).write_bytes(
                 f"\ufeff10\u00a0000{between}B-NUM\r\n\u3000{between}O\r\nEuro\u2009s{between}O\r\n\r\n".encode()
             )
-            (found,) = read_examples([tmp_path / name], ("text", "label"), labels="tokens")
-            assert found.texts["text"] == ("10\u00a0000", "\u3000", "Euro\u2009s")
-            assert found.label == ("B-NUM", "O", "O")
+            (example,) = read_examples([tmp_path / name], ("text", "label"), labels="tokens")
+            assert example.texts["text"] == ("10\u00a0000", "\u3000", "Euro\u2009s")
+            assert example.label == ("B-NUM", "O", "O")
 
     def test_a_text_in_a_table_has_the_same_words(self, tmp_path: Path) -> None:
         (tmp_path / "a.jsonl").write_text('{"text": "10\u00a0000 Euro", "label": "B-NUM O"}\n')
-        (found,) = read_examples([tmp_path / "a.jsonl"], ("text", "label"), labels="tokens")
-        assert found.texts["text"] == ("10\u00a0000", "Euro") == split_words("10\u00a0000  Euro\n")
+        (example,) = read_examples([tmp_path / "a.jsonl"], ("text", "label"), labels="tokens")
+        assert example.texts["text"] == ("10\u00a0000", "Euro") == split_words("10\u00a0000  Euro\n")
 
     @pytest.mark.parametrize("between", [" ", "\t"])
     def test_comments_are_no_words_and_hashtags_are(self, tmp_path: Path, between: str) -> None:
         lines = ["# sent_id = 1", "# text = #loom is", f"#loom{between}B-X", f"#{between}O", "", "#begin document (a); part 1",
                  f"is{between}O"]  # fmt: skip
         (tmp_path / "a.conll").write_text("\n".join(lines))
-        found = list(read_examples([tmp_path / "a.conll"], ("text", "label"), labels="tokens"))
-        assert [(each.texts["text"], each.label) for each in found] == [
+        examples = list(read_examples([tmp_path / "a.conll"], ("text", "label"), labels="tokens"))
+        assert [(each.texts["text"], each.label) for each in examples] == [
             (("#loom", "#"), ("B-X", "O")),
             (("is",), ("O",)),
         ]
-        assert [each.origin for each in found] == [f"{tmp_path}/a.conll:3", f"{tmp_path}/a.conll:7"]
+        assert [each.origin for each in examples] == [f"{tmp_path}/a.conll:3", f"{tmp_path}/a.conll:7"]
 
     @pytest.mark.parametrize("line", ["New York B-LOC", "York"])
     def test_a_line_with_other_columns_is_refused_or_its_sentence_left_out(self, tmp_path: Path, line: str) -> None:
@@ -429,8 +430,8 @@ class TestColumnsOfWords:
         file.write_text(f"a O\n\nb O\n{line}\n\nc O\n")
         with pytest.raises(MalformedError, match=r"a\.conll:4: "):
             list(read_examples([file], ("text", "label"), labels="tokens"))
-        found = list(read_examples([file], ("text", "label"), labels="tokens", reader=reader))
-        assert [each.texts["text"] for each in found] == [("a",), ("c",)]
+        examples = list(read_examples([file], ("text", "label"), labels="tokens", reader=reader))
+        assert [each.texts["text"] for each in examples] == [("a",), ("c",)]
         assert reader.notes.left_out == {"wrong number of columns": 1}
 
 
@@ -451,10 +452,10 @@ class TestConversations:
         messages = [{"from": "human", "value": "hi", "weight": 0}, {"from": "gpt", "value": "yes", "weight": weight}]
         (tmp_path / "a.jsonl").write_text(json.dumps({"conversations": messages}))
         reader = Reader(skips="items")
-        found = list(read_examples([tmp_path / "a.jsonl"], ("messages",), labels="roles", reader=reader))
-        assert [example.label for example in found] == [("user", "assistant")] * read
-        wanted = [] if read else ["message 2 has 'weight', which heddle does not read: remove it"]
-        assert [note.message for note in reader.notes] == wanted
+        examples = list(read_examples([tmp_path / "a.jsonl"], ("messages",), labels="roles", reader=reader))
+        assert [example.label for example in examples] == [("user", "assistant")] * read
+        expected = [] if read else ["message 2 has 'weight', which heddle does not read: remove it"]
+        assert [note.message for note in reader.notes] == expected
 
     def test_what_is_no_message_is_named(self, tmp_path: Path) -> None:
         for message, line in (
@@ -472,8 +473,8 @@ def test_labels_that_mean_none_are_left_out_if_they_are_named(tmp_path: Path) ->
         '{"text": "a", "label": "-"}\n{"text": "b", "label": 1}\n{"text": "c", "label": -1}\n'
     )
     reader = Reader(unlabelled=("-", "-1"))
-    (found,) = read_examples([tmp_path / "a.jsonl"], ("text", "label"), reader=reader)
-    assert found.label == "1"
+    (example,) = read_examples([tmp_path / "a.jsonl"], ("text", "label"), reader=reader)
+    assert example.label == "1"
     assert reader.notes.left_out == {"unlabelled": 2}
     assert DataConfig(unlabelled=-1).unlabelled == ("-1",)
 
@@ -481,8 +482,8 @@ def test_labels_that_mean_none_are_left_out_if_they_are_named(tmp_path: Path) ->
 def test_words_whose_tag_means_none_are_no_targets(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("a O\nb -\n\nc -\nd -\n\ne O\n")
     reader = Reader(unlabelled=("-",))
-    found = read_examples([tmp_path / "a.conll"], ("text", "label"), labels="tokens", reader=reader)
-    assert [(each.texts["text"], each.label) for each in found] == [(("a", "b"), ("O", "")), (("e",), ("O",))]
+    examples = read_examples([tmp_path / "a.conll"], ("text", "label"), labels="tokens", reader=reader)
+    assert [(each.texts["text"], each.label) for each in examples] == [(("a", "b"), ("O", "")), (("e",), ("O",))]
     assert [(note.kind, note.count, note.left_out) for note in reader.notes] == [
         ("unlabelled words", 1, False),
         ("unlabelled", 1, True),
@@ -494,16 +495,16 @@ def test_a_record_with_a_label_that_means_none_among_several_is_left_out(tmp_pat
     lines = [json.dumps({"text": "x", "label": each}) for each in labels]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     reader = Reader(unlabelled=("-",))
-    found = read_examples([tmp_path / "a.jsonl"], ("text", "label"), labels="several", reader=reader)
-    assert [each.label for each in found] == [("a",), ()]
+    examples = read_examples([tmp_path / "a.jsonl"], ("text", "label"), labels="several", reader=reader)
+    assert [each.label for each in examples] == [("a",), ()]
     assert reader.notes.left_out == {"unlabelled": 2}
 
 
 def test_a_tag_has_no_blanks_around_it(tmp_path: Path) -> None:
     """A no-break space after a tag would make a class of its own that looks like the other."""
     (tmp_path / "a.conll").write_text("a O\u00a0\nb\u00a0c O\n")
-    (found,) = read_examples([tmp_path / "a.conll"], ("text", "label"), labels="tokens")
-    assert (found.texts["text"], found.label) == (("a", "b\u00a0c"), ("O", "O"))
+    (example,) = read_examples([tmp_path / "a.conll"], ("text", "label"), labels="tokens")
+    assert (example.texts["text"], example.label) == (("a", "b\u00a0c"), ("O", "O"))
 
 
 def test_unequal_lines_are_never_skipped(tmp_path: Path) -> None:
@@ -532,5 +533,5 @@ def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_column_for_sources_without_any(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("no columns here")
-    said = refusing.refusal(lambda: list(read_documents([tmp_path / "a.txt"], "body")))
-    assert said.startswith("text = 'body' names a column, but no source is a table")
+    message = refusing.refusal(lambda: list(read_documents([tmp_path / "a.txt"], "body")))
+    assert message.startswith("text = 'body' names a column, but no source is a table")

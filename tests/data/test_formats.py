@@ -12,10 +12,10 @@ from heddle.runs.lint import lint_sources
 from . import damaged
 
 
-def named(found: list[Finding]) -> dict[str, set[str]]:
+def named(findings: list[Finding]) -> dict[str, set[str]]:
     """The kinds of what was found in each file."""
     kinds: dict[str, set[str]] = {}
-    for each in found:
+    for each in findings:
         for place in each.places:
             kinds.setdefault(Path(place.file).name, set()).add(each.name)
     return kinds
@@ -48,18 +48,18 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
     (tmp_path / "good.tsv").write_text("text\tlabel\n" + "".join(f"text {n}\t{'xy'[n % 2]}\n" for n in range(20)))
     config = RunConfig.of({"data": {"sources": [str(tmp_path)]}, "task": "classification"})
-    found = lint_sources(config)
-    kinds = named(found)
-    kinds.setdefault("unlabelled.tsv", set()).update(each.name for each in found if "unlabelled.tsv" in each.where)
+    findings = lint_sources(config)
+    kinds = named(findings)
+    kinds.setdefault("unlabelled.tsv", set()).update(each.name for each in findings if "unlabelled.tsv" in each.where)
     assert {name: kind for name, (_, kind) in damaged.RECORDS.items() if kind not in kinds.get(name, set())} == {}
 
 
 def test_what_is_listed_is_bounded(tmp_path: Path) -> None:
     """A million bad lines are a count and a few places."""
     (tmp_path / "a.jsonl").write_bytes(damaged.GOOD + b"{\n" * 5000)
-    (found,) = (each for each in lint_sources(RunConfig.of({"data": {"sources": [str(tmp_path)]}})) if each.wrong)
-    assert (found.name, found.count, found.of) == ("not JSON", 5000, 5002)
-    assert [str(place) for place in found.places] == [f"{tmp_path}/a.jsonl (5,000): 3, 4, 5, 6, 7, \u2026"]
+    (finding,) = (each for each in lint_sources(RunConfig.of({"data": {"sources": [str(tmp_path)]}})) if each.wrong)
+    assert (finding.name, finding.count, finding.of) == ("not JSON", 5000, 5002)
+    assert [str(place) for place in finding.places] == [f"{tmp_path}/a.jsonl (5,000): 3, 4, 5, 6, 7, \u2026"]
 
 
 @pytest.mark.parametrize("text", ["plain", "BZh is short", "%PDF", "Rar!", "PK\x03", '{"text": 3}', "GIF8"])

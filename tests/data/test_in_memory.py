@@ -38,14 +38,14 @@ def read(data: Any, task: Any = None) -> list[Any]:
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_records_in_columns_are_records_in_rows(name: str) -> None:
-    found = read(FRAMES[name])
-    assert [(*example.written(), example.label) for example in found] == FRAMES["tuples"]
+    records = read(FRAMES[name])
+    assert [(*example.written(), example.label) for example in records] == FRAMES["tuples"]
 
 
 @pytest.mark.parametrize("texts", [pandas.Series(TEXTS), np.array(TEXTS), np.array(TEXTS, dtype=object), tuple(TEXTS)])
 def test_texts_in_a_column_are_texts(texts: Any) -> None:
-    given = InMemoryData(texts, NextTokenConfig(), DataConfig())
-    assert [document.text for document in given.documents()] == TEXTS
+    data = InMemoryData(texts, NextTokenConfig(), DataConfig())
+    assert [document.text for document in data.documents()] == TEXTS
 
 
 def test_a_label_of_a_frame_may_be_a_numpy_number() -> None:
@@ -106,10 +106,10 @@ def test_ids_are_cut_where_the_share_begins(lengths: list[int], share: float, ha
     """Of ten ids the last ones are held out: the end of a document, which is cut, and whole ones behind it."""
     documents = np.split(np.arange(10), np.cumsum(lengths)[:-1])
     corpus = corpus_of(InMemoryData(documents, NextTokenConfig(), DataConfig()), share, TOKENIZER)
-    for part, wanted in zip((corpus.train, corpus.validation), halves, strict=True):
+    for part, expected in zip((corpus.train, corpus.validation), halves, strict=True):
         assert isinstance(part, Part)
-        mark = len(wanted) > 1
-        assert (np.diff(part.starts) - [*[int(mark)] * (len(wanted) - 1), 0]).tolist() == wanted
+        mark = len(expected) > 1
+        assert (np.diff(part.starts) - [*[int(mark)] * (len(expected) - 1), 0]).tolist() == expected
     assert isinstance(corpus.train, Part)
     assert isinstance(corpus.validation, Part)
     assert (corpus.train.begins, corpus.train.ends, corpus.validation.begins) == (True, False, False)

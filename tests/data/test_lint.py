@@ -18,13 +18,13 @@ VERBS = [("sees", "sieht"), ("loves", "liebt"), ("seeks", "sucht"), ("paints", "
 def pairs(count: int = 120) -> list[tuple[str, str]]:
     """Sentences in two small languages, each different."""
     draw = random.Random(0)
-    found = []
+    rows = []
     for number in range(count):
         one, other, verb = draw.choice(NOUNS), draw.choice(NOUNS), draw.choice(VERBS)
-        found.append(
+        rows.append(
             (f"the {one[0]} {verb[0]} a {other[0]} {number}", f"das {one[1]} {verb[1]} ein {other[1]} {number}")
         )
-    return found
+    return rows
 
 
 def lint(rows: list[tuple[str, str]], held: int = 20) -> dict[str, Finding]:
@@ -44,14 +44,14 @@ def test_swapped_sides_are_counted_and_nothing_else_is() -> None:
     rows = pairs()
     for number in (7, 30, 31):
         rows[number] = rows[number][::-1]
-    found = lint(rows)
-    assert set(found) == {"swapped sides"}
-    assert (found["swapped sides"].count, found["swapped sides"].where, found["swapped sides"].wrong) == (
+    findings = lint(rows)
+    assert set(findings) == {"swapped sides"}
+    assert (findings["swapped sides"].count, findings["swapped sides"].where, findings["swapped sides"].wrong) == (
         3,
         "a:7",
         True,
     )
-    assert found["swapped sides"].line() == (
+    assert findings["swapped sides"].line() == (
         "wrong: swapped sides: 3 of 120 records have words on each side that are over 20 times likelier on the other, first a:7; "
         "exchange source and target there"
     )
@@ -81,8 +81,8 @@ def test_a_pair_does_not_vouch_for_its_own_words() -> None:
 def test_a_planted_record_is_found(row: tuple[str, str], at: int, name: str, wrong: bool) -> None:
     rows = pairs()
     rows[at] = row
-    found = lint(rows)[name]
-    assert (found.count, found.where, found.wrong) == (1, f"a:{at}", wrong)
+    finding = lint(rows)[name]
+    assert (finding.count, finding.where, finding.wrong) == (1, f"a:{at}", wrong)
 
 
 def test_what_is_rare_is_a_remark_and_what_is_frequent_is_wrong() -> None:
@@ -90,9 +90,9 @@ def test_what_is_rare_is_a_remark_and_what_is_frequent_is_wrong() -> None:
     for number in range(0, 20, 2):
         rows[number] = (rows[number][0], rows[number][0])
         rows[number + 50] = rows[40]
-    found = lint(rows)
-    assert found["equal sides"].wrong
-    assert found["duplicates"].wrong
+    findings = lint(rows)
+    assert findings["equal sides"].wrong
+    assert findings["duplicates"].wrong
 
 
 def reviews(*records: tuple[str, str], part: str = "train", labels: Labels = "classes") -> dict[str, Finding]:
@@ -109,9 +109,9 @@ def reviews(*records: tuple[str, str], part: str = "train", labels: Labels = "cl
 
 def test_short_labelled_texts_may_come_again() -> None:
     """Unless they are in both parts, or have another label; a long one may not."""
-    found = reviews(*[("Great!", "x")] * 9)
-    assert set(found) == {"short duplicates"}
-    assert (found["short duplicates"].count, found["short duplicates"].wrong) == (8, False)
+    findings = reviews(*[("Great!", "x")] * 9)
+    assert set(findings) == {"short duplicates"}
+    assert (findings["short duplicates"].count, findings["short duplicates"].wrong) == (8, False)
     assert reviews(*[("Great!" * 7, "x")] * 9)["duplicates"].wrong
     assert reviews(("Great!", "x"), ("Great!", "x"), part="validation")["overlap"].wrong
     contradicting = reviews(*[("Great!", "x")] * 3, ("Great!", "y"))["different labels"]
@@ -143,12 +143,12 @@ def test_comments_that_are_read_as_words_are_named(words: Any, tags: Any, named:
         for number in range(9):
             yield "train" if number < 7 else "validation", Example({"text": words}, tags, f"a:{number}")
 
-    found = {each.name: each for each in RecordLint(read).findings("tokens")}
-    assert ("comments" in found) == (named is not None)
+    findings = {each.name: each for each in RecordLint(read).findings("tokens")}
+    assert ("comments" in findings) == (named is not None)
     if named is not None:
         line = "wrong: comments: 9 of 27 words are '#' with a tag that no other word has, such as 'newdoc'"
-        assert found["comments"].line().startswith(line)
-        assert found["comments"].where == "a:0"
+        assert findings["comments"].line().startswith(line)
+        assert findings["comments"].where == "a:0"
 
 
 def test_labels() -> None:
@@ -165,10 +165,10 @@ def test_labels() -> None:
 
 def test_several_labels() -> None:
     """One label alone can be learned, for some texts have it and some do not."""
-    found = labelled([("x",), (), ("x", "y"), ("y",)] * 9, [("x",), ("z", "x")], "several")
-    assert set(found) == {"no label", "unknown labels"}
-    assert (found["no label"].count, found["no label"].of, found["no label"].where) == (9, 38, "train:1")
-    assert (found["unknown labels"].count, found["unknown labels"].where) == (1, "validation:1")
+    findings = labelled([("x",), (), ("x", "y"), ("y",)] * 9, [("x",), ("z", "x")], "several")
+    assert set(findings) == {"no label", "unknown labels"}
+    assert (findings["no label"].count, findings["no label"].of, findings["no label"].where) == (9, 38, "train:1")
+    assert (findings["unknown labels"].count, findings["unknown labels"].where) == (1, "validation:1")
     assert "one class" not in labelled([("x",), ()] * 9, [("x",)], "several")
 
 
@@ -188,16 +188,16 @@ def looked_at(*texts: str, special: tuple[str, ...] = ()) -> dict[str, Finding]:
 
 def test_special_tokens_that_are_written_out_are_named() -> None:
     texts = ["a <|endoftext|> b", "ordinary [MASK]", "[CLS"]
-    found = looked_at(*texts, special=("<|endoftext|>", "[MASK]", "[CLS]"))["special tokens"]
-    assert (found.count, found.wrong, [str(place) for place in found.places]) == (2, False, ["a (2): 0, 1"])
+    finding = looked_at(*texts, special=("<|endoftext|>", "[MASK]", "[CLS]"))["special tokens"]
+    assert (finding.count, finding.wrong, [str(place) for place in finding.places]) == (2, False, ["a (2): 0, 1"])
     assert looked_at(*texts) == {}
 
 
 def test_texts_in_quotes_are_named_if_they_are_a_habit_of_the_file() -> None:
     others = [f'text {number} says "so"' for number in range(27)]
     assert looked_at(*others, '"a"', '"b"', '"c"') == {}
-    found = looked_at(*others, '"a"', '"b"', '"c"', '"d"')["quoted texts"]
-    assert (found.count, found.of, found.where) == (4, 31, "a:27")
+    finding = looked_at(*others, '"a"', '"b"', '"c"', '"d"')["quoted texts"]
+    assert (finding.count, finding.of, finding.where) == (4, 31, "a:27")
 
 
 @pytest.mark.parametrize(
@@ -214,11 +214,11 @@ def test_texts_in_quotes_are_named_if_they_are_a_habit_of_the_file() -> None:
     ],
 )
 def test_labels_that_mean_none_are_named(labels: list[str], named: str | None) -> None:
-    found = labelled(labels * 9, labels[:1])
-    assert ("no label" in found) == (named is not None)
+    findings = labelled(labels * 9, labels[:1])
+    assert ("no label" in findings) == (named is not None)
     if named is not None:
-        assert (found["no label"].count, found["no label"].of) == (9, 9 * len(labels))
-        assert found["no label"].advice == f"leave these records out: unlabelled={named}"
+        assert (findings["no label"].count, findings["no label"].of) == (9, 9 * len(labels))
+        assert findings["no label"].advice == f"leave these records out: unlabelled={named}"
 
 
 def test_equal_texts_that_are_told_apart_are_named() -> None:
@@ -233,9 +233,13 @@ def test_equal_texts_that_are_told_apart_are_named() -> None:
             }
             yield "train", Example(texts | ({"negative": "answer 1"} if number == 5 else {}), None, f"a:{number}")
 
-    found = {each.name: each for each in RecordLint(read).findings("classes")}
-    assert (found["equal pairs"].count, found["equal pairs"].where) == (116, "a:4")
-    assert (found["equal negatives"].count, found["equal negatives"].where, found["equal negatives"].wrong) == (
+    findings = {each.name: each for each in RecordLint(read).findings("classes")}
+    assert (findings["equal pairs"].count, findings["equal pairs"].where) == (116, "a:4")
+    assert (
+        findings["equal negatives"].count,
+        findings["equal negatives"].where,
+        findings["equal negatives"].wrong,
+    ) == (
         1,
         "a:5",
         True,
@@ -255,15 +259,15 @@ def test_places_are_listed_by_file_and_bounded() -> None:
 
 @pytest.mark.parametrize(("length", "name"), [(40, "short duplicates"), (41, "duplicates")])
 def test_a_labelled_text_of_forty_characters_is_short(length: int, name: str) -> None:
-    found = TextLint("record")
+    lint = TextLint("record")
     for number in range(2):
-        found.add(["a" * length], f"a:{number}", label="x")
-    assert [each.name for each in found.findings()] == [name]
+        lint.add(["a" * length], f"a:{number}", label="x")
+    assert [each.name for each in lint.findings()] == [name]
 
 
 @pytest.mark.parametrize(("quoted", "named"), [(10, False), (11, True)])
 def test_more_than_a_tenth_in_quotes_is_a_habit(quoted: int, named: bool) -> None:
-    found = TextLint("document")
+    lint = TextLint("document")
     for number in range(100):
-        found.add([f'"text {number}"' if number < quoted else f"text {number}"], f"a:{number}")
-    assert [each.name for each in found.findings()] == ["quoted texts"] * named
+        lint.add([f'"text {number}"' if number < quoted else f"text {number}"], f"a:{number}")
+    assert [each.name for each in lint.findings()] == ["quoted texts"] * named

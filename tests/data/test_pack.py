@@ -23,8 +23,8 @@ def one_by_one(sizes: list[int], length: int) -> list[int]:
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(1, n), max_size=80))))
-def test_it_is_best_fit_decreasing(given_: tuple[int, list[int]]) -> None:
-    length, sizes = given_
+def test_it_is_best_fit_decreasing(case: tuple[int, list[int]]) -> None:
+    length, sizes = case
     rows, count = best_fit(np.array(sizes, dtype=np.int64), length)
     filled = np.bincount(rows, weights=np.array(sizes), minlength=count)
     assert sorted((length - filled).astype(int).tolist()) == one_by_one(sizes, length)
@@ -32,16 +32,16 @@ def test_it_is_best_fit_decreasing(given_: tuple[int, list[int]]) -> None:
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 9))
 def test_pieces_are_the_documents(lengths: list[int], length: int) -> None:
-    found = Pieces.of(np.array(lengths), length)
+    pieces = Pieces.of(np.array(lengths), length)
     places = [
         (document, start + place)
-        for document, start, size in zip(found.document, found.start, found.size, strict=True)
+        for document, start, size in zip(pieces.document, pieces.start, pieces.size, strict=True)
         for place in range(size)
     ]
     assert places == [(document, place) for document, size in enumerate(lengths) for place in range(size)]
     assert all(
         size == length
-        for size, start, document in zip(found.size, found.start, found.document, strict=True)
+        for size, start, document in zip(pieces.size, pieces.start, pieces.document, strict=True)
         if start + size < lengths[document]
     )
 

@@ -37,12 +37,14 @@ def test_records_come_back_in_order_and_each_in_one_part(tmp_path: Path, monkeyp
     tally = RecordStats(0.2)
     parts = [tally.add(example) for example in examples]
     for part, records in (("train", store.train), ("validation", store.validation)):
-        kept = [example for example, its in zip(examples, parts, strict=True) if its == part]
-        assert len(records) == len(kept) > 5
+        members = [example for example, its in zip(examples, parts, strict=True) if its == part]
+        assert len(records) == len(members) > 5
         for name, column in records.columns.items():
             assert isinstance(column.values, np.memmap)
-            assert [BYTES.decode(column[n].tolist()) for n in range(len(kept))] == [each.texts[name] for each in kept]
-        assert store.tokens(part) == sum(len(text) for each in kept for text in each.written())
+            assert [BYTES.decode(column[n].tolist()) for n in range(len(members))] == [
+                each.texts[name] for each in members
+            ]
+        assert store.tokens(part) == sum(len(text) for each in members for text in each.written())
     assert store.corpus.train is store.train
     store.verify()
     assert isinstance(open_store(tmp_path / "store"), RecordStore)
@@ -59,16 +61,16 @@ def test_classes_are_those_of_the_training_part(tmp_path: Path) -> None:
             assert labels[n].tolist() == [int(BYTES.decode(texts[n].tolist()).split()[1]) % 11]
     other = records_of(labelled(["10", "9"]), BYTES, classes=store.train.classes)
     assert other.columns["label"].values.tolist() == [10, 9]
-    said = refusal(lambda: records_of(labelled(["eleven"]), BYTES, classes=store.train.classes))
-    assert said == "a:0: the label 'eleven' is not in the training part, which has: 0, 1, 2, 3, 4, 5, 6, 7, …"
+    message = refusal(lambda: records_of(labelled(["eleven"]), BYTES, classes=store.train.classes))
+    assert message == "a:0: the label 'eleven' is not in the training part, which has: 0, 1, 2, 3, 4, 5, 6, 7, …"
 
 
 def test_numbers_are_kept_as_they_are(tmp_path: Path) -> None:
     values = [0.1 + n / 7 for n in range(50)]
     store = build_records(tmp_path / "store", labelled(list(map(repr, values))), BYTES, 0.2, "numbers")
     assert store.train.classes == ()
-    found = [*store.train.columns["label"].values.tolist(), *store.validation.columns["label"].values.tolist()]
-    assert sorted(found) == values
+    labels = [*store.train.columns["label"].values.tolist(), *store.validation.columns["label"].values.tolist()]
+    assert sorted(labels) == values
 
 
 TOKENIZERS = {
@@ -139,5 +141,5 @@ def test_a_tokenizer_with_ids_that_it_does_not_have(tmp_path: Path) -> None:
         token_bytes = staticmethod(BYTES.token_bytes)
         fingerprint = staticmethod(BYTES.fingerprint)
 
-    said = refusal(lambda: build_records(tmp_path / "s", pairs(60), Wrong(), 0.2))
-    assert "which is out of range (vocab size 9)" in said
+    message = refusal(lambda: build_records(tmp_path / "s", pairs(60), Wrong(), 0.2))
+    assert "which is out of range (vocab size 9)" in message

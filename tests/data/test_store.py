@@ -70,13 +70,13 @@ def documents(*texts: str) -> list[Document]:
 
 def held(part: Part, separator: int | None = 256) -> list[list[int]]:
     """The documents of a part, as lists of ids."""
-    found: list[list[int]] = [[]]
+    documents: list[list[int]] = [[]]
     for id in part.tokens.tolist():
         if id == separator:
-            found.append([])
+            documents.append([])
         else:
-            found[-1].append(id)
-    return found
+            documents[-1].append(id)
+    return documents
 
 
 @given(text=st.text(min_size=25, max_size=80, alphabet="aé✓😀\n"), fraction=st.sampled_from([0.1, 0.2, 0.5]))
@@ -130,10 +130,10 @@ def test_where_each_document_starts(tmp_path_factory: pytest.TempPathFactory, te
         assert (part.starts[0], part.starts[-1], len(part.starts)) == (0, len(part.tokens), part.documents + 1)
         pieces = [part.tokens[start:stop].tolist() for start, stop in itertools.pairwise(part.starts)]
         assert all(piece[-1] == 256 and 256 not in piece[:-1] for piece in pieces[:-1]) == end or not pieces[1:]
-        found = [bytes(id for id in piece if id != 256).decode() for piece in pieces]
-        assert set(found) <= set(distinct) or (store is not None and store.split["cut"])
-        assert part.target_sizes.tolist() == [len(text.encode()) - 1 for text in found]
-        assert part.bytes == sum(len(text.encode()) for text in found)
+        result = [bytes(id for id in piece if id != 256).decode() for piece in pieces]
+        assert set(result) <= set(distinct) or (store is not None and store.split["cut"])
+        assert part.target_sizes.tolist() == [len(text.encode()) - 1 for text in result]
+        assert part.bytes == sum(len(text.encode()) for text in result)
         assert part.separator == (256 if end else None)
     shutil.rmtree(folder)
 
@@ -301,14 +301,14 @@ def test_the_smallest_type_that_holds_the_vocabulary(tmp_path: Path, vocab_size:
 def test_open_gives_what_build_gave(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text, long enough")
     built = build_store(tmp_path / "store", documents("some text, long enough"), Bytes(), 0.2, end_of_text=True)
-    found = TokenStore.open(tmp_path / "store")
-    assert found.tokenizer == "bytes"
-    assert found.vocab_size == 257
-    assert found.sources == built.sources == describe([tmp_path / "a.txt"]).sha256
-    assert np.array_equal(found.train.tokens, built.train.tokens)
-    assert isinstance(found.train.tokens, np.memmap)
+    reopened = TokenStore.open(tmp_path / "store")
+    assert reopened.tokenizer == "bytes"
+    assert reopened.vocab_size == 257
+    assert reopened.sources == built.sources == describe([tmp_path / "a.txt"]).sha256
+    assert np.array_equal(reopened.train.tokens, built.train.tokens)
+    assert isinstance(reopened.train.tokens, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
-        found.train.tokens[0] = 1
+        reopened.train.tokens[0] = 1
 
 
 def test_huge_texts_are_cut_only_where_no_id_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +341,7 @@ def test_batches_are_bounded_and_progress_counts_bytes(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("texts", "tokenizer", "fraction", "said"),
+    ("texts", "tokenizer", "fraction", "message"),
     [
         ([], Bytes(), 0.1, "no text"),
         (["", ""], Bytes(), 0.1, "no text"),
@@ -354,10 +354,10 @@ def test_batches_are_bounded_and_progress_counts_bytes(tmp_path: Path, monkeypat
     ],
 )
 def test_what_cannot_be_built_is_refused(
-    tmp_path: Path, texts: list[str], tokenizer: Bytes, fraction: float, said: str
+    tmp_path: Path, texts: list[str], tokenizer: Bytes, fraction: float, message: str
 ) -> None:
     act = lambda: build_store(tmp_path / "store", documents(*texts), tokenizer, fraction, end_of_text=True)  # noqa: E731
-    assert said in refusal(act)
+    assert message in refusal(act)
     assert not list(tmp_path.rglob("*.*"))
 
 

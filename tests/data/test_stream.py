@@ -41,20 +41,20 @@ def by_hand(separator: int | None, start: tuple[int, ...], begins: bool, ends: b
 @pytest.mark.parametrize(("begins", "ends"), [*product((True, False), repeat=2)])
 def test_every_id_is_where_it_belongs(start: tuple[int, ...], separator: int | None, begins: bool, ends: bool) -> None:
     stream = Stream(part_of(separator, begins, ends), start)
-    wanted = by_hand(separator, start, begins, ends)
-    assert stream.length == len(wanted)
-    assert stream.at(np.arange(stream.length)).tolist() == wanted
+    expected = by_hand(separator, start, begins, ends)
+    assert stream.length == len(expected)
+    assert stream.at(np.arange(stream.length)).tolist() == expected
     assert stream.ring == (bool(start) and begins)
     assert stream.closes == (stream.ring and ends and start == (separator,))
     if stream.ring:
-        assert stream.at(np.arange(3) + stream.length - 1).tolist() == [wanted[-1], *wanted[:2]]
-        assert stream.at(np.arange(4).reshape(2, 2) + stream.length).tolist() == [wanted[:2], wanted[2:4]]
+        assert stream.at(np.arange(3) + stream.length - 1).tolist() == [expected[-1], *expected[:2]]
+        assert stream.at(np.arange(4).reshape(2, 2) + stream.length).tolist() == [expected[:2], expected[2:4]]
 
 
 def test_ids_around_a_text_have_places_below_zero_and_behind() -> None:
     """Of the last document: its two ids that start it, its own, and its end."""
     part = part_of(END, begins=False, ends=True)
-    found = ids_at(part, np.array([6]), np.arange(-2, 3), np.array([7, 8]))
-    assert found.tolist() == [7, 8, 31, 32, END]
+    ids = ids_at(part, np.array([6]), np.arange(-2, 3), np.array([7, 8]))
+    assert ids.tolist() == [7, 8, 31, 32, END]
     assert marks_of(part, (7, 8)).tolist() == [0, 2, 2]
     assert marks_of(part_of(END, begins=True, ends=True), (7, 8)).tolist() == [2, 2, 2]

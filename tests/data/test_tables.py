@@ -14,14 +14,14 @@ from heddle.data.sources.tables import delimiter_of, quotes_fields, read_rows
 RECORDS = [{"text": "one, two", "n": "1"}, {"text": 'she said "so"', "n": "2"}, {"text": "a;b\tc", "n": "3"}]
 
 
-def rows(file: Path, **said: Any) -> list[dict[str, Any]]:
-    return [dict(row.values) for row in read_rows(file, Reader(**said))]
+def rows(file: Path, **options: Any) -> list[dict[str, Any]]:
+    return [dict(row.values) for row in read_rows(file, Reader(**options))]
 
 
-def table(records: list[dict[str, str]], **said: Any) -> str:
+def table(records: list[dict[str, str]], **options: Any) -> str:
     """As Python's own csv writes it, which pandas uses too."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n", **said)
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n", **options)
     writer.writeheader()
     writer.writerows(records)
     return text.getvalue()
@@ -35,9 +35,9 @@ def test_json_is_read_as_lines_and_as_an_array(tmp_path: Path, name: str, mark: 
     assert rows(file) == RECORDS
     for indent in (None, 2):
         file.write_text(mark + json.dumps(RECORDS, indent=indent))
-        found = list(read_rows(file))
-        assert [row.values for row in found] == RECORDS
-        assert found[1].origin == f"{file} item 2"
+        result = list(read_rows(file))
+        assert [row.values for row in result] == RECORDS
+        assert result[1].origin == f"{file} item 2"
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_other_json_is_refused_by_its_name(tmp_path: Path, text: str, line: str)
 def test_csv_of_any_country(tmp_path: Path, delimiter: str, quoting: Any, first: str) -> None:
     file = tmp_path / "a.csv"
     file.write_text(first.format(delimiter) + table(RECORDS, delimiter=delimiter, quoting=quoting))
-    found = list(read_rows(file))
-    assert [row.values for row in found] == RECORDS
-    assert found[0].origin == f"{file}:{3 if 'sep' in first else 2}"
+    rows = list(read_rows(file))
+    assert [row.values for row in rows] == RECORDS
+    assert rows[0].origin == f"{file}:{3 if 'sep' in first else 2}"
 
 
 def test_what_separates_fields_is_what_the_header_has_most_of() -> None:
@@ -131,8 +131,8 @@ def test_what_is_malformed_is_left_out_and_counted_if_asked(tmp_path: Path) -> N
     file, notes = tmp_path / "a.csv", Notes()
     data = 'text,n\ngood,1\nF\xe4den,2\nthree,fields,3\n"early" end,4\ntext,n\nlast,5\n'
     file.write_bytes(data.encode("latin-1"))
-    found = rows(file, skips="items", notes=notes)
-    assert [row["text"] for row in found] == ["good", "last"]
+    records = rows(file, skips="items", notes=notes)
+    assert [row["text"] for row in records] == ["good", "last"]
     assert notes.left_out == {"not UTF-8": 1, "wrong number of fields": 1, "not CSV": 1, "header again": 1}
     assert [note.where for note in notes] == [f"{file}:{line}" for line in (3, 4, 5, 6)]
     with pytest.raises(

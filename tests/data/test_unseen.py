@@ -18,15 +18,15 @@ def example(label: Any, origin: str = "a") -> Example:
 
 
 def test_what_is_known_of_labels() -> None:
-    found = scorable_records([example("new"), example("a"), example("new")], ("a", "b"), "it", False)
-    assert ([each.label for each in found.examples], found.missed, found.unseen) == (["a"], [0], {"new": 2})
+    scorable = scorable_records([example("new"), example("a"), example("new")], ("a", "b"), "it", False)
+    assert ([each.label for each in scorable.examples], scorable.missed, scorable.unseen) == (["a"], [0], {"new": 2})
     tags = [example(("a", "new", "")), example(("new", "")), example(("", "b"))]
-    found = scorable_records(tags, ("a", "b"), "it", False)
-    assert ([each.label for each in found.examples], found.unseen) == ([("a", "", ""), ("", "b")], {"new": 2})
+    scorable = scorable_records(tags, ("a", "b"), "it", False)
+    assert ([each.label for each in scorable.examples], scorable.unseen) == ([("a", "", ""), ("", "b")], {"new": 2})
     several = [example(("a", "new")), example(("new", "odd")), example(())]
-    found = scorable_records(several, ("a", "b"), "it", True)
-    assert ([each.label for each in found.examples], found.missed) == ([("a",), (), ()], [1, 2, 0])
-    assert describe_unseen(found.unseen, True, "it") == (
+    scorable = scorable_records(several, ("a", "b"), "it", True)
+    assert ([each.label for each in scorable.examples], scorable.missed) == ([("a",), (), ()], [1, 2, 0])
+    assert describe_unseen(scorable.unseen, True, "it") == (
         "counted as missed: 3 labels that it has not learned: 'new' (2), 'odd' (1)"
     )
     with pytest.raises(HeddleError, match=r"^b: it does not know the labels new, odd; it has learned a, b$"):

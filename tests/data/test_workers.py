@@ -47,7 +47,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_the_tokens_of_texts(
     small: None, tmp_path_factory: pytest.TempPathFactory, texts: list[str], kind: str, workers: int, share: float
 ) -> None:
-    place, found = (
+    place, results = (
         tmp_path_factory.mktemp("stores"),
         [Document(f"{n} {text}", f"{n}.txt") for n, text in enumerate(texts)],
     )
@@ -55,7 +55,7 @@ def test_the_tokens_of_texts(
     for count in (0, workers):
         seen: list[Any] = []
         tell = lambda *state, seen=seen: seen.append(state)  # noqa: E731
-        build_store(place / str(count), found, TOKENIZERS[kind], share, True, tell, workers=count)
+        build_store(place / str(count), results, TOKENIZERS[kind], share, True, tell, workers=count)
         made.append((contents(place / str(count)), seen))
     assert made[0] == made[1]
 
@@ -68,22 +68,22 @@ def test_the_tokens_of_records(
     place = tmp_path_factory.mktemp("stores")
     words = [(*(WORDS[(n + k) % 6] for k in range(n % 5 + 2)), str(n)) for n in range(number)]
     labels: Any = [tuple("AB"[len(word) % 2] for word in each) if tagged else str(len(each) % 2) for each in words]
-    found = [
+    results = [
         Example({"text": each if tagged else " ".join(each)}, label, f"{n}")
         for n, (each, label) in enumerate(zip(words, labels, strict=True))
     ]
     for count in (1, workers):
         build_records(
-            place / str(count), found, TOKENIZERS[kind], 0.3, "tokens" if tagged else "classes", workers=count
+            place / str(count), results, TOKENIZERS[kind], 0.3, "tokens" if tagged else "classes", workers=count
         )
     assert contents(place / "1") == contents(place / str(workers))
 
 
 def test_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heddle.data.store, "_BATCH", 1000)
-    found = [Document(" ".join(WORDS[(n * k) % 7] for k in range(1, 99)), f"{n}.txt") for n in range(40)]
+    documents = [Document(" ".join(WORDS[(n * k) % 7] for k in range(1, 99)), f"{n}.txt") for n in range(40)]
     for count in (0, 2):
-        build_store(tmp_path / str(count), found, TOKENIZERS["bpe"], 0.2, True, workers=count)
+        build_store(tmp_path / str(count), documents, TOKENIZERS["bpe"], 0.2, True, workers=count)
     assert contents(tmp_path / "0") == contents(tmp_path / "2")
 
 
@@ -91,6 +91,6 @@ def test_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_a_process_refuses_leaves_nothing(tmp_path: Path, small: None, workers: int) -> None:
     tokenizer = train_tokenizer("characters", "abc\n", special=())
     text = [Document("abc\n" * 99 + "abcX" + "abc\n" * 99, "a.txt")]
-    said = refusal(lambda: build_store(tmp_path / "store", text, tokenizer, 0.2, False, workers=workers))
-    assert said.startswith("character 'X' at position ")
+    message = refusal(lambda: build_store(tmp_path / "store", text, tokenizer, 0.2, False, workers=workers))
+    assert message.startswith("character 'X' at position ")
     assert not list(tmp_path.iterdir())

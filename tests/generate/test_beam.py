@@ -32,14 +32,14 @@ def model_of(config: TransformerConfig, **changes: Any) -> Transformer:
     return build(config.override({**LARGE, **changes}), seed=1).eval()
 
 
-def given(model: Transformer, rows: Sequence[list[int]]) -> dict[str, Any]:
+def inputs_of(model: Transformer, rows: Sequence[list[int]]) -> dict[str, Any]:
     """Rows of ids as what the model reads: sources, or prompts."""
     return {"prompts": [[]] * len(rows), "sources": rows} if model.encoder is not None else {"prompts": rows}
 
 
 def searched(model: Transformer, rows: Sequence[list[int]], **config: Any) -> list[tuple[Hypothesis, ...]]:
-    found = dict(beam_search(model, config=BeamConfig(**config), end_of_text=END, **given(model, rows)))
-    return [found[number] for number in range(len(rows))]
+    results = dict(beam_search(model, config=BeamConfig(**config), end_of_text=END, **inputs_of(model, rows)))
+    return [results[number] for number in range(len(rows))]
 
 
 @torch.inference_mode()
@@ -63,11 +63,11 @@ def every_text(ids: int, length: int) -> list[tuple[int, ...]]:
 def test_wide_enough_it_is_exhaustive(family: str, penalty: float) -> None:
     model, length = model_of(config_of(family=family, head_bias=True), vocab_size=4), 3
     row = [2, 3, 1]
-    (found,) = searched(model, [row], beams=4**length, best=6, max_tokens=length, length_penalty=penalty)
+    (result,) = searched(model, [row], beams=4**length, best=6, max_tokens=length, length_penalty=penalty)
     scored = {text: logprob(model, row, text) / len(text) ** penalty for text in every_text(4, length)}
     best = sorted(scored, key=lambda text: -scored[text])[:6]
-    assert [each.ids for each in found] == best
-    for each in found:
+    assert [each.ids for each in result] == best
+    for each in result:
         assert each.score == pytest.approx(scored[each.ids], abs=1e-5)
         assert each.logprob == pytest.approx(logprob(model, row, each.ids), abs=1e-5)
         assert each.finish == ("end" if each.ids[-1] == END else "length")
@@ -78,7 +78,7 @@ def test_one_beam_is_greedy_and_sources_together_are_sources_alone(config: Trans
     model = model_of(config)
     greedy: list[list[int]] = [[] for _ in SOURCES]
     sampling = SamplingConfig(temperature=0, max_tokens=7)
-    for event in generate(model, sampling=sampling, end_of_text=END, **given(model, SOURCES)):
+    for event in generate(model, sampling=sampling, end_of_text=END, **inputs_of(model, SOURCES)):
         greedy[event.row].append(event.token)
     assert [list(best.ids) for (best,) in searched(model, SOURCES, beams=1, max_tokens=7)] == greedy
     together = searched(model, SOURCES, beams=3, best=3, max_tokens=7)
@@ -137,20 +137,20 @@ def test_texts_and_scores_are_those_of_transformers(kind: str, tmp_path: Path) -
     model, _ = load(tmp_path / "run")
     draw = torch.Generator().manual_seed(3)
     rows = [torch.randint(10, 59, (length,), generator=draw).tolist() for length in (3, 9, 6, 5)]
-    for mine, theirs in SETTINGS:
-        found = dict(beam_search(model, config=BeamConfig(max_tokens=9, **mine), **given(model, rows)))
+    for own_settings, published_settings in SETTINGS:
+        results = dict(beam_search(model, config=BeamConfig(max_tokens=9, **own_settings), **inputs_of(model, rows)))
         for number, row in enumerate(rows):
             with torch.inference_mode():
-                wanted = published.generate(
+                expected = published.generate(
                     torch.tensor([row]), attention_mask=torch.ones(1, len(row), dtype=torch.long), do_sample=False,
-                    max_new_tokens=9, return_dict_in_generate=True, output_scores=True, **theirs,
+                    max_new_tokens=9, return_dict_in_generate=True, output_scores=True, **published_settings,
                 )  # fmt: skip
             start = 1 if model.encoder is not None else len(row)
-            for text, score, mine_ in zip(
-                wanted.sequences.tolist(), wanted.sequences_scores.tolist(), found[number], strict=True
+            for text, score, result in zip(
+                expected.sequences.tolist(), expected.sequences_scores.tolist(), results[number], strict=True
             ):
-                assert mine_.score == pytest.approx(score, abs=2e-5 * max(1, abs(score)))
-                assert list(mine_.ids) == text[start : start + len(mine_.ids)]
+                assert result.score == pytest.approx(score, abs=2e-5 * max(1, abs(score)))
+                assert list(result.ids) == text[start : start + len(result.ids)]
 
 
 def test_a_text_finishes_only_from_the_best_candidates(make: Make) -> None:
@@ -165,8 +165,8 @@ def test_a_text_finishes_only_from_the_best_candidates(make: Make) -> None:
 
 def test_a_full_context_ends_a_search(make: Make) -> None:
     model = make(context=8)
-    (found,) = [texts for _, texts in beam_search(model, [[1, 2, 3]], BeamConfig(beams=2, max_tokens=50))]
-    assert {(len(each.ids), each.finish) for each in found} == {(6, "context")}, "the last id needs no place"
+    (result,) = [texts for _, texts in beam_search(model, [[1, 2, 3]], BeamConfig(beams=2, max_tokens=50))]
+    assert {(len(each.ids), each.finish) for each in result} == {(6, "context")}, "the last id needs no place"
 
 
 @pytest.mark.parametrize("early", [False, True, "never"])
@@ -189,10 +189,10 @@ def test_the_largest_are_the_largest(size: int) -> None:
     scores[1] = -torch.inf
     scores[2, : size // 2] = -torch.inf
     scores[3] = scores[3].sort(descending=True).values
-    found, places = largest(scores, 10)
-    wanted, _ = scores.topk(min(10, size))
-    assert torch.equal(found, wanted)
-    assert torch.equal(scores.gather(1, places), wanted)
+    values, places = largest(scores, 10)
+    expected, _ = scores.topk(min(10, size))
+    assert torch.equal(values, expected)
+    assert torch.equal(scores.gather(1, places), expected)
     assert all(len(set(row)) == len(row) for row in places.tolist())
 
 
@@ -241,6 +241,6 @@ def test_concurrent_batches_find_what_one_batch_finds(make: Make) -> None:
         assert (torch.get_num_threads(), model.training) == (2, True)
     finally:
         torch.set_num_threads(threads)
-    assert {n: [each.ids for each in found] for n, found in together.items()} == {
-        n: [each.ids for each in found] for n, found in alone.items()
+    assert {n: [each.ids for each in texts] for n, texts in together.items()} == {
+        n: [each.ids for each in texts] for n, texts in alone.items()
     }

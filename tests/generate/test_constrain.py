@@ -55,10 +55,10 @@ def test_every_text_is_valid(both: tuple[Transformer, Tokenizer]) -> None:
             "a loom",
         )
         assert re.fullmatch("[a-c]{2,4}x?é", generate_text(model, tokenizer, "the", regex="[a-c]{2,4}x?é", **hot))
-        found = json.loads(generate_text(model, tokenizer, "the", json_schema=SCHEMA, **hot))
-        assert set(found) == set(SCHEMA["required"])
-        assert 0 <= found["count"] <= 99
-        assert found["yarn"] in ("warp", "wéft")
+        data = json.loads(generate_text(model, tokenizer, "the", json_schema=SCHEMA, **hot))
+        assert set(data) == set(SCHEMA["required"])
+        assert 0 <= data["count"] <= 99
+        assert data["yarn"] in ("warp", "wéft")
 
 
 @pytest.mark.parametrize("kind", ["words", "wordpiece"])
@@ -101,10 +101,10 @@ def test_a_word_for_nothing_is_a_text_like_others(make: Make) -> None:
 
 
 def nested(depth: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     for _ in range(depth):
-        found = {"not": found}
-    return found
+        schema = {"not": schema}
+    return schema
 
 
 def test_a_constraint_is_read_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,19 +148,19 @@ def test_rows_with_and_without_constraints_do_not_mix(
     draft_source = data.draw(st.sampled_from([None, PromptLookup(count=3, shortest=1)]))
     end = tokenizer.end_of_text
     engine = Engine(model, end, tokenizer.vocab_size, EngineConfig(rows=3), draft_source, guides)
-    asked: list[Any] = []
-    found: dict[int, list[int]] = {}
+    requests: list[Any] = []
+    texts: dict[int, list[int]] = {}
     for number in range(6):
         sampling = SamplingConfig(max_tokens=50, seed=number, **data.draw(st.sampled_from(some)))
-        asked.append(([97, 98, 97, 98], sampling))
-        engine.submit(*asked[-1])
+        requests.append(([97, 98, 97, 98], sampling))
+        engine.submit(*requests[-1])
     while engine:
         for event in engine.step():
-            found.setdefault(event.row, []).append(event.token)
-    for row, (prompt, sampling) in enumerate(asked):
+            texts.setdefault(event.row, []).append(event.token)
+    for row, (prompt, sampling) in enumerate(requests):
         if sampling not in alone:
             alone[sampling] = naive(model, prompt, sampling, end, guide=guides.make(sampling))
-        assert found[row] == alone[sampling]
+        assert texts[row] == alone[sampling]
 
 
 @pytest.mark.parametrize(
@@ -248,14 +248,14 @@ def test_a_grammar_that_grows_too_large_ends_its_own_text(make: Make, monkeypatc
         """What llguidance's matcher says after it has met a limit."""
 
         def __getattr__(self, name: str) -> Any:
-            found = {
+            described = {
                 "is_error": True,
                 "is_stopped": True,
                 "get_error": "step exceeds the lexer's limit",
                 "rollback": None,
                 "deep_copy": self,
             }
-            return lambda *_: found.get(name, 1)
+            return lambda *_: described.get(name, 1)
 
     for place in ("start", "matcher"):
         monkeypatch.setattr(large, place, Large())

@@ -19,13 +19,13 @@ SAMPLINGS = [SamplingConfig(temperature=0, max_tokens=12), SamplingConfig(temper
 @pytest.mark.parametrize("config", FAMILIES, ids=name_of)
 def test_texts_are_those_of_the_naive_loop_on_the_cpu(config: Any) -> None:
     """In fp32; greedy and sampled rows, of which each begins two steps after the one before it."""
-    model, engine, found = tiny(config), Engine(tiny(config).to("cuda"), 0), dict[int, list[int]]()
+    model, engine, texts = tiny(config), Engine(tiny(config).to("cuda"), 0), dict[int, list[int]]()
     for row, prompt in enumerate(PROMPTS):
         engine.submit(prompt, SAMPLINGS[row % 2], seed=row, source=source_of(model, row))
         for event in (*engine.step(), *engine.step()):
-            found.setdefault(event.row, []).append(event.token)
+            texts.setdefault(event.row, []).append(event.token)
     while engine:
         for event in engine.step():
-            found.setdefault(event.row, []).append(event.token)
+            texts.setdefault(event.row, []).append(event.token)
     for row, prompt in enumerate(PROMPTS):
-        assert found[row] == naive(model, prompt, SAMPLINGS[row % 2], 0, source_of(model, row), seed=row)
+        assert texts[row] == naive(model, prompt, SAMPLINGS[row % 2], 0, source_of(model, row), seed=row)

@@ -37,8 +37,8 @@ LIMITS = [
 
 
 def tiny(config: Any, **changed: Any) -> Transformer:
-    wanted = {"initial": {"std": 0.3, "scale_residual": False}, "context": CONTEXT} | changed
-    return build(config.override(wanted), seed=1).eval()
+    settings = {"initial": {"std": 0.3, "scale_residual": False}, "context": CONTEXT} | changed
+    return build(config.override(settings), seed=1).eval()
 
 
 def source_of(model: Transformer, row: int) -> list[int] | None:
@@ -50,11 +50,11 @@ def cannot_take_back(config: Any) -> bool:
 
 
 def run(engine: Engine) -> dict[int, list[Event]]:
-    found: dict[int, list[Event]] = {}
+    events: dict[int, list[Event]] = {}
     while engine:
         for event in engine.step():
-            found.setdefault(event.row, []).append(event)
-    return found
+            events.setdefault(event.row, []).append(event)
+    return events
 
 
 def ids(events: Sequence[Event]) -> list[int]:
@@ -68,30 +68,33 @@ def test_a_row_is_the_naive_loop_whatever_comes_and_goes_beside_it(config: Any) 
     count, first = model.vocab_size, FAMILIES.index(config) % 2
     for number, limits in list(enumerate(LIMITS))[first::2]:
         chance = random.Random(number)
-        engine, found, asked = Engine(model, 0, config=limits), dict[int, list[int]](), list[Any]()
-        while len(asked) < 7 or engine:
+        engine, texts, requests = Engine(model, 0, config=limits), dict[int, list[int]](), list[Any]()
+        while len(requests) < 7 or engine:
             for _ in range(chance.choice((0, 0, 1, 2))):
-                if len(asked) < 7:
+                if len(requests) < 7:
                     prompt = [chance.randrange(1, count) for _ in range(chance.randrange(1, 14))]
-                    prompt = list(asked[-1][0]) if asked and chance.random() < 0.2 else prompt
-                    asked.append((prompt, chance.choice(SAMPLINGS), source_of(model, len(asked))))
-                    assert engine.submit(*asked[-1][:2], seed=len(asked), source=asked[-1][2]) == len(asked) - 1
+                    prompt = list(requests[-1][0]) if requests and chance.random() < 0.2 else prompt
+                    requests.append((prompt, chance.choice(SAMPLINGS), source_of(model, len(requests))))
+                    assert (
+                        engine.submit(*requests[-1][:2], seed=len(requests), source=requests[-1][2])
+                        == len(requests) - 1
+                    )
             for event in engine.step():
-                found.setdefault(event.row, []).append(event.token)
-            if chance.random() < 0.1 and asked:
-                engine.leave({chance.randrange(len(asked))})
+                texts.setdefault(event.row, []).append(event.token)
+            if chance.random() < 0.1 and requests:
+                engine.leave({chance.randrange(len(requests))})
             assert limits.rows is None or len(engine.active) <= limits.rows
-        for row, (prompt, sampling, source) in enumerate(asked):
+        for row, (prompt, sampling, source) in enumerate(requests):
             alone = naive(model, prompt, sampling, 0, source, seed=row + 1)
-            got = found.get(row, [])
+            got = texts.get(row, [])
             assert got == alone[: len(got)], (limits, row)
-        assert sum(map(len, found.values())) > 12
+        assert sum(map(len, texts.values())) > 12
 
 
 def test_a_step_reads_at_most_a_chunk_of_prompts(make: Make) -> None:
     model, seen = make(context=64).eval(), list[int]()
     engine = Engine(model, config=EngineConfig(chunk=8))
-    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].numel()))
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].numel()))
     greedy = SamplingConfig(temperature=0, max_tokens=30)
     engine.submit([1, 2, 3], greedy)
     engine.step()
@@ -104,7 +107,7 @@ def test_a_step_reads_at_most_a_chunk_of_prompts(make: Make) -> None:
 
 def test_equal_prompts_are_read_once_and_a_kept_beginning_is_not_read_again(make: Make) -> None:
     model, seen = make(context=64).eval(), list[int]()
-    model.register_forward_pre_hook(lambda _, given: seen.append(given[0].numel()))
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].numel()))
     one = SamplingConfig(temperature=0.9, max_tokens=1)
     system = [3 + number % 50 for number in range(30)]
     engine = Engine(model, config=EngineConfig(keep=4))
@@ -175,9 +178,9 @@ def test_a_broken_row_ends_alone(make: Make) -> None:
     engine = Engine(make_head_apart(model))
     for prompt in ([1, 2], [1, 7], [3]):
         engine.submit(prompt, greedy)
-    found = run(engine)
-    assert [events[-1].finish for events in found.values()] == ["length", "broken", "length"]
-    assert "NaN" in (found[1][0].error or "")
+    result = run(engine)
+    assert [events[-1].finish for events in result.values()] == ["length", "broken", "length"]
+    assert "NaN" in (result[1][0].error or "")
     everything = SamplingConfig(max_tokens=4, no_repeat_ngram=1)
     engine = Engine(make(vocab_size=3).eval())
     engine.submit([0, 1], everything)
@@ -240,14 +243,14 @@ def test_echo_is_the_log_probability_of_every_token_of_the_prompt(make: Make) ->
     for number, prompt in enumerate(prompts):
         sampling = SamplingConfig(temperature=0, max_tokens=2, logprobs=number)
         engine.submit(prompt, sampling, echo=number != 2)
-    found = run(engine)
+    events = run(engine)
     for number, prompt in enumerate(prompts):
         logs = model.logits(model(torch.tensor([prompt])).hidden[0]).float().log_softmax(-1)
-        first, *rest = found[number]
+        first, *rest = events[number]
         assert all(not event.prompt for event in rest)
-        told = first.prompt if number != 2 else ()
-        assert [each.id for each in told] == (prompt[1:] if number != 2 else [])
-        for place, each in enumerate(told):
+        echoed = first.prompt if number != 2 else ()
+        assert [each.id for each in echoed] == (prompt[1:] if number != 2 else [])
+        for place, each in enumerate(echoed):
             assert each.logprob == pytest.approx(logs[place, each.id].item(), abs=1e-4)
             best = logs[place].topk(number) if number else None
             assert [id for id, _ in each.top] == ([] if best is None else best.indices.tolist())
@@ -263,26 +266,26 @@ def test_guesses_change_no_token(make: Make, data: st.DataObject) -> None:
         st.sampled_from([PromptLookup(count=4, shortest=1), DraftModel(other, 3), DraftModel(model, 2)])
     )
     limits = data.draw(st.sampled_from(LIMITS))
-    engine, asked, found = (
+    engine, requests, texts = (
         Engine(model, 0, config=limits, draft_source=draft_source),
         list[Any](),
         dict[int, list[int]](),
     )
     for _ in range(5):
         prompt = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=12))
-        asked.append((prompt, data.draw(st.sampled_from(SAMPLINGS))))
-        engine.submit(*asked[-1], seed=len(asked))
+        requests.append((prompt, data.draw(st.sampled_from(SAMPLINGS))))
+        engine.submit(*requests[-1], seed=len(requests))
         for event in engine.step():
-            found.setdefault(event.row, []).append(event.token)
+            texts.setdefault(event.row, []).append(event.token)
     for row, events in run(engine).items():
-        found.setdefault(row, []).extend(ids(events))
-    for row, (prompt, sampling) in enumerate(asked):
-        assert found[row] == naive(model, prompt, sampling, 0, seed=row + 1)
+        texts.setdefault(row, []).extend(ids(events))
+    for row, (prompt, sampling) in enumerate(requests):
+        assert texts[row] == naive(model, prompt, sampling, 0, seed=row + 1)
 
 
 def test_right_guesses_save_passes(make: Make) -> None:
     model, passes = make(context=64).eval(), list[int]()
-    model.register_forward_pre_hook(lambda _, given: passes.append(given[0].shape[1]))
+    model.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape[1]))
     greedy = SamplingConfig(temperature=0, max_tokens=21)
     engine = Engine(model, draft_source=DraftModel(make(context=64).eval(), 4))
     engine.submit([1, 2, 3], greedy)
@@ -303,10 +306,10 @@ def test_guessed_samples_have_the_models_distribution(make: Make) -> None:
         texts = torch.cartesian_prod(*[torch.arange(5)] * 3)
         rows = torch.cat((torch.tensor([[1, 2]]).expand(125, -1), texts), 1)
         logs = (model.logits(model(rows).hidden).double() / 0.8).log_softmax(-1)
-        wanted = logs[:, 1:4].gather(-1, texts[:, :, None])[:, :, 0].sum(1).exp()
-    many = wanted * TEXTS >= 5
+        probabilities = logs[:, 1:4].gather(-1, texts[:, :, None])[:, :, 0].sum(1).exp()
+    many = probabilities * TEXTS >= 5
     seen = torch.cat((counts.flatten()[many], counts.flatten()[~many].sum()[None])).numpy()
-    expected = torch.cat((wanted[many], wanted[~many].sum()[None])).numpy() * TEXTS
+    expected = torch.cat((probabilities[many], probabilities[~many].sum()[None])).numpy() * TEXTS
     assert chisquare(seen, expected).pvalue > 0.001
 
 

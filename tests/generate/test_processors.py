@@ -55,8 +55,8 @@ PAIRS: dict[str, tuple[Processor, LogitsProcessor]] = {
 }
 
 
-def texts(rows: Sequence[Sequence[int]], given: int = 1) -> list[TokenSequence]:
-    return [TokenSequence(number, list(ids), given, 100, 0) for number, ids in enumerate(rows)]
+def texts(rows: Sequence[Sequence[int]], prompt_length: int = 1) -> list[TokenSequence]:
+    return [TokenSequence(number, list(ids), prompt_length, 100, 0) for number, ids in enumerate(rows)]
 
 
 def drawn(length: int) -> tuple[list[list[int]], Tensor]:
@@ -67,24 +67,24 @@ def drawn(length: int) -> tuple[list[list[int]], Tensor]:
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("length", [1, 2, 5, 12])
 def test_a_processor_is_the_one_of_transformers(name: str, length: int) -> None:
-    mine, theirs = PAIRS[name]
+    processor, reference = PAIRS[name]
     rows, scores = drawn(length)
     before = scores.clone()
-    assert torch.equal(mine(scores, texts(rows)), theirs(torch.tensor(rows), scores.clone()))
+    assert torch.equal(processor(scores, texts(rows)), reference(torch.tensor(rows), scores.clone()))
     assert torch.equal(scores, before), "the given scores are left as they are"
 
 
 def test_what_was_generated_costs_what_openai_says() -> None:
     """mu[j] - c[j] * frequency - (c[j] > 0) * presence, of the ids that were generated."""
     rows, scores = drawn(9)
-    given, presence, frequency = 3, 0.7, 0.4
-    found = PresencePenalty(presence, frequency)(scores.double(), texts(rows, given))
+    prompt_length, presence, frequency = 3, 0.7, 0.4
+    result = PresencePenalty(presence, frequency)(scores.double(), texts(rows, prompt_length))
     for row, ids in enumerate(rows):
-        counts = Counter(ids[given:])
+        counts = Counter(ids[prompt_length:])
         for j in range(IDS):
-            wanted = scores[row, j].double() - counts[j] * frequency - (counts[j] > 0) * presence
-            assert found[row, j] == pytest.approx(wanted.item(), abs=1e-12)
-    fresh = texts([[1, 2, 3]], given)
+            expected = scores[row, j].double() - counts[j] * frequency - (counts[j] > 0) * presence
+            assert result[row, j] == pytest.approx(expected.item(), abs=1e-12)
+    fresh = texts([[1, 2, 3]], prompt_length)
     assert PresencePenalty(presence, frequency)(scores[:1], fresh) is not None
     assert torch.equal(PresencePenalty(presence, frequency)(scores[:1], fresh), scores[:1])
 
@@ -108,8 +108,8 @@ def test_only_what_applies_is_made() -> None:
 
 def test_a_user_may_ban_the_end_of_a_text_and_a_model_may_not() -> None:
     scores = torch.zeros(1, IDS)
-    (mine,) = make_processors(SamplingConfig(banned=((1,),)), SpecialIds(), {1}, None, IDS)
-    assert mine(scores, texts([[2]])).isneginf().nonzero().tolist() == [[0, 1]]
+    (banning,) = make_processors(SamplingConfig(banned=((1,),)), SpecialIds(), {1}, None, IDS)
+    assert banning(scores, texts([[2]])).isneginf().nonzero().tolist() == [[0, 1]]
     (published,) = make_processors(SamplingConfig(), SpecialIds(banned=((1,), (2,))), {1}, None, IDS)
     assert published(scores, texts([[2]])).isneginf().nonzero().tolist() == [[0, 2]]
 
@@ -119,19 +119,19 @@ def test_forced_ids_have_their_places_whatever_was_given(length: int) -> None:
     """The first id comes after the one that starts a text, and not after the beginning of an answer; the last one at the end."""
     first, last = make_processors(SamplingConfig(), SpecialIds(forced_begin=4, forced_end=(1, 5)), (), None, IDS)
     rows, scores = drawn(length)
-    theirs = ForcedBOSTokenLogitsProcessor(4), ForcedEOSTokenLogitsProcessor(3, [1, 5])
-    wanted = [each(torch.tensor(rows), scores.clone()) for each in theirs]
-    for given in range(1, length + 1):
-        grown = [replace(text, max_length=3) for text in texts(rows, given)]
-        assert torch.equal(first(scores, grown), wanted[0])
-        assert torch.equal(last(scores, grown), wanted[1])
+    references = ForcedBOSTokenLogitsProcessor(4), ForcedEOSTokenLogitsProcessor(3, [1, 5])
+    expected = [each(torch.tensor(rows), scores.clone()) for each in references]
+    for prompt_length in range(1, length + 1):
+        grown = [replace(text, max_length=3) for text in texts(rows, prompt_length)]
+        assert torch.equal(first(scores, grown), expected[0])
+        assert torch.equal(last(scores, grown), expected[1])
 
 
 @pytest.mark.parametrize("length", [3, 4, 5])
 def test_a_shortest_text_is_counted_without_its_prompt(length: int) -> None:
     rows, scores = drawn(length)
-    theirs = MinNewTokensLengthLogitsProcessor(3, 2, [1, 5])
-    assert torch.equal(MinTokens((1, 5), 2)(scores, texts(rows, 3)), theirs(torch.tensor(rows), scores.clone()))
+    reference = MinNewTokensLengthLogitsProcessor(3, 2, [1, 5])
+    assert torch.equal(MinTokens((1, 5), 2)(scores, texts(rows, 3)), reference(torch.tensor(rows), scores.clone()))
     whole = MinLengthLogitsProcessor(4, [1, 5])(torch.tensor(rows), scores.clone())
     assert torch.equal(MinTokens((1, 5), 4)(scores, texts(rows, 0)), whole)
 

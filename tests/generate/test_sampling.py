@@ -25,7 +25,7 @@ from tests.lectures.golden import Case
 INF = float("inf")
 
 
-def kept(logits: list[float], **sampling: Any) -> list[int]:
+def survivors(logits: list[float], **sampling: Any) -> list[int]:
     """The ids that may be drawn."""
     scores = process(torch.tensor([logits]), SamplingConfig(**sampling))[0]
     return [i for i, score in enumerate(scores.tolist()) if score > -INF]
@@ -57,13 +57,13 @@ def test_greedy_in_every_way_it_can_be_asked_for(sampling: dict[str, Any]) -> No
 @pytest.mark.lecture("L0-74")
 def test_ties_go_to_the_lowest_ids() -> None:
     logits = [1.0, 3.0, 2.0, 3.0, 2.0, 3.0, -INF]
-    assert kept(logits, temperature=0) == [1]
-    assert kept(logits, top_k=1) == [1]
-    assert kept(logits, top_k=2) == [1, 3]
-    assert kept(logits, top_k=4) == [1, 2, 3, 5]
-    assert kept(logits, top_k=100) == [0, 1, 2, 3, 4, 5]
-    assert kept(logs([0.25, 0.25, 0.25, 0.25]), top_p=0.5) == [0, 1]
-    assert kept(logs([0.25, 0.25, 0.25, 0.25]), top_p=0.51) == [0, 1, 2]
+    assert survivors(logits, temperature=0) == [1]
+    assert survivors(logits, top_k=1) == [1]
+    assert survivors(logits, top_k=2) == [1, 3]
+    assert survivors(logits, top_k=4) == [1, 2, 3, 5]
+    assert survivors(logits, top_k=100) == [0, 1, 2, 3, 4, 5]
+    assert survivors(logs([0.25, 0.25, 0.25, 0.25]), top_p=0.5) == [0, 1]
+    assert survivors(logs([0.25, 0.25, 0.25, 0.25]), top_p=0.51) == [0, 1, 2]
 
 
 @pytest.mark.lecture("L0-74")
@@ -92,10 +92,10 @@ def test_log_probabilities_are_those_of_the_logits(dtype: torch.dtype, tolerance
 
 def test_top_p_keeps_the_fewest_that_reach_the_share() -> None:
     probabilities = [0.1, 0.5, 0.15, 0.25]
-    assert kept(logs(probabilities), top_p=0.4) == [1]
-    assert kept(logs(probabilities), top_p=0.6) == [1, 3]
-    assert kept(logs(probabilities), top_p=0.8) == [1, 2, 3]
-    assert kept(logs(probabilities), top_p=1.0) == [0, 1, 2, 3]
+    assert survivors(logs(probabilities), top_p=0.4) == [1]
+    assert survivors(logs(probabilities), top_p=0.6) == [1, 3]
+    assert survivors(logs(probabilities), top_p=0.8) == [1, 2, 3]
+    assert survivors(logs(probabilities), top_p=1.0) == [0, 1, 2, 3]
 
 
 def test_top_p_over_a_large_vocabulary() -> None:
@@ -112,14 +112,14 @@ def test_top_p_over_a_large_vocabulary() -> None:
 
 def test_the_order_is_temperature_then_top_k_then_top_p() -> None:
     probabilities = [0.4, 0.3, 0.2, 0.1]
-    assert kept(logs(probabilities), top_p=0.5) == [0, 1]
-    assert kept(logs(probabilities), top_p=0.5, top_k=2) == [0]  # 0.4 of the remaining 0.7
-    assert kept(logs(probabilities), top_p=0.5, temperature=0.5) == [0]  # 0.16 of 0.30
-    assert kept(logs(probabilities), top_p=0.5, temperature=100.0) == [0, 1]
+    assert survivors(logs(probabilities), top_p=0.5) == [0, 1]
+    assert survivors(logs(probabilities), top_p=0.5, top_k=2) == [0]  # 0.4 of the remaining 0.7
+    assert survivors(logs(probabilities), top_p=0.5, temperature=0.5) == [0]  # 0.16 of 0.30
+    assert survivors(logs(probabilities), top_p=0.5, temperature=100.0) == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("sampling", "theirs"),
+    ("sampling", "references"),
     [
         ({"temperature": 0.7}, [TemperatureLogitsWarper(0.7)]),
         ({"top_k": 5}, [TopKLogitsWarper(5)]),
@@ -138,23 +138,25 @@ def test_the_order_is_temperature_then_top_k_then_top_p() -> None:
         ),
     ],
 )
-def test_what_may_be_drawn_is_what_transformers_leaves(sampling: dict[str, Any], theirs: list[LogitsProcessor]) -> None:
+def test_what_may_be_drawn_is_what_transformers_leaves(
+    sampling: dict[str, Any], references: list[LogitsProcessor]
+) -> None:
     logits = 3 * torch.randn(40, 100, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     logits[::3, :7] = -INF
-    mine, left = process(logits, SamplingConfig(**sampling)), logits
-    for each in theirs:
+    actual, left = process(logits, SamplingConfig(**sampling)), logits
+    for each in references:
         left = each(torch.zeros(40, 1, dtype=torch.long), left)
-    assert torch.equal(mine > -INF, left > -INF)
-    assert torch.allclose(mine.softmax(-1), left.softmax(-1), atol=1e-12)
+    assert torch.equal(actual > -INF, left > -INF)
+    assert torch.allclose(actual.softmax(-1), left.softmax(-1), atol=1e-12)
 
 
 def test_typical_ids_are_the_fewest_with_a_usual_surprise() -> None:
     probabilities = [0.5, 0.3, 0.1, 0.05, 0.05]  # the mean surprise is 1.24, that of 0.3 is 1.20
-    assert kept(logs(probabilities), typical_p=0.2) == [1]
-    assert kept(logs(probabilities), typical_p=0.35) == [0, 1]
-    assert kept(logs(probabilities), typical_p=0.99) == [0, 1, 2, 3, 4]
-    assert kept(logs([0.25, 0.25, 0.25, 0.25]), typical_p=0.5) == [0, 1]
-    assert kept(logs(probabilities), min_p=0.19) == [0, 1, 2]
+    assert survivors(logs(probabilities), typical_p=0.2) == [1]
+    assert survivors(logs(probabilities), typical_p=0.35) == [0, 1]
+    assert survivors(logs(probabilities), typical_p=0.99) == [0, 1, 2, 3, 4]
+    assert survivors(logs([0.25, 0.25, 0.25, 0.25]), typical_p=0.5) == [0, 1]
+    assert survivors(logs(probabilities), min_p=0.19) == [0, 1, 2]
 
 
 @given(st.lists(st.floats(-20, 20) | st.just(-INF), min_size=2, max_size=9), st.integers(0, 3), st.integers(0, 10**6))

@@ -21,11 +21,11 @@ PROMPTS = [[], [3, 2], [1], []]
 
 
 def drawn(model: Transformer, rows: list[int], **sampling: Any) -> list[list[int]]:
-    found: dict[int, list[int]] = {row: [] for row in range(len(rows))}
+    texts: dict[int, list[int]] = {row: [] for row in range(len(rows))}
     prompts, sources = [PROMPTS[row] for row in rows], [SOURCES[row] for row in rows]
     for event in generate(model, prompts, SamplingConfig(**sampling), END, rows, sources):
-        found[event.row].append(event.token)
-    return list(found.values())
+        texts[event.row].append(event.token)
+    return list(texts.values())
 
 
 @pytest.mark.parametrize("config", BOTH[:4], ids=name_of)
@@ -57,13 +57,13 @@ def test_greedy_follows_every_rule_about_ids_as_transformers_does(kind: str, tmp
     published: Any = make_published(kind, **IDS[kind])
     sources = torch.randint(10, 59, (6, 9), generator=torch.Generator().manual_seed(2))
 
-    def theirs() -> list[list[int]]:
+    def by_transformers() -> list[list[int]]:
         with torch.inference_mode():
             ids: list[list[int]] = published.generate(sources, do_sample=False, num_beams=1, max_new_tokens=8).tolist()
         ends = published.generation_config.eos_token_id
         return [cut(row[1:], {*ends} if isinstance(ends, list) else {ends}) for row in ids]
 
-    usual = theirs()
+    usual = by_transformers()
     end = IDS[kind]["eos_token_id"]
     rules = {
         "eos_token_id": [end, usual[0][3]],
@@ -73,16 +73,16 @@ def test_greedy_follows_every_rule_about_ids_as_transformers_does(kind: str, tmp
     }
     for name, value in rules.items():
         setattr(published.generation_config, name, value)
-    wanted = theirs()
-    assert wanted != usual
-    assert all(row[0] == 33 and row[-1] in rules["eos_token_id"] for row in wanted)
+    expected = by_transformers()
+    assert expected != usual
+    assert all(row[0] == 33 and row[-1] in rules["eos_token_id"] for row in expected)
     published.save_pretrained(tmp_path / "published")
     import_model(tmp_path / "published", tmp_path / "run")
     model, _ = load(tmp_path / "run")
-    found: list[list[int]] = [[] for _ in wanted]
+    texts: list[list[int]] = [[] for _ in expected]
     for event in generate(model, [[]] * 6, SamplingConfig(temperature=0, max_tokens=8), sources=sources.tolist()):
-        found[event.row].append(event.token)
-    assert found == wanted
+        texts[event.row].append(event.token)
+    assert texts == expected
 
 
 def test_a_decoder_needs_something_to_start_with() -> None:

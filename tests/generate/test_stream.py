@@ -70,11 +70,11 @@ def test_teacher_forcing_agrees_with_generation(
 @pytest.mark.lecture("L0-74")
 def test_the_lectures_own_model(tiny_lm: tuple[Transformer, dict[str, Any]]) -> None:
     model, case = tiny_lm
-    ids, said = case["inputs"]["ids"], case["outputs"]
+    ids, outputs = case["inputs"]["ids"], case["outputs"]
     prompts = [ids[: end + 1] for end in range(len(ids))]
     events = list(generate(model, prompts, SamplingConfig(max_tokens=1, temperature=0)))
-    assert tokens(events) == said["argmax"]
-    for event, probabilities in zip(events, said["probs"], strict=True):
+    assert tokens(events) == outputs["argmax"]
+    for event, probabilities in zip(events, outputs["probs"], strict=True):
         assert torch.tensor(event.logprob).exp().item() == pytest.approx(max(probabilities), abs=1e-6)
 
 
@@ -360,13 +360,13 @@ def small_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packed_weights_write_the_same(
     make: Make, positions: str, kv_heads: int | None, sampling: dict[str, Any]
 ) -> None:
-    asked = SamplingConfig(max_tokens=40, **sampling)
+    config = SamplingConfig(max_tokens=40, **sampling)
     plain, packed = make(positions, kv_heads).train(), make(positions, kv_heads).eval()
-    expected = by_row(list(generate(plain, PROMPTS, asked)), 4)  # in training mode nothing is packed
-    found = by_row(list(generate(packed, PROMPTS, asked)), 4)
+    expected = by_row(list(generate(plain, PROMPTS, config)), 4)  # in training mode nothing is packed
+    texts = by_row(list(generate(packed, PROMPTS, config)), 4)
     assert not packs(plain)
     assert packs(packed)
-    for one, other in zip(expected, found, strict=True):
+    for one, other in zip(expected, texts, strict=True):
         assert tokens(one) == tokens(other)
         assert [event.logprob for event in one] == pytest.approx([event.logprob for event in other], abs=2e-5)
 
@@ -417,9 +417,9 @@ def test_a_wrapped_mixer_generates(make: Make) -> None:
     assert model.decoder is not None
     for block in model.decoder.layers():
         block.mixer = Halved(block.mixer)
-    found = [event.token for event in generate(model, PROMPTS[:1], GREEDY)]
-    assert found == naive(model, PROMPTS[0], GREEDY)
-    assert found != plain
+    ids = [event.token for event in generate(model, PROMPTS[:1], GREEDY)]
+    assert ids == naive(model, PROMPTS[0], GREEDY)
+    assert ids != plain
     model.decoder.blocks[0].mixer = Forgetful()
     with pytest.raises(HeddleError, match="a Forgetful replaces a mixer but has no new_state"):
         next(iter(generate(model, PROMPTS[:1], GREEDY)))

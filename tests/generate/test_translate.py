@@ -27,15 +27,15 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 
 def test_a_text_is_what_the_search_found_for_what_training_reads(model: Transformer) -> None:
     config = BeamConfig(beams=3, best=2, max_tokens=6)
-    found = translate(model, TOKENIZER, SOURCES, config)
-    assert [each.text for each in found[1]] == [""]
-    for text, translations in zip(SOURCES, found, strict=True):
+    result = translate(model, TOKENIZER, SOURCES, config)
+    assert [each.text for each in result[1]] == [""]
+    for text, translations in zip(SOURCES, result, strict=True):
         ids = TOKENIZER.encode(text)
         paired = model.encoder is not None
-        given: dict[str, Any] = {"prompts": [[*ids, BOUNDARY]]}
-        given = {"prompts": [[]], "sources": [[*ids, END]]} if paired else given
-        ((_, wanted),) = beam_search(model, config=config, end_of_text=END, **given)
-        for translation, hypothesis in zip(translations, wanted, strict=True) if text else ():
+        inputs: dict[str, Any] = {"prompts": [[*ids, BOUNDARY]]}
+        inputs = {"prompts": [[]], "sources": [[*ids, END]]} if paired else inputs
+        ((_, expected),) = beam_search(model, config=config, end_of_text=END, **inputs)
+        for translation, hypothesis in zip(translations, expected, strict=True) if text else ():
             hidden = (END,) if paired else (END, BOUNDARY)
             assert translation.text == TOKENIZER.decode([id for id in hypothesis.ids if id not in hidden])
             assert translation.score == pytest.approx(hypothesis.score, abs=1e-5)
@@ -47,14 +47,14 @@ def test_sources_that_do_not_fit_are_refused_or_cropped(model: Transformer) -> N
     long = "abcdef" * 6
     with pytest.raises(HeddleError, match=r"source 2 has 36 tokens, but the model has room for 31; .* \(--crop"):
         translate(model, TOKENIZER, ["a", "", long], config)
-    kept = 31 if model.encoder is not None else 15
-    assert translate(model, TOKENIZER, [long], config, crop=True) == translate(model, TOKENIZER, [long[:kept]], config)
+    room = 31 if model.encoder is not None else 15
+    assert translate(model, TOKENIZER, [long], config, crop=True) == translate(model, TOKENIZER, [long[:room]], config)
 
 
 def test_the_strategy_is_a_config_or_keywords(model: Transformer) -> None:
-    given = {"beams": 2, "best": 2, "max_tokens": 3}
-    found = translate(model, TOKENIZER, SOURCES, **given)
-    assert found == translate(model, TOKENIZER, SOURCES, BeamConfig.of(given))
+    settings = {"beams": 2, "best": 2, "max_tokens": 3}
+    translations = translate(model, TOKENIZER, SOURCES, **settings)
+    assert translations == translate(model, TOKENIZER, SOURCES, BeamConfig.of(settings))
     with pytest.raises(HeddleError, match="translate: config and best exclude each other; give a config or"):
         translate(model, TOKENIZER, SOURCES, BeamConfig(), best=2)
 
@@ -74,19 +74,19 @@ def test_sentinels_are_tokens_where_they_were_in_training(task: TaskSettings | N
     assert bool(special) == named
     ids = tokenizer.encode(text, special)
     assert (tokenizer.special["<extra_id_0>"] in ids) == named
-    ((_, (wanted,)),) = beam_search(
+    ((_, (expected,)),) = beam_search(
         model, [[]], BeamConfig(beams=1, max_tokens=5), tokenizer.end_of_text, sources=[[*ids, tokenizer.end_of_text]]
     )
-    ((found,),) = translate(model, tokenizer, [text], beams=1, max_tokens=5, special=special)
-    assert found.text == tokenizer.decode([id for id in wanted.ids if id != tokenizer.end_of_text])
+    ((translation,),) = translate(model, tokenizer, [text], beams=1, max_tokens=5, special=special)
+    assert translation.text == tokenizer.decode([id for id in expected.ids if id != tokenizer.end_of_text])
 
 
 def test_progress_counts_sources(model: Transformer) -> None:
-    heard = list[tuple[int, int]]()
+    progress = list[tuple[int, int]]()
     translate(
-        model, TOKENIZER, SOURCES, BeamConfig(beams=1, max_tokens=2), progress=lambda *counts: heard.append(counts)
+        model, TOKENIZER, SOURCES, BeamConfig(beams=1, max_tokens=2), progress=lambda *counts: progress.append(counts)
     )
-    assert heard == [(1, 3), (2, 3), (3, 3)]
+    assert progress == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_model_that_cannot_translate_says_so() -> None:
@@ -104,11 +104,11 @@ def test_a_model_that_cannot_translate_says_so() -> None:
 def test_an_imported_model_starts_and_ends_with_its_own_ids() -> None:
     ids = {"decoder_start": 3, "forced_begin": 5, "end": 2, "padding": 4}
     model = build(MODELS["both"].override({**WIDE, "ids": SpecialIds.of(ids).to_dict()}), seed=4).eval()
-    ((found,),) = translate(model, TOKENIZER, ["ab"], BeamConfig(beams=2, max_tokens=4))
+    ((translation,),) = translate(model, TOKENIZER, ["ab"], BeamConfig(beams=2, max_tokens=4))
     config = BeamConfig(beams=2, max_tokens=4)
-    ((_, (wanted,)),) = beam_search(model, [[]], config, sources=[[*TOKENIZER.encode("ab"), 2]])
-    assert wanted.ids[0] == 5
-    assert found.text == TOKENIZER.decode([id for id in wanted.ids if id not in (5, 2, 4, 3)])
+    ((_, (expected,)),) = beam_search(model, [[]], config, sources=[[*TOKENIZER.encode("ab"), 2]])
+    assert expected.ids[0] == 5
+    assert translation.text == TOKENIZER.decode([id for id in expected.ids if id not in (5, 2, 4, 3)])
 
 
 HYPOTHESES = ["the warp is held", "a weft thrown there", "the heddle"]
@@ -117,7 +117,7 @@ REFERENCES = ["the warp is held fast", "the weft is thrown there", "The heddle"]
 
 @pytest.mark.parametrize(("tokenize", "lowercase"), [("13a", False), ("none", True)])
 def test_scores_are_those_of_sacrebleu_s_command(tmp_path: Path, tokenize: str, lowercase: bool) -> None:
-    found = score_translations(HYPOTHESES, REFERENCES, tokenize, lowercase)
+    scores = score_translations(HYPOTHESES, REFERENCES, tokenize, lowercase)
     for name, texts in (("hypotheses", HYPOTHESES), ("references", REFERENCES)):
         (tmp_path / name).write_text("".join(f"{text}\n" for text in texts))
     words = [
@@ -130,17 +130,17 @@ def test_scores_are_those_of_sacrebleu_s_command(tmp_path: Path, tokenize: str, 
         "-w",
         "6",
     ]
-    for metric, mine, signature in (
-        ("bleu", found.bleu, found.bleu_signature),
-        ("chrf", found.chrf, found.chrf_signature),
+    for metric, actual, signature in (
+        ("bleu", scores.bleu, scores.bleu_signature),
+        ("chrf", scores.chrf, scores.chrf_signature),
     ):
         more = [*(["--lowercase"] if metric == "bleu" and lowercase else ["--chrf-lowercase"] if lowercase else [])]
         more += ["-tok", tokenize, "--force"] if metric == "bleu" else []
         command = [*words, "-m", metric, "-f", "text", *more]
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        name, _, score = said.partition(" = ")
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        name, _, score = output.partition(" = ")
         assert name == f"{metric.upper() if metric == 'bleu' else 'chrF2'}|{signature}"
-        assert float(score.split()[0]) == pytest.approx(mine, abs=1e-6)
+        assert float(score.split()[0]) == pytest.approx(actual, abs=1e-6)
 
 
 def test_what_cannot_be_scored_is_refused() -> None:

@@ -31,9 +31,9 @@ def graphs(model: Transformer, form: str, training: bool) -> int:
     compiled, made = captured(scores)
     for seed, layout in enumerate(FORMS[form]):
         tokens = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(seed))
-        found = compiled(model, tokens, layout)
+        output = compiled(model, tokens, layout)
         if not training:
-            torch.testing.assert_close(found, scores(model, tokens, layout))
+            torch.testing.assert_close(output, scores(model, tokens, layout))
     return made.count
 
 

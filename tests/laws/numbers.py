@@ -73,12 +73,12 @@ def mixer(config: Any, dim: int) -> int:
     if config.kind == "attention":
         keys, width = config.kv_heads or config.heads, config.head_dim or dim // config.heads
         value = config.value_dim or width
-        said = ("q", "k", "v", "o") if config.bias is True else config.bias or ()
+        biased = ("q", "k", "v", "o") if config.bias is True else config.bias or ()
         sizes = {"q": config.heads * width, "k": keys * width, "v": keys * value}
-        total = sum(linear(dim, size, letter in said) for letter, size in sizes.items())
+        total = sum(linear(dim, size, letter in biased) for letter, size in sizes.items())
         return (
             total
-            + linear(config.heads * value, dim, "o" in said)
+            + linear(config.heads * value, dim, "o" in biased)
             + config.sinks * config.heads
             + sum(
                 norm(config.qk_norm, width * (count if config.qk_norm_over == "all" else 1)) if config.qk_norm else 0

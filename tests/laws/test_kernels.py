@@ -54,17 +54,17 @@ def kernel_keeps_to_the_mask(
     shapes = [(rows, 4, queries, 6), (rows, 2, keys, 6), (rows, 2, keys, 3)]
     shapes += [(rows if bias < 0 else bias, 4, queries, keys)] if bias else []
     weight = torch.randn(rows, 4, queries, 3, generator=generator, dtype=torch.float64)
-    given = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
     sinks = torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64).to(dtype) if sunk else None
-    wanted = definition(mask, given, weight, cap, sinks)
+    expected = definition(mask, tensors, weight, cap, sinks)
     names = ("output", "dq", "dk", "dv", *(["dbias"] if bias else []), *(["dsinks"] if sunk else []))
-    found = dict(zip(names, outcome(kernel, mask, given, weight, sinks), strict=True))
+    actual = dict(zip(names, outcome(kernel, mask, tensors, weight, sinks), strict=True))
     dead = ~mask.dense().any(-1).expand(rows, 4, queries)
-    assert (found["output"][dead] == 0).all()
-    assert (found["dq"][dead] == 0).all()
-    for name, tensor in found.items():
-        scale = max(1.0, float(wanted[name].abs().max()))
-        close(tensor.double() / scale, wanted[name] / scale, TOLERANCES[dtype], name)
+    assert (actual["output"][dead] == 0).all()
+    assert (actual["dq"][dead] == 0).all()
+    for name, tensor in actual.items():
+        scale = max(1.0, float(expected[name].abs().max()))
+        close(tensor.double() / scale, expected[name] / scale, TOLERANCES[dtype], name)
 
 
 @pytest.mark.lecture("D-10", "L2-17")
@@ -102,15 +102,15 @@ def test_the_references_taps_are_those_of_the_definition(place: Place, change: C
     rows, queries, keys = mask.queries.rows, mask.queries.width, mask.keys.width
     shapes = [(rows, 2, queries, 3), (rows, 2, keys, 3), (rows, 2, keys, 3)]
     shapes += [(rows if bias < 0 else bias, 2, queries, keys)] if bias else []
-    given = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     kernel = KERNELS["reference"](SCALE, cap=cap)
     with watched(scores=kernel.scores, weights=kernel.weights) as seen:
         sinks = torch.tensor([0.5, -1.0], dtype=torch.float64) if sunk else None
-        kernel(*given[:3], replace(kernel.lower(mask, *given[3:]), sinks=sinks))
-    wanted = definition(mask, given, torch.ones(1), cap, sinks)
+        kernel(*tensors[:3], replace(kernel.lower(mask, *tensors[3:]), sinks=sinks))
+    expected = definition(mask, tensors, torch.ones(1), cap, sinks)
     assert (seen["weights"][~mask.dense().expand_as(seen["weights"])] == 0).all()
     for name in ("scores", "weights"):
-        torch.testing.assert_close(seen[name], wanted[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(seen[name], expected[name], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

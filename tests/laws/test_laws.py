@@ -34,15 +34,15 @@ from tests.models import (
 DECODERS = [*COMBINATIONS, *BOTH]
 
 
-def those(wanted: Callable[[TransformerConfig], bool]) -> list[TransformerConfig]:
+def those(condition: Callable[[TransformerConfig], bool]) -> list[TransformerConfig]:
     """The combinations that are meant."""
-    return [config for config in COMBINATIONS if wanted(config)]
+    return [config for config in COMBINATIONS if condition(config)]
 
 
-def chosen(wanted: Callable[[TransformerConfig], bool]) -> Callable[[Test], Test]:
+def chosen(condition: Callable[[TransformerConfig], bool]) -> Callable[[Test], Test]:
     """Run with the config of each combination that is meant."""
-    assert len(those(wanted)) > 1
-    return pytest.mark.parametrize("config", those(wanted), ids=name_of)
+    assert len(those(condition)) > 1
+    return pytest.mark.parametrize("config", those(condition), ids=name_of)
 
 
 def attention_of(config: TransformerConfig) -> AttentionConfig:
@@ -120,9 +120,9 @@ def test_what_is_within_reach_is_told(config: TransformerConfig) -> None:
     x, hidden = subject.differentiable(tokens_of(2, 7))
     direction = torch.randn(hidden.shape[-1], dtype=x.dtype, generator=torch.Generator().manual_seed(3))
     for s in range(7):
-        told = gradient(hidden[:, s] @ direction, x).abs().amax(-1) > 0
+        reached = gradient(hidden[:, s] @ direction, x).abs().amax(-1) > 0
         for distance in subject.reachable_distances(7) & set(range(s + 1)):
-            assert told[:, s - distance].any(), f"position {s} is told nothing of token {s - distance}"
+            assert reached[:, s - distance].any(), f"position {s} is told nothing of token {s - distance}"
 
 
 @of("prefix", models=DECODERS)

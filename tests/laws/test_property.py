@@ -43,7 +43,7 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
 def test_nothing_is_forgotten() -> None:
     """Every option of every class occurs in some model that validates, and no row of values is left over."""
     fields = [(cls, name) for cls in models.classes() for name in cls.model_fields]
-    wanted = {
+    expected = {
         (cls.__name__, name, option.__name__ if isinstance(option, type) else repr(option))
         for cls, name in fields
         if f"{cls.__name__}.{name}" not in models.SPECIAL
@@ -52,9 +52,9 @@ def test_nothing_is_forgotten() -> None:
     met: set[tuple[str, str, str]] = set()
     for seed in range(800):
         met |= set(chosen(models.drawn(seed)))
-        if wanted <= met:
+        if expected <= met:
             break
-    assert wanted <= met, sorted(wanted - met)
+    assert expected <= met, sorted(expected - met)
     known = {f"{cls.__name__}.{name}" for cls in (*models.classes(), Override) for name in cls.model_fields}
     assert models.VALUES.keys() <= known
 
@@ -112,10 +112,10 @@ def learns_and_counts(config: TransformerConfig) -> None:
     """Its parameters are as many as the accounts say; a training step has a finite loss and a finite gradient for every weight."""
     model = build(config)
     assert not list(model.buffers())
-    found = parameters(config)
+    counts = parameters(config)
     total = sum(parameter.numel() for parameter in model.parameters())
-    assert found.total == sum(found.parts.values()) == sum(found.groups.values()) == total == numbers_of(config)
-    assert 0 < found.active <= total
+    assert counts.total == sum(counts.parts.values()) == sum(counts.groups.values()) == total == numbers_of(config)
+    assert 0 < counts.active <= total
     model.train()
     layout = Layout.padded(LENGTHS, LENGTH)
     hidden, routings = model(*read(model, layout))

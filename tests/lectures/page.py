@@ -37,7 +37,7 @@ MOST = 3  # tests and files named for a row; further ones are only counted
 
 def code() -> dict[str, list[str]]:
     """For each row, the files of heddle that name it; a range `L2-67 … L2-76` names all rows in it."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for path in sorted((ROOT / "heddle").rglob("*")):
         if path.suffix not in (".py", ".toml"):
             continue
@@ -46,8 +46,8 @@ def code() -> dict[str, list[str]]:
         for deck, first, last in re.findall(r"(L[0-3])-(\d\d) … L[0-3]-(\d\d)", text):
             named |= {f"{deck}-{number:02d}" for number in range(int(first), int(last) + 1)}
         for row in named:
-            found.setdefault(row, []).append(str(path.relative_to(ROOT)))
-    return found
+            result.setdefault(row, []).append(str(path.relative_to(ROOT)))
+    return result
 
 
 def tried(tests: Mapping[str, list[str]]) -> dict[str, list[str]]:

@@ -58,21 +58,21 @@ def used(path: Path, name: str) -> set[tuple[Path, str]]:
     defined, imported = read(path)
     if name not in defined:
         return set()
-    found: set[tuple[Path, str] | None] = set()
+    result: set[tuple[Path, str] | None] = set()
     for node in ast.walk(defined[name]):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported:
             module = found_in(*imported[node.value.id])
             if module is not None and module[1] == "":
                 inside = ".".join(module[0].relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-                found.add(found_in(inside, node.attr))
+                result.add(found_in(inside, node.attr))
         elif isinstance(node, ast.Name) and node.id in imported:
-            found.add(found_in(*imported[node.id]))
+            result.add(found_in(*imported[node.id]))
         elif isinstance(node, ast.Name) and node.id in defined:
-            found.add((path, node.id))
+            result.add((path, node.id))
         elif isinstance(node, ast.arg):  # a fixture, of this file or of its folder
             places = (path, path.parent / "conftest.py")
-            found |= {(place, node.arg) for place in places if place.is_file() and node.arg in read(place)[0]}
-    return {each for each in found if each is not None}
+            result |= {(place, node.arg) for place in places if place.is_file() and node.arg in read(place)[0]}
+    return {each for each in result if each is not None}
 
 
 @cache

@@ -45,25 +45,25 @@ def claims(source: str) -> Iterator[tuple[str, str]]:
 
 def settled(folder: Path = TESTS) -> dict[str, list[str]]:
     """For each row that any test settles, those tests as `tests/nn/test_norm.py::test_it`."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("test_*.py")):
         for row, test in claims(path.read_text(encoding="utf-8")):
             name = f"{path.relative_to(folder.parent)}::{test}"
-            if name not in found.setdefault(row, []):
-                found[row].append(name)
-    return found
+            if name not in result.setdefault(row, []):
+                result[row].append(name)
+    return result
 
 
 def strings(node: ast.AST) -> set[str]:
     """Every string that stands in a piece of code; where one has holes, `*` stands for what is put there."""
-    found = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    result = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
     for each in ast.walk(node):
         if isinstance(each, ast.JoinedStr):
-            found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in each.values))
-    return found
+            result.add("".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in each.values))
+    return result
 
 
-def said(source: str) -> dict[str, set[str]]:
+def strings_by_test(source: str) -> dict[str, set[str]]:
     """For each function that reads worked examples, the strings in it, at it, and in the file's tables that it names."""
     tree = ast.parse(source)
     tables: dict[str, set[str]] = {}
@@ -71,58 +71,60 @@ def said(source: str) -> dict[str, set[str]]:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             tables |= {target.id: strings(node) for target in targets if isinstance(target, ast.Name)}
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
             if names & READERS:
-                found.setdefault(node.name, set()).update(
+                result.setdefault(node.name, set()).update(
                     strings(node), *(tables[name] for name in names & tables.keys())
                 )
-    return found
+    return result
 
 
 def uncompared(cases: Mapping[str, Mapping[str, Collection[str]]], sources: Iterable[str]) -> list[str]:
     """The results of worked examples that no test which names the example names, as `example: result`."""
-    told = [strings for source in sources for test, strings in said(source).items() if test.startswith("test_")]
-    found = []
+    compared = [
+        strings for source in sources for test, strings in strings_by_test(source).items() if test.startswith("test_")
+    ]
+    missing = []
     for name, case in cases.items():
-        near = set().union(*(strings for strings in told if name in strings))
-        found += [f"{name}: {key}" for key in case["outputs"] if not any(fnmatchcase(key, each) for each in near)]
-    return found
+        near = set().union(*(strings for strings in compared if name in strings))
+        missing += [f"{name}: {key}" for key in case["outputs"] if not any(fnmatchcase(key, each) for each in near)]
+    return missing
 
 
 def unsaid(checks: Mapping[str, str], tests: Mapping[str, list[str]], cases: Collection[str]) -> list[str]:
     """The worked examples that a settled row asks for and that none of its tests names, as `row: example`."""
     files = {test.split("::")[0] for names in tests.values() for test in names}
-    read = {path: said((ROOT / path).read_text(encoding="utf-8")) for path in files}
-    found = []
+    read = {path: strings_by_test((ROOT / path).read_text(encoding="utf-8")) for path in files}
+    missing = []
     for row, names in tests.items():
-        told: set[str] = set()
-        told = told.union(*(read[path].get(test, ()) for path, test in (name.split("::") for name in names)))
-        asked = [case for case in re.findall(r"`(\w+)`", checks.get(row, "")) if case in cases]
-        found += [f"{row}: {case}" for case in asked if case not in told]
-    return found
+        compared: set[str] = set()
+        compared = compared.union(*(read[path].get(test, ()) for path, test in (name.split("::") for name in names)))
+        requested = [case for case in re.findall(r"`(\w+)`", checks.get(row, "")) if case in cases]
+        missing += [f"{row}: {case}" for case in requested if case not in compared]
+    return missing
 
 
 def faults(rows: list[str], tests: Mapping[str, list[str]], still_open: Mapping[str, str]) -> list[str]:
     """What is wrong with the account, a sentence each: every row is settled or open, never both, and nothing else is."""
-    found = []
+    problems = []
     for row in rows:
         is_settled, is_open = row in tests, row in still_open
         if row in NOTHING:
             if is_settled or is_open:
-                found.append(f"{row} asks for nothing, yet it is accounted for")
+                problems.append(f"{row} asks for nothing, yet it is accounted for")
         elif is_settled and is_open:
-            found.append(
+            problems.append(
                 f"{row} is settled by {tests[row][0]} and open under {still_open[row]!r}: take it off the list"
             )
         elif not is_settled and not is_open:
-            found.append(f"{row} is neither settled by a test nor open under a word")
-    found += [f"{row} is open, but no lecture has it" for row in still_open if row not in rows]
-    found += [
+            problems.append(f"{row} is neither settled by a test nor open under a word")
+    problems += [f"{row} is open, but no lecture has it" for row in still_open if row not in rows]
+    problems += [
         f"{row} is open under {word!r}, which is none of {WORDS}"
         for row, word in still_open.items()
         if word not in WORDS
     ]
-    return found
+    return problems

@@ -90,16 +90,16 @@ def test_attention(name: str) -> None:
     """Whatever the case states: scores, -inf above the diagonal, weights, exactly 0 there, heads and what follows."""
     case, (heads, scale, rule) = Case(name), ATTENTION[name]
     where = scope(rule, "reference", THREE)
-    found = everything_of(attention(case.weights, heads=heads, scale=scale), case.inputs["Z"], where)
+    actual = everything_of(attention(case.weights, heads=heads, scale=scale), case.inputs["Z"], where)
     stated = case.outputs.keys() & set(PARTS)
     assert {"weights", "output"} <= stated
     for part in stated:
-        same(found[part].reshape(case.outputs[part].shape), case.outputs[part])
-    assert (found["heads"].shape, found["concat"].shape) == ((heads, 3, 4 // heads), (3, 4))
+        same(actual[part].reshape(case.outputs[part].shape), case.outputs[part])
+    assert (actual["heads"].shape, actual["concat"].shape) == ((heads, 3, 4 // heads), (3, 4))
     if rule == Causal():
         allowed = where.mask.allowed[0, 0]
         assert torch.equal(allowed, torch.ones(3, 3, dtype=torch.bool).tril())
-        assert (found["weights"][:, ~allowed] == 0).all()
+        assert (actual["weights"][:, ~allowed] == 0).all()
         assert "M" not in case.inputs or torch.equal(allowed, case.inputs["M"] == 0)
 
 
@@ -112,8 +112,8 @@ def test_attention_single_head_merged_weights() -> None:
     same(merged[0].detach(), case.outputs["WQ_WKT"])
     same(written[0].detach(), case.weights["W_V"])  # W_O is the identity here
     one = attention({**case.weights, "W_Q": merged[0].detach(), "W_K": torch.eye(4, dtype=torch.float64)}, heads=1)
-    found = everything_of(one, case.inputs["Z"], scope(Everything(), "reference", THREE))
-    torch.testing.assert_close(found["scores"][0], case.outputs["scores"], rtol=0, atol=1e-12)
+    actual = everything_of(one, case.inputs["Z"], scope(Everything(), "reference", THREE))
+    torch.testing.assert_close(actual["scores"][0], case.outputs["scores"], rtol=0, atol=1e-12)
 
 
 @pytest.mark.lecture("L0-34", "L0-44", "D-42")
@@ -136,13 +136,13 @@ def test_attention_sequential_prefixes() -> None:
     z, module = case.inputs["Z"], attention(case.weights, heads=1)
     causal = everything_of(module, z, scope(Causal(), "reference", THREE))["output"]
     same(causal, case.outputs["last_rows"])
-    for length, wanted in enumerate(case.outputs["per_prefix"], start=1):
-        found = everything_of(module, z[:length], scope(Everything(), "reference", Layout.whole(1, length)))
-        same(found["weights"][0], wanted["weights"])
-        same(found["output"], wanted["output_all_rows"])
-        same(found["output"][-1], causal[length - 1])
+    for length, expected in enumerate(case.outputs["per_prefix"], start=1):
+        actual = everything_of(module, z[:length], scope(Everything(), "reference", Layout.whole(1, length)))
+        same(actual["weights"][0], expected["weights"])
+        same(actual["output"], expected["output_all_rows"])
+        same(actual["output"][-1], causal[length - 1])
         # Only the last row is the prediction: earlier ones have seen what came after them.
-        assert all((found["output"][row] - causal[row]).abs().max() > 1e-3 for row in range(length - 1))
+        assert all((actual["output"][row] - causal[row]).abs().max() > 1e-3 for row in range(length - 1))
 
 
 @pytest.mark.lecture("L0-35")
@@ -150,16 +150,16 @@ def test_attention_sequential_prefixes() -> None:
 def test_attention_low_rank(scale: str, name: str) -> None:
     case = Case("attention_low_rank")
     shape = {"heads": 1, "head_dim": 2, "value_dim": 4}
-    found = everything_of(
+    actual = everything_of(
         attention(case.weights, scale=scale, **shape), case.inputs["Z"], scope(Everything(), "reference", THREE)
     )
-    wanted = case.outputs[name]
-    same(found["scores"][0], wanted["scores"])
-    same(found["weights"][0], wanted["weights"])
-    same(found["output"], wanted["output"])
+    expected = case.outputs[name]
+    same(actual["scores"][0], expected["scores"])
+    same(actual["weights"][0], expected["weights"])
+    same(actual["output"], expected["output"])
     for kernel in KERNELS:
         module = attention(case.weights, kernel, scale=scale, **shape)
-        same(module(case.inputs["Z"][None], scope(Everything(), kernel, THREE))[0], wanted["output"])
+        same(module(case.inputs["Z"][None], scope(Everything(), kernel, THREE))[0], expected["output"])
     merged = head_products(attention(case.weights, **shape))[0][0].detach()
     same(merged, case.outputs["WQ_WKT"])
     assert torch.linalg.matrix_rank(merged) == case.outputs["rank"] == 2
@@ -240,10 +240,10 @@ def test_mask_zero_trap() -> None:
         kernel(q, k, k, kernel.lower(mask))
     same(seen["weights"][0, 0], case.outputs["correct_weights"])
     unscaled = Attention(AttentionConfig(heads=1, kernel="reference", scale=1.0), Setting(2)).kernel
-    for rule, wanted in ((Everything(), case.inputs["QKT"]), (Causal(), case.outputs["correct_scores"])):
+    for rule, expected in ((Everything(), case.inputs["QKT"]), (Causal(), case.outputs["correct_scores"])):
         with watched(scores=unscaled.scores) as raw:
             unscaled(q, k, k, unscaled.lower(Mask(rule, THREE, THREE)))
-        same(raw["scores"][0, 0], wanted)
+        same(raw["scores"][0, 0], expected)
     # The lecture's words: multiply by the mask first, and every zero becomes -inf, whether the mask made it or not.
     product = mask.dense()[0, 0] * case.inputs["QKT"]
     scores = product.masked_fill(product == 0, -torch.inf)
@@ -259,15 +259,15 @@ def test_mask_zero_trap() -> None:
 def test_mask_zero_after_softmax() -> None:
     case = Case("mask_zero_after_softmax")
     scores, allowed = case.inputs["S"], Mask(Causal(), THREE, THREE).dense()[0, 0]
-    found = masked_softmax(scores, allowed)
-    same(found, case.outputs["right"])
-    same(found.sum(-1), torch.ones(3, dtype=torch.float64))
-    assert (found[~allowed] == 0).all()
+    actual = masked_softmax(scores, allowed)
+    same(actual, case.outputs["right"])
+    same(actual.sum(-1), torch.ones(3, dtype=torch.float64))
+    assert (actual[~allowed] == 0).all()
     zeroed = masked_softmax(scores, torch.ones_like(allowed)).tril()  # what must not be done
     same(zeroed, case.outputs["wrong"])
     same(zeroed.sum(-1), case.outputs["wrong_row_sums"])
     same(zeroed / zeroed.sum(-1, keepdim=True), case.outputs["wrong_renormalised"])
-    same(found, case.outputs["wrong_renormalised"])
+    same(actual, case.outputs["wrong_renormalised"])
 
 
 @kernels
@@ -294,14 +294,14 @@ def test_layernorm(name: str) -> None:
     case = Case("layernorm")
     norm = make_norm(LayerNormConfig.of(READINGS[name]), 4).double()
     load_norm(norm, case.weights["gain"], case.weights["shift"])
-    found = norm(case.inputs["x"])
-    torch.testing.assert_close(found, case.outputs[name], rtol=0, atol=1e-11, equal_nan=True)
+    actual = norm(case.inputs["x"])
+    torch.testing.assert_close(actual, case.outputs[name], rtol=0, atol=1e-11, equal_nan=True)
     if norm.eps:
-        assert torch.equal(found[3], case.weights["shift"]), "the constant row"
+        assert torch.equal(actual[3], case.weights["shift"]), "the constant row"
     else:
-        assert found[3].isnan().all()
+        assert actual[3].isnan().all()
     for other in READINGS.keys() - {name}:
-        assert (found[0] - case.outputs[other][0]).abs().max() > 1e-6
+        assert (actual[0] - case.outputs[other][0]).abs().max() > 1e-6
 
 
 @pytest.mark.lecture("L0-50", "L2-26", "L2-27", "L3-30")
@@ -309,13 +309,13 @@ def test_layernorm_unit_gain() -> None:
     case = Case("layernorm")
     norm = LayerNorm(4).double()
     load_norm(norm, torch.ones(4), torch.zeros(4))
-    found = norm(case.inputs["x"])
-    same(found, case.outputs["biased_eps1e5_unit_gain"])
-    same(found[:3].mean(-1), torch.zeros(3, dtype=torch.float64))
+    actual = norm(case.inputs["x"])
+    same(actual, case.outputs["biased_eps1e5_unit_gain"])
+    same(actual[:3].mean(-1), torch.zeros(3, dtype=torch.float64))
     variance = case.inputs["x"].var(-1, correction=0)
     same(variance, case.outputs["var_biased"])
     same(case.inputs["x"].mean(-1), case.outputs["mean"])
-    same(found.var(-1, correction=0), variance / (variance + 1e-5))
+    same(actual.var(-1, correction=0), variance / (variance + 1e-5))
     assert norm.eps == 1e-5
 
 
@@ -325,9 +325,9 @@ def test_rmsnorm(eps: float, name: str) -> None:
     case = Case("rmsnorm")
     norm = RMSNorm(4, eps).double()
     norm.load_state_dict({"weight": case.weights["gain"]})
-    found = norm(case.inputs["x"])
-    same(found, case.outputs[name])
-    assert (found[-1] == 0).all()
+    actual = norm(case.inputs["x"])
+    same(actual, case.outputs[name])
+    assert (actual[-1] == 0).all()
     # Without gain and eps, a row is divided by its root mean square.
     bare = RMSNorm(4, 0.0).double()
     bare.load_state_dict({"weight": torch.ones(4)})
@@ -337,11 +337,11 @@ def test_rmsnorm(eps: float, name: str) -> None:
 
 @pytest.mark.lecture("L0-68", "L1-18", "D-07", "D-34")
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("gelu", "gelu_erf"), ("gelu_tanh", "gelu_tanh"), ("relu", "relu"), ("silu", "silu")]
+    ("name", "expected"), [("gelu", "gelu_erf"), ("gelu_tanh", "gelu_tanh"), ("relu", "relu"), ("silu", "silu")]
 )
-def test_activations(name: str, wanted: str) -> None:
+def test_activations(name: str, expected: str) -> None:
     case = Case("activations")
-    same(ACTIVATIONS[name](case.inputs["x"]), case.outputs[wanted])
+    same(ACTIVATIONS[name](case.inputs["x"]), case.outputs[expected])
 
 
 @pytest.mark.lecture("L0-69")
@@ -367,10 +367,10 @@ def test_mlp(activation: str, bias: bool, name: str) -> None:
     case = Case("mlp")
     module = MLP(MLPConfig(hidden=16, activation=activation, bias=bias), Setting(4)).double()
     load_mlp(module, case.weights)
-    found = module(case.inputs["Z"]).hidden
-    same(found, case.outputs[name])
+    actual = module(case.inputs["Z"]).hidden
+    same(actual, case.outputs[name])
     for row in range(3):
-        same(module(case.inputs["Z"][row]).hidden, found[row])
+        same(module(case.inputs["Z"][row]).hidden, actual[row])
 
 
 @pytest.mark.lecture("L1-21")
@@ -539,9 +539,9 @@ def results(model: Transformer, case: Case) -> dict[str, Tensor]:
     scores, one = Scores(model.head_weight(), 5), torch.ones(1).double()
     loss, _ = cross_entropy(final[0], targets, torch.full((3,), 1 / 3, dtype=torch.float64), scores)
     alone = [cross_entropy(final[0, row, None], targets[row, None], one, scores)[0] for row in range(3)]
-    found = {"final": final[0], "logits": logits, "probs": logits.softmax(-1), "argmax": logits.argmax(-1).double()}
-    found |= {"loss": loss, "perplexity": loss.exp(), "loss_per_token": torch.stack(alone)}
-    return {**found, "hidden": torch.stack([seen[name][0] for name in ("entry", "first", "second")])}
+    values = {"final": final[0], "logits": logits, "probs": logits.softmax(-1), "argmax": logits.argmax(-1).double()}
+    values |= {"loss": loss, "perplexity": loss.exp(), "loss_per_token": torch.stack(alone)}
+    return {**values, "hidden": torch.stack([seen[name][0] for name in ("entry", "first", "second")])}
 
 
 @kernels
@@ -552,13 +552,13 @@ def results(model: Transformer, case: Case) -> dict[str, Tensor]:
 def test_tiny_lm(name: str, kernel: str) -> None:
     case = Case(name)
     model, ids = tiny_lm(name, kernel), case.inputs["ids"].long()[None]
-    found = results(model, case)
+    actual = results(model, case)
     stated = case.outputs.keys() & set(STATED)
     assert {"logits", "argmax", "loss"} <= stated
     for key in stated:
-        same(found[key], torch.as_tensor(case.outputs[key], dtype=torch.float64))
+        same(actual[key], torch.as_tensor(case.outputs[key], dtype=torch.float64))
     for length in (1, 2):
-        same(model.logits(model(ids[:, :length]).hidden)[0, -1], found["logits"][length - 1])
+        same(model.logits(model(ids[:, :length]).hidden)[0, -1], actual["logits"][length - 1])
 
 
 @pytest.mark.lecture("L1-92", "L0-10")
@@ -609,9 +609,9 @@ def test_embedding_beside_its_position() -> None:
     model = Transformer(config).double()
     model.embedding.load_state_dict({"weight": case.weights["E"]})
     model.decoder.entry.positions.load_state_dict({"weight": case.weights["P"]})
-    found = model.decoder.entry(model.embedding(case.inputs["ids"].long()[None]), THREE)
-    assert found.shape == (1, 3, 8)
-    same(found[0], case.outputs["concat"])
+    actual = model.decoder.entry(model.embedding(case.inputs["ids"].long()[None]), THREE)
+    assert actual.shape == (1, 3, 8)
+    same(actual[0], case.outputs["concat"])
 
 
 @pytest.mark.lecture("L3-11", "L3-13", "D-29")

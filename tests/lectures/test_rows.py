@@ -11,22 +11,34 @@ import pytest
 from tests.lectures.golden import CASES, ROWS
 from tests.lectures.page import PAGE, code, page, tried
 from tests.lectures.reach import reached
-from tests.lectures.rows import LECTURES, OPEN, ROOT, TESTS, WORDS, claims, faults, said, settled, uncompared, unsaid
+from tests.lectures.rows import (
+    LECTURES,
+    OPEN,
+    ROOT,
+    TESTS,
+    WORDS,
+    claims,
+    faults,
+    settled,
+    strings_by_test,
+    uncompared,
+    unsaid,
+)
 
 IDS = [row["id"] for row in LECTURES["rows"]]
 
 
 def test_every_row_is_settled_or_open() -> None:
     assert len(IDS) == len(set(IDS)) == 310
-    found = faults(IDS, settled(), OPEN)
-    assert not found, "\n".join(found)
+    problems = faults(IDS, settled(), OPEN)
+    assert not problems, "\n".join(problems)
 
 
 def test_what_is_wrong_with_an_account_is_found() -> None:
     tests = {"L0-01": ["a::b"], "L0-03": ["a::b"], "L2-01": ["a::b"]}
     words = {"L0-02": "look", "L0-03": "look", "L9-99": "look", "L0-04": "later"}
-    found = faults(["L0-01", "L0-02", "L0-03", "L0-04", "L0-05", "L2-01", "L2-77"], tests, words)
-    assert [line.split()[0] for line in found] == ["L0-03", "L0-05", "L2-01", "L9-99", "L0-04"]
+    problems = faults(["L0-01", "L0-02", "L0-03", "L0-04", "L0-05", "L2-01", "L2-77"], tests, words)
+    assert [line.split()[0] for line in problems] == ["L0-03", "L0-05", "L2-01", "L9-99", "L0-04"]
 
 
 # What is built has no open rows: the model, its masks, norms, positions, experts, its counts and costs, its presets.
@@ -49,9 +61,9 @@ def test_settled_rows_exist(path: Path) -> None:
 
 def test_marks_are_read_wherever_they_stand() -> None:
     source = '@pytest.mark.lecture("L0-48", "L0-480")\ndef test_it(): ...\npytestmark = mark.lecture("L9-01")'
-    found = set(claims(source))
-    assert found == {("L0-48", "test_it"), ("L0-480", "test_it"), ("L9-01", "")}
-    assert {row for row, _ in found if row not in ROWS} == {"L0-480", "L9-01"}
+    marks = set(claims(source))
+    assert marks == {("L0-48", "test_it"), ("L0-480", "test_it"), ("L9-01", "")}
+    assert {row for row, _ in marks if row not in ROWS} == {"L0-480", "L9-01"}
 
 
 def test_a_skipped_test_settles_nothing(tmp_path: Path) -> None:
@@ -71,8 +83,8 @@ def test_worked_examples_point_at_rows() -> None:
 def test_every_result_of_every_worked_example_is_compared() -> None:
     assert len(CASES) == 42
     files = [path for path in TESTS.rglob("test_*.py") if path.name != Path(__file__).name]
-    found = uncompared(CASES, [path.read_text(encoding="utf-8") for path in files])
-    assert not found, "no test names these results:\n" + "\n".join(found)
+    missing = uncompared(CASES, [path.read_text(encoding="utf-8") for path in files])
+    assert not missing, "no test names these results:\n" + "\n".join(missing)
 
 
 def test_a_result_that_nothing_compares_is_found() -> None:
@@ -92,8 +104,8 @@ def test_other(): assert "row2"
 
 def test_a_row_is_settled_with_the_worked_examples_it_asks_for() -> None:
     checks = {row["id"]: row["check"] for row in LECTURES["rows"]}
-    found = unsaid(checks, settled(), CASES)
-    assert not found, "no test that settles these rows names their worked example:\n" + "\n".join(found)
+    missing = unsaid(checks, settled(), CASES)
+    assert not missing, "no test that settles these rows names their worked example:\n" + "\n".join(missing)
 
 
 def test_an_example_that_no_test_of_its_row_names_is_found(tmp_path: Path) -> None:
@@ -105,7 +117,7 @@ def test_two(): Case("mlp")
 def test_three(): assert config.kind == "mlp"
 """
     (tmp_path / "test_it.py").write_text(source)
-    assert said(source) == {"test_one": {"name", "moe"}, "test_two": {"mlp"}}
+    assert strings_by_test(source) == {"test_one": {"name", "moe"}, "test_two": {"mlp"}}
     tests = {"L0-01": ["test_one", "test_three"], "L0-02": ["test_two"]}
     tests = {row: [f"{tmp_path}/test_it.py::{name}" for name in names] for row, names in tests.items()}
     checks = {"L0-01": "golden `moe` and `mlp`", "L0-02": "`mlp`, not `pages`", "L0-03": "`mlp`, open"}
@@ -130,8 +142,8 @@ def test_what_a_test_comes_to_is_found_through_its_helpers() -> None:
 
 def test_every_settled_row_stands_beside_code() -> None:
     tests = settled()
-    found = tried(tests)
-    assert [row for row in tests if row in IDS and not found[row] and row not in code()] == []
+    result = tried(tests)
+    assert [row for row in tests if row in IDS and not result[row] and row not in code()] == []
 
 
 def test_the_page_is_up_to_date() -> None:

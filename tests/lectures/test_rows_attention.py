@@ -99,8 +99,8 @@ def test_one_product_for_three_projections() -> None:
     layout = Layout.whole(3, 5)
     q, k, v = (split_heads(part, 4) for part in fused)
     attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-    found = module(x, module.pattern.scope(layout))
-    torch.testing.assert_close(found, module.o(attended), rtol=0, atol=1e-6)
+    output = module(x, module.pattern.scope(layout))
+    torch.testing.assert_close(output, module.o(attended), rtol=0, atol=1e-6)
 
 
 @pytest.mark.lecture("L1-25")

@@ -22,15 +22,15 @@ NORM = {"kind": "layer", "eps": 1e-6, "unbiased": True, "eps_outside": True}
 
 def annotated() -> TransformerConfig:
     """The original Transformer as "The Annotated Transformer" writes it out, small."""
-    said = {"dim": DIM, "vocab_size": VOCAB, "context": 16, "pad_vocab_to": 1, "decoder.block.cross.heads": 2}
+    settings = {"dim": DIM, "vocab_size": VOCAB, "context": 16, "pad_vocab_to": 1, "decoder.block.cross.heads": 2}
     for stack in ("encoder", "decoder"):
         block = {"norm": NORM, "placement": "pre", "mixer.heads": 2}
-        said |= {
+        settings |= {
             f"{stack}.depth": 2,
             f"{stack}.final_norm": True,
             **{f"{stack}.block.{key}": block[key] for key in block},
         }
-    return preset("vaswani-base").override(said)
+    return preset("vaswani-base").override(settings)
 
 
 def normalised(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -52,8 +52,8 @@ def test_the_annotated_transformer() -> None:
             assert 0.9 * edge < parameter.abs().max() <= edge, name
     read: dict[str, torch.Tensor] = {}
     block = model.encoder.blocks[0]  # type: ignore[union-attr]
-    block.register_forward_pre_hook(lambda module, given: read.update(block=given[0]))
-    block.mixer.register_forward_pre_hook(lambda module, given: read.update(mixer=given[0]))
+    block.register_forward_pre_hook(lambda module, inputs: read.update(block=inputs[0]))
+    block.mixer.register_forward_pre_hook(lambda module, inputs: read.update(mixer=inputs[0]))
     draw = torch.Generator().manual_seed(0)
     source, tokens, targets = torch.randint(0, VOCAB, (3, 2, LENGTH), generator=draw)
     with torch.no_grad():
@@ -79,6 +79,6 @@ def test_its_learning_rates_rise_and_fall_with_the_step() -> None:
     config = TrainConfig(schedule="inverse_sqrt", warmup=warmup, learning_rate=width**-0.5 * warmup**-0.5)
     assert config.learning_rate == pytest.approx(6.987712429686843e-04, rel=1e-15)
     for step in (1, 2, 3999, 4000, 4001, 16_000, steps):
-        wanted = np.float64(width) ** -0.5 * min(np.float64(step) ** -0.5, step * np.float64(warmup) ** -1.5)
-        found = factor(step - 1, steps, warmup, config) * config.learning_rate
-        assert found == pytest.approx(wanted, rel=1e-12), step
+        expected = np.float64(width) ** -0.5 * min(np.float64(step) ** -0.5, step * np.float64(warmup) ** -1.5)
+        factors = factor(step - 1, steps, warmup, config) * config.learning_rate
+        assert factors == pytest.approx(expected, rel=1e-12), step

@@ -13,7 +13,7 @@ from heddle.look import attention as module_of_attention
 from heddle.model import Transformer
 from heddle.nn import Causal, Everything, Layout
 from tests.lectures.golden import Case, Rule, attention, same, scope
-from tests.look.given import given
+from tests.look.inputs import inputs_of
 from tests.models import BOTH, COMBINATIONS, EVERY, awake, config_of, name_of, tokens_of
 
 WITH_KERNELS = [each for each in EVERY if any(block.mixer.kind == "attention" for block in each.last()[1].blocks)]
@@ -23,9 +23,9 @@ def attended(model: Transformer, tokens: Tensor, **more: Any) -> dict[str, Atten
     return trace(model, tokens, attention="*", **more).attention
 
 
-def check(found: dict[str, AttentionPass]) -> None:
-    assert found
-    for each in found.values():
+def check(maps: dict[str, AttentionPass]) -> None:
+    assert maps
+    for each in maps.values():
         assert each.error() < 1e-12
         weights, allowed = each.weights(), each.allowed()
         assert (weights[~allowed.expand_as(weights)] == 0).all()
@@ -41,7 +41,7 @@ def check(found: dict[str, AttentionPass]) -> None:
 @pytest.mark.parametrize("config", WITH_KERNELS, ids=name_of)
 def test_weights_times_values_are_what_the_kernel_gave(config: TransformerConfig) -> None:
     model = awake(config)
-    tokens, more = given(model)
+    tokens, more = inputs_of(model)
     check(attended(model, tokens, **more))
     if not more:
         check(attended(model, tokens, layout=Layout.padded([9, 4], 9)))
@@ -52,19 +52,19 @@ def test_weights_times_values_are_what_the_kernel_gave(config: TransformerConfig
 @pytest.mark.parametrize("config", [each for each in WITH_KERNELS if each.decoder is not None][::4], ids=name_of)
 def test_cached_steps(config: TransformerConfig) -> None:
     model = awake(config)
-    tokens, more = given(model)
+    tokens, more = inputs_of(model)
     cache = model.new_cache(2)
     whole = attended(model, tokens, **more)
     for start, stop in ((0, 4), (4, 7), (7, 8), (8, 9)):
-        found = attended(model, tokens[:, start:stop], cache=cache, **(more if start == 0 else {}))
-        check(found)
-        for name, each in found.items():
+        maps = attended(model, tokens[:, start:stop], cache=cache, **(more if start == 0 else {}))
+        check(maps)
+        for name, each in maps.items():
             slots = each.keys >= stop and each.lowered.mask.keys.form == "whole"  # not those of a window
             if (
                 name.startswith("decoder") and ".mixer" in name and slots and not config.last()[1].prefix
             ):  # there, a cache's first call is a prefix
-                wanted = whole[name].weights(slice(start, stop))[..., :stop]
-                torch.testing.assert_close(each.weights()[..., :stop], wanted)
+                expected = whole[name].weights(slice(start, stop))[..., :stop]
+                torch.testing.assert_close(each.weights()[..., :stop], expected)
 
 
 def test_rows_of_different_lengths() -> None:
@@ -105,15 +105,15 @@ ATTENTION: dict[str, tuple[int, str, Rule]] = {
 def golden(name: str, kernel: str = "sdpa") -> AttentionPass:
     """A worked example's call, by a kernel that holds no weights."""
     heads, scale, rule = ATTENTION[name]
-    case, found = Case(name), []
+    case, maps = Case(name), []
     module = attention(case.weights, kernel, heads=heads, scale=scale)
     handle = module.kernel.register_forward_hook(
-        lambda kernel, inputs, output: found.append(AttentionPass(*inputs[:3], output, inputs[3], kernel.scale))
+        lambda kernel, inputs, output: maps.append(AttentionPass(*inputs[:3], output, inputs[3], kernel.scale))
     )
     with torch.no_grad():
         module(case.inputs["Z"][None], scope(rule, kernel, Layout.whole(1, 3)))
     handle.remove()
-    (one,) = found
+    (one,) = maps
     return one
 
 
@@ -121,23 +121,23 @@ def golden(name: str, kernel: str = "sdpa") -> AttentionPass:
 @pytest.mark.parametrize("name", ATTENTION)
 def test_numbers_of_the_worked_examples(name: str) -> None:
     """Each token's row says which tokens feed it: the weights of the example, which sum to 1."""
-    case, found = Case(name), golden(name)
-    same(found.weights()[0].view_as(case.outputs["weights"]), case.outputs["weights"])
+    case, attention = Case(name), golden(name)
+    same(attention.weights()[0].view_as(case.outputs["weights"]), case.outputs["weights"])
     if "scores" in case.outputs:
-        same(found.scores()[0, 0], case.outputs["scores"])
+        same(attention.scores()[0, 0], case.outputs["scores"])
 
 
 @pytest.mark.lecture("L3-18", "L0-93", "L1-29")
 @pytest.mark.parametrize("name", ATTENTION)
 def test_a_query_is_followed_step_by_step(name: str) -> None:
     """Products, scale, mask, softmax, weighted sum, with the example's numbers; the future is missing, -inf, then 0."""
-    case, found = Case(name), golden(name)
-    weights = case.outputs["weights"].view(found.heads, 3, 3)
+    case, attention = Case(name), golden(name)
+    weights = case.outputs["weights"].view(attention.heads, 3, 3)
     heads = case.outputs.get("heads", case.outputs["output"][None])  # W_O is the identity where there is one head
-    for head in range(found.heads):
+    for head in range(attention.heads):
         for row in range(3):
-            steps = found.steps(row, head)
-            torch.testing.assert_close(steps.products * found.scale, steps.scaled)
+            steps = attention.steps(row, head)
+            torch.testing.assert_close(steps.products * attention.scale, steps.scaled)
             same(steps.weights, weights[head, row])
             same(steps.output, heads[head, row])
             if "scores" in case.outputs:
@@ -152,8 +152,8 @@ def test_a_query_is_followed_step_by_step(name: str) -> None:
 @pytest.mark.lecture("L1-29", "L1-40")
 def test_without_its_mask_a_decoder_sees_the_future() -> None:
     """The last row is not affected by the mask; the others have weights where the mask had none."""
-    found = golden("multihead_causal_dk")
-    masked, open_ = found.weights(), found.weights(masked=False)
+    attention = golden("multihead_causal_dk")
+    masked, open_ = attention.weights(), attention.weights(masked=False)
     torch.testing.assert_close(masked[:, :, -1], open_[:, :, -1])
     same(open_[0], Case("multihead_dk").outputs["weights"])
     future = torch.ones(3, 3).triu(1).bool()
@@ -164,37 +164,39 @@ def test_without_its_mask_a_decoder_sees_the_future() -> None:
 @pytest.mark.lecture("L1-41")
 def test_every_layer_and_head_has_a_map() -> None:
     model = awake(COMBINATIONS[0])
-    found = attended(model, tokens_of(1, 5))
+    maps = attended(model, tokens_of(1, 5))
     blocks = [block for block in model.config.decoder.blocks if block.mixer.kind == "attention"]
-    assert list(found) == [f"decoder.{n}.mixer" for n in range(len(blocks))]
-    assert all(tuple(each.weights().shape) == (1, 4, 5, 5) for each in found.values())
+    assert list(maps) == [f"decoder.{n}.mixer" for n in range(len(blocks))]
+    assert all(tuple(each.weights().shape) == (1, 4, 5, 5) for each in maps.values())
 
 
 def test_some_rows_and_heads() -> None:
-    (found,) = (each for name, each in attended(awake(config_of(kv_heads=2)), tokens_of(2, 8)).items() if ".0." in name)
-    whole = found.weights()
-    torch.testing.assert_close(found.weights([3, -1], 2), whole[:, 2:3][:, :, [3, -1]])
-    torch.testing.assert_close(found.weights(slice(2, 5), [0, 3]), whole[:, [0, 3]][:, :, 2:5])
-    assert (found.allowed([3])[..., 4:] == 0).all()
+    (attention,) = (
+        each for name, each in attended(awake(config_of(kv_heads=2)), tokens_of(2, 8)).items() if ".0." in name
+    )
+    whole = attention.weights()
+    torch.testing.assert_close(attention.weights([3, -1], 2), whole[:, 2:3][:, :, [3, -1]])
+    torch.testing.assert_close(attention.weights(slice(2, 5), [0, 3]), whole[:, [0, 3]][:, :, 2:5])
+    assert (attention.allowed([3])[..., 4:] == 0).all()
 
 
 def test_a_text_of_many_tokens_is_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_of_attention, "BLOCK_WEIGHTS", 40)
     monkeypatch.setattr(module_of_attention, "MAX_WEIGHTS", 100)
-    found = attended(awake(config_of(kernel="blockwise")), tokens_of(1, 12))["decoder.0.mixer"]
-    assert found.error() < 1e-12
-    assert max(part.numel() for _, _, part in found.blocks(0)) <= 40
+    attention = attended(awake(config_of(kernel="blockwise")), tokens_of(1, 12))["decoder.0.mixer"]
+    assert attention.error() < 1e-12
+    assert max(part.numel() for _, _, part in attention.blocks(0)) <= 40
     with pytest.raises(HeddleError, match="are too many for one tensor: select rows or heads"):
-        found.weights()
-    assert found.weights(rows=[11], heads=[0]).shape == (1, 1, 1, 12)
+        attention.weights()
+    assert attention.weights(rows=[11], heads=[0]).shape == (1, 1, 1, 12)
 
 
 def test_what_is_not_there_is_said() -> None:
     model = awake(config_of())
-    found = attended(model, tokens_of(1, 5))["decoder.0.mixer"]
+    attention = attended(model, tokens_of(1, 5))["decoder.0.mixer"]
     with pytest.raises(HeddleError, match="head 4 is out of range"):
-        found.weights(heads=4)
+        attention.weights(heads=4)
     with pytest.raises(HeddleError, match="query 5 is out of range"):
-        found.weights(rows=[5])
+        attention.weights(rows=[5])
     with pytest.raises(HeddleError, match=r"no attention layer of this model matches 'decoder\.7\.mixer'"):
         trace(model, tokens_of(1, 5), attention="decoder.7.mixer")

@@ -16,7 +16,7 @@ from heddle.errors import HeddleError
 from heddle.look import costs, draw, matrix_text, to_svg, treemap, write_drawing
 from heddle.look.drawing import PLUS, Box, Drawing
 from heddle.nn.block import Residual
-from tests.look.given import given
+from tests.look.inputs import inputs_of
 from tests.models import EVERY, awake, name_of
 
 ROOT = Path(__file__).parents[2]
@@ -57,8 +57,8 @@ def test_gpt2_is_drawn_with_its_sizes() -> None:
     assert [group.count for group in column.layers] == [12]
     assert drawing.parameters == 124_439_808
     picture = to_svg(drawing)
-    for said in ("× 12", "D = 768", "V = 50257", "T = 1024", "124,439,808", "T V = 1024 × 50257"):
-        assert said in picture
+    for label in ("× 12", "D = 768", "V = 50257", "T = 1024", "124,439,808", "T V = 1024 × 50257"):
+        assert label in picture
     for name in ("tokens", "embedding", "positions"):
         assert f'data-box="decoder.{name}"' in picture
 
@@ -101,7 +101,7 @@ def test_every_plus_is_an_addition_of_the_pass(config: TransformerConfig, monkey
         return whole
 
     monkeypatch.setattr(Residual, "leave", watched)
-    tokens, more = given(model)
+    tokens, more = inputs_of(model)
     model.eval()(tokens, **more)
     drawing = draw(config)
     drawn = sum(times for box, times in drawing.boxes() if box.label == PLUS)

@@ -11,15 +11,15 @@ from heddle.config import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.look import Edit, ablate, edited, replace, steer, trace
 from heddle.model import Transformer
-from tests.look.given import given
+from tests.look.inputs import inputs_of
 from tests.models import BOTH, COMBINATIONS, awake, config_of, name_of, tokens_of
 
 
 def hidden(model: Transformer, edits: Sequence[Edit] = ()) -> Tensor:
-    tokens, more = given(model)
+    tokens, more = inputs_of(model)
     with torch.no_grad(), edited(model, edits):
-        found: Tensor = model(tokens, **more).hidden
-    return found
+        output: Tensor = model(tokens, **more).hidden
+    return output
 
 
 def by_hand(config: TransformerConfig, change: Callable[[Any], None]) -> Tensor:
@@ -31,9 +31,9 @@ def by_hand(config: TransformerConfig, change: Callable[[Any], None]) -> Tensor:
 
 def check(config: TransformerConfig, edit: Edit, change: Callable[[Any], None]) -> None:
     model = awake(config)
-    plain, found = hidden(model), hidden(model, [edit])
-    torch.testing.assert_close(found, by_hand(config, change))
-    assert (found - plain).abs().max() > 1e-3
+    plain, edited = hidden(model), hidden(model, [edit])
+    torch.testing.assert_close(edited, by_hand(config, change))
+    assert (edited - plain).abs().max() > 1e-3
 
 
 HEADS = [
@@ -91,8 +91,8 @@ def test_an_expert_is_ablated(dispatch: str) -> None:
 def test_gates_are_those_of_the_chosen_experts() -> None:
     model = awake(config_of(ffn="moe"))
     tokens = tokens_of(2, 9)
-    found = trace(model, tokens, ["decoder.0.ffn.gates", "decoder.0.ffn.router_logits"])
-    gates, logits = found.values()
+    traced = trace(model, tokens, ["decoder.0.ffn.gates", "decoder.0.ffn.router_logits"])
+    gates, logits = traced.values()
     assert ((gates > 0).sum(-1) == 2).all()
     torch.testing.assert_close(gates.sum((0, 1)) > 0, trace(model, tokens).output.routings[0].load > 0)
     best = logits.topk(2).indices
@@ -136,11 +136,11 @@ def test_weights_and_scores_are_replaced() -> None:
     plain = trace(model, tokens, ["decoder.0.mixer.v", "decoder.0.mixer.heads", "decoder.0.mixer.scores"])
     even = torch.ones(6, 6, dtype=torch.float64).tril()
     even /= even.sum(-1, keepdim=True)
-    found = trace(model, tokens, "decoder.0.mixer.heads", edits=[replace("decoder.0.mixer.weights", even)])
-    torch.testing.assert_close(found["decoder.0.mixer.heads"], even @ plain["decoder.0.mixer.v"])
+    traced = trace(model, tokens, "decoder.0.mixer.heads", edits=[replace("decoder.0.mixer.weights", even)])
+    torch.testing.assert_close(traced["decoder.0.mixer.heads"], even @ plain["decoder.0.mixer.v"])
     blocked = Edit("decoder.0.mixer.scores", lambda scores: scores.masked_fill(torch.eye(6) == 0, -torch.inf))
-    found = trace(model, tokens, "decoder.0.mixer.heads", edits=[blocked])
-    torch.testing.assert_close(found["decoder.0.mixer.heads"], plain["decoder.0.mixer.v"])
+    traced = trace(model, tokens, "decoder.0.mixer.heads", edits=[blocked])
+    torch.testing.assert_close(traced["decoder.0.mixer.heads"], plain["decoder.0.mixer.v"])
 
 
 def test_what_cannot_be_selected_is_said() -> None:

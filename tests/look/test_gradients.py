@@ -6,15 +6,15 @@ import torch
 from heddle.config.model import ClassifierHeadConfig
 from heddle.errors import HeddleError
 from heddle.look import Edit, input_gradients, integrated_gradients, rollout, trace
-from tests.look.given import given
+from tests.look.inputs import inputs_of
 from tests.models import BOTH, COMBINATIONS, awake, config_of, name_of, tokens_of
 
 
 @pytest.mark.parametrize("config", [COMBINATIONS[3], COMBINATIONS[8], BOTH[0]], ids=name_of)
 def test_gradients_are_those_of_finite_differences(config) -> None:  # type: ignore[no-untyped-def]
     model = awake(config)
-    tokens, more = given(model, rows=1, length=5)
-    found = input_gradients(model, tokens, 3, position=3, **more)
+    tokens, more = inputs_of(model, rows=1, length=5)
+    attributions = input_gradients(model, tokens, 3, position=3, **more)
     vectors = trace(model, tokens, "decoder.embedded", **more)["decoder.embedded"]
     step = 1e-6
     for place in range(5):
@@ -22,8 +22,10 @@ def test_gradients_are_those_of_finite_differences(config) -> None:  # type: ign
         moved[0, place] *= 1 + step
         edit = Edit("decoder.embedded", lambda old, moved=moved: moved)
         score = float(trace(model, tokens, edits=[edit], **more).logits[0, 3, 3])
-        assert float(found.values[place]) == pytest.approx((score - found.score) / step, rel=1e-3, abs=1e-6)
-    assert float(found.values[4]) == 0  # after the position that is scored
+        assert float(attributions.values[place]) == pytest.approx(
+            (score - attributions.score) / step, rel=1e-3, abs=1e-6
+        )
+    assert float(attributions.values[4]) == 0  # after the position that is scored
 
 
 def test_the_error_of_integrated_gradients_falls_with_the_square_of_the_steps() -> None:
@@ -32,9 +34,9 @@ def test_the_error_of_integrated_gradients_falls_with_the_square_of_the_steps() 
     baseline = 0.5 * trace(model, tokens, "decoder.embedded")["decoder.embedded"]  # away from zero, where norms bend
     gaps = []
     for steps in (32, 64, 128):
-        found = integrated_gradients(model, tokens, 3, steps=steps, baseline=baseline)
-        assert found.baseline is not None
-        gaps.append(abs(float(found.values.double().sum()) - (found.score - found.baseline)))
+        attributions = integrated_gradients(model, tokens, 3, steps=steps, baseline=baseline)
+        assert attributions.baseline is not None
+        gaps.append(abs(float(attributions.values.double().sum()) - (attributions.score - attributions.baseline)))
     assert gaps[0] / gaps[1] == pytest.approx(4, rel=0.2)
     assert gaps[1] / gaps[2] == pytest.approx(4, rel=0.2)
 
@@ -43,21 +45,23 @@ def test_integrated_gradients_add_up() -> None:
     model = awake(config_of(norm=COMBINATIONS[0].decoder.block.norm, positions="learned"))
     tokens = tokens_of(1, 6)
     for against in (None, 5):
-        found = integrated_gradients(model, tokens, 3, against=against, steps=400)
-        assert found.baseline is not None
-        assert float(found.values.sum()) == pytest.approx(found.score - found.baseline, rel=2e-3, abs=2e-3)
+        attributions = integrated_gradients(model, tokens, 3, against=against, steps=400)
+        assert attributions.baseline is not None
+        assert float(attributions.values.sum()) == pytest.approx(
+            attributions.score - attributions.baseline, rel=2e-3, abs=2e-3
+        )
     zero = trace(model, tokens, edits=[Edit("decoder.embedded", torch.zeros_like)]).logits[0, -1]
-    assert found.baseline == pytest.approx(float(zero[3] - zero[5]))
-    assert "score" in found._repr_html_()
+    assert attributions.baseline == pytest.approx(float(zero[3] - zero[5]))
+    assert "score" in attributions._repr_html_()
 
 
 def test_a_classifier_has_scores_of_classes() -> None:
     config = config_of(family="encoder").model_copy(update={"head": ClassifierHeadConfig(classes=3)})
     model = awake(config)
-    found = input_gradients(model, tokens_of(1, 5), 2)
+    attributions = input_gradients(model, tokens_of(1, 5), 2)
     with torch.no_grad():
         scores = model.head(model(tokens_of(1, 5)).hidden, None, model.embedding.weight)
-    assert found.score == pytest.approx(float(scores[0, 2]))
+    assert attributions.score == pytest.approx(float(scores[0, 2]))
     lengths = input_gradients(model, tokens_of(1, 5), 2, times_input=False)
     assert (lengths.values >= 0).all()
     with pytest.raises(HeddleError, match="score 3 is out of range"):

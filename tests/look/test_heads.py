@@ -22,25 +22,25 @@ heads = import_module("heddle.look.heads")
 
 @pytest.mark.lecture("L1-37")
 def test_diagonal_of_the_worked_example() -> None:
-    found = score_heads(golden("multihead_dk"))
-    assert float(found.diagonal[0]) == pytest.approx(0.116426249511, abs=1e-6)
+    scores = score_heads(golden("multihead_dk"))
+    assert float(scores.diagonal[0]) == pytest.approx(0.116426249511, abs=1e-6)
     weights = golden("multihead_dk").weights()[0]
     for head in range(2):
-        assert float(found.previous[head]) == pytest.approx(float((weights[head, 1, 0] + weights[head, 2, 1]) / 2))
-        assert float(found.following[head]) == pytest.approx(float((weights[head, 0, 1] + weights[head, 1, 2]) / 2))
-        assert float(found.first[head]) == pytest.approx(float(weights[head, 1:, 0].mean()))
+        assert float(scores.previous[head]) == pytest.approx(float((weights[head, 1, 0] + weights[head, 2, 1]) / 2))
+        assert float(scores.following[head]) == pytest.approx(float((weights[head, 0, 1] + weights[head, 1, 2]) / 2))
+        assert float(scores.first[head]) == pytest.approx(float(weights[head, 1:, 0].mean()))
         entropy = -(weights[head] * weights[head].log()).sum(-1).mean() / log(3)
-        assert float(found.entropy[head]) == pytest.approx(float(entropy))
+        assert float(scores.entropy[head]) == pytest.approx(float(entropy))
 
 
 @pytest.mark.lecture("L1-36")
 def test_a_map_is_not_symmetric() -> None:
     weights = golden("multihead_dk").weights()[0]
-    found = score_heads(golden("multihead_dk")).asymmetry
+    asymmetry = score_heads(golden("multihead_dk")).asymmetry
     for head in range(2):
-        wanted = (weights[head] - weights[head].T).norm() / weights[head].norm()
-        assert float(wanted) > 0
-        assert float(found[head]) == pytest.approx(float(wanted))
+        expected = (weights[head] - weights[head].T).norm() / weights[head].norm()
+        assert float(expected) > 0
+        assert float(asymmetry[head]) == pytest.approx(float(expected))
 
 
 @pytest.mark.lecture("L1-38")
@@ -54,10 +54,10 @@ def test_strongest_pairs_of_the_worked_example() -> None:
 
 @pytest.mark.lecture("L1-39", "L1-40")
 def test_attention_received_in_the_worked_example() -> None:
-    found = received(golden("multihead_dk"))
-    wanted = torch.tensor([0.310305217446, 0.222718144577, 0.466976637977])
-    torch.testing.assert_close(found[0], wanted, rtol=0, atol=1e-6)
-    assert float(found[0].sum()) == pytest.approx(1)
+    totals = received(golden("multihead_dk"))
+    expected = torch.tensor([0.310305217446, 0.222718144577, 0.466976637977])
+    torch.testing.assert_close(totals[0], expected, rtol=0, atol=1e-6)
+    assert float(totals[0].sum()) == pytest.approx(1)
     causal = golden("multihead_causal_dk")
     weights = causal.weights()[0]
     torch.testing.assert_close(received(causal), (weights.sum(1) / torch.tensor([3.0, 2.0, 1.0])).float())
@@ -107,9 +107,9 @@ def copy(mixer: torch.nn.Module, head: int, source: slice, target: slice, factor
 
 def test_planted_heads_are_found() -> None:
     model = planted()
-    found = find_heads(model, length=PLACES // 2, ids=range(VOCABULARY), rows=8)
-    assert list(found) == ["decoder.0.mixer", "decoder.1.mixer"]
-    first, second = found.values()
+    heads = find_heads(model, length=PLACES // 2, ids=range(VOCABULARY), rows=8)
+    assert list(heads) == ["decoder.0.mixer", "decoder.1.mixer"]
+    first, second = heads.values()
     assert float(first.previous[0]) > 0.99
     assert float(second.induction[1]) > 0.5  # ids occur more than once by chance, and then both are looked at
     assert (first.names()[0], second.names()[1]) == ("previous", "induction")
@@ -140,10 +140,10 @@ def test_the_strongest_pairs_are_those_of_all_blocks(monkeypatch: pytest.MonkeyP
     call = trace(model, tokens, attention="decoder.0.mixer").attention["decoder.0.mixer"]
     weights = call.weights()[1, 2].clone().fill_diagonal_(0)
     monkeypatch.setattr(attention, "BLOCK_WEIGHTS", 4 * 30 * 2 * 3)
-    found = strongest(call, 2, 7, batch=1)
+    pairs = strongest(call, 2, 7, batch=1)
     best = weights.flatten().topk(7)
-    assert [30 * query + key for query, key, _ in found] == best.indices.tolist()
-    assert [value for *_, value in found] == pytest.approx(best.values.tolist())
+    assert [30 * query + key for query, key, _ in pairs] == best.indices.tolist()
+    assert [value for *_, value in pairs] == pytest.approx(best.values.tolist())
 
 
 def test_a_stripe_is_seen_by_a_quarter_of_the_queries() -> None:
@@ -154,9 +154,9 @@ def test_a_stripe_is_seen_by_a_quarter_of_the_queries() -> None:
         mixer.q.weight.zero_()
         mixer.q.weight[rows, VOCABULARY + rows] = 300.0
     call = trace(model, tokens_of(1, 8), attention="decoder.0.mixer").attention["decoder.0.mixer"]
-    found = score_heads(call)
-    assert float(found.diagonal[0]) > 0.999
-    assert float(found.stripe[0]) == pytest.approx(0.5, abs=1e-3)
+    scores = score_heads(call)
+    assert float(scores.diagonal[0]) > 0.999
+    assert float(scores.stripe[0]) == pytest.approx(0.5, abs=1e-3)
 
 
 def test_a_name_is_that_of_the_largest_share_and_of_equal_ones_the_earliest() -> None:
@@ -189,9 +189,9 @@ def test_what_came_after_the_same_token() -> None:
     assert previous_occurrences(tokens).tolist() == [[-1, -1, 0, 1, -1, 2], [-1, 0, 1, -1, -1, 2]]
     model = awake(config_of())
     call = trace(model, tokens[:1], attention="decoder.0.mixer").attention["decoder.0.mixer"]
-    weights, found = call.weights()[0], score_heads(call, tokens[:1])
-    torch.testing.assert_close(found.duplicate, (weights[:, [2, 3, 5], [0, 1, 2]].mean(-1)).float())
-    torch.testing.assert_close(found.induction, (weights[:, [2, 3, 5], [1, 2, 3]].mean(-1)).float())
+    weights, scores = call.weights()[0], score_heads(call, tokens[:1])
+    torch.testing.assert_close(scores.duplicate, (weights[:, [2, 3, 5], [0, 1, 2]].mean(-1)).float())
+    torch.testing.assert_close(scores.induction, (weights[:, [2, 3, 5], [1, 2, 3]].mean(-1)).float())
 
 
 def test_encoders_and_models_without_heads() -> None:

@@ -8,7 +8,7 @@ from heddle.config.model import ClassifierHeadConfig
 from heddle.errors import HeddleError
 from heddle.look import ablate, lens, trace
 from heddle.look.lens import _read_layer, read_out
-from tests.look.given import given
+from tests.look.inputs import inputs_of
 from tests.models import EVERY, awake, config_of, name_of, tokens_of
 
 
@@ -16,18 +16,18 @@ from tests.models import EVERY, awake, config_of, name_of, tokens_of
 @pytest.mark.parametrize("config", EVERY[::4], ids=name_of)
 def test_the_last_layers_reading_is_the_prediction(config: TransformerConfig) -> None:
     model = awake(config)
-    tokens, more = given(model, rows=1)
-    found = lens(model, tokens, top=3, **more)
+    tokens, more = inputs_of(model, rows=1)
+    readings = lens(model, tokens, top=3, **more)
     logs = trace(model, tokens, **more).logits[0].log_softmax(-1)
-    assert found.places == ("entry", *map(str, range(len(model.last_stack().blocks))))
+    assert readings.places == ("entry", *map(str, range(len(model.last_stack().blocks))))
     best, ids = logs.exp().topk(3)
-    torch.testing.assert_close(found.probabilities[-1], best)
-    assert torch.equal(found.tokens[-1][:, 0], ids[:, 0])
-    torch.testing.assert_close(found.entropy[-1], -(logs.exp() * logs.clamp(min=-1e9)).sum(-1))
+    torch.testing.assert_close(readings.probabilities[-1], best)
+    assert torch.equal(readings.tokens[-1][:, 0], ids[:, 0])
+    torch.testing.assert_close(readings.entropy[-1], -(logs.exp() * logs.clamp(min=-1e9)).sum(-1))
     if model.decoder is not None:
         own = logs[:-1].gather(-1, tokens[0, 1:, None])[:, 0]
-        torch.testing.assert_close(found.losses()[-1], -own.mean())
-        assert torch.equal(found.target_ranks[-1], (logs[:-1] > own[:, None]).sum(-1))
+        torch.testing.assert_close(readings.losses()[-1], -own.mean())
+        assert torch.equal(readings.target_ranks[-1], (logs[:-1] > own[:, None]).sum(-1))
 
 
 def test_an_earlier_layer_is_a_model_that_ends_there() -> None:
@@ -51,12 +51,12 @@ def test_many_positions_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch)
 
 def test_tables_and_edits() -> None:
     model, tokens = awake(config_of()), tokens_of(1, 4)
-    found = lens(model, tokens)
-    assert found.table()[0][0] == str(int(found.tokens[0, 0, 0]))
-    assert "<caption>most probable token after each layer</caption>" in found._repr_html_()
+    readings = lens(model, tokens)
+    assert readings.table()[0][0] == str(int(readings.tokens[0, 0, 0]))
+    assert "<caption>most probable token after each layer</caption>" in readings._repr_html_()
     changed = lens(model, tokens, edits=[ablate("decoder.1.ffn.added")])
-    torch.testing.assert_close(changed.probabilities[:2], found.probabilities[:2])
-    assert (changed.probabilities[2] - found.probabilities[2]).abs().max() > 1e-3
+    torch.testing.assert_close(changed.probabilities[:2], readings.probabilities[:2])
+    assert (changed.probabilities[2] - readings.probabilities[2]).abs().max() > 1e-3
 
 
 def test_a_model_without_token_scores_is_refused() -> None:

@@ -12,26 +12,26 @@ def test_each_cell_is_a_patch() -> None:
     model = awake(config_of())
     one, two = tokens_of(1, 5), tokens_of(1, 5, seed=9)
     metric = difference_of_logits(3, 4)
-    told: list[tuple[int, int]] = []
-    found = patch(model, one, two, metric, "decoder.*.residual_after", done=lambda *at: told.append(at))
-    assert found.names == ("decoder.0.residual_after", "decoder.1.residual_after")
-    assert found.values.shape == (2, 5)
-    assert told[-1] == (10, 10)
-    assert found.clean == metric(trace(model, one).logits)
-    clean = trace(model, one, found.names)
-    with torch.no_grad(), edited(model, [replace(found.names[0], clean[found.names[0]], positions=[2])]):
-        assert found.values[0, 2] == pytest.approx(metric(model.logits(model(two).hidden)))
+    progress: list[tuple[int, int]] = []
+    patched = patch(model, one, two, metric, "decoder.*.residual_after", done=lambda *at: progress.append(at))
+    assert patched.names == ("decoder.0.residual_after", "decoder.1.residual_after")
+    assert patched.values.shape == (2, 5)
+    assert progress[-1] == (10, 10)
+    assert patched.clean == metric(trace(model, one).logits)
+    clean = trace(model, one, patched.names)
+    with torch.no_grad(), edited(model, [replace(patched.names[0], clean[patched.names[0]], positions=[2])]):
+        assert patched.values[0, 2] == pytest.approx(metric(model.logits(model(two).hidden)))
     # The score of the last position is read from its own stream, so after the last layer nothing else counts.
-    restored = found.restored()
+    restored = patched.restored()
     torch.testing.assert_close(restored[1], torch.tensor([0.0, 0, 0, 0, 1]), rtol=0, atol=1e-6)
-    assert "corrupted" in found._repr_html_()
+    assert "corrupted" in patched._repr_html_()
 
 
 def test_heads_and_whole_sites() -> None:
     model = awake(config_of())
     one, two = tokens_of(1, 5), tokens_of(1, 5, seed=9)
-    found = patch(model, one, two, difference_of_logits(3, 4), "decoder.*.mixer.heads", by="heads")
-    assert found.values.shape == (2, 4)
+    patched = patch(model, one, two, difference_of_logits(3, 4), "decoder.*.mixer.heads", by="heads")
+    assert patched.values.shape == (2, 4)
     everything = patch(model, one, two, difference_of_logits(3, 4), ["decoder.entry"], by="all")
     assert everything.restored().tolist() == [[pytest.approx(1)]]
 

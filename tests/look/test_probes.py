@@ -12,19 +12,19 @@ from tests.models import VOCABULARY, awake, config_of, tokens_of
 def test_a_probe_reads_the_token_from_the_entry() -> None:
     model = awake(config_of(depth=2), torch.float32)
     tokens = tokens_of(16, 12)
-    found = probe(model, tokens, tokens, ["decoder.entry", "decoder.1.residual_after"])
-    assert found["decoder.entry"].accuracy == 1
-    assert found["decoder.entry"].control < 0.4
-    assert found["decoder.entry"].held_out == 48
+    result = probe(model, tokens, tokens, ["decoder.entry", "decoder.1.residual_after"])
+    assert result["decoder.entry"].accuracy == 1
+    assert result["decoder.entry"].control < 0.4
+    assert result["decoder.entry"].held_out == 48
     vectors = torch.randn(3, 16)
-    assert found["decoder.entry"](vectors).shape == (3,)
-    assert "shuffled labels" in found["decoder.entry"]._repr_html_()
+    assert result["decoder.entry"](vectors).shape == (3,)
+    assert "shuffled labels" in result["decoder.entry"]._repr_html_()
 
 
 def test_noise_is_not_read() -> None:
     draw = torch.Generator().manual_seed(0)
-    found = probe_vectors(torch.randn(400, 8, generator=draw), torch.randint(2, (400,), generator=draw))
-    assert found.accuracy < 0.65
+    result = probe_vectors(torch.randn(400, 8, generator=draw), torch.randint(2, (400,), generator=draw))
+    assert result.accuracy < 0.65
 
 
 def test_the_optimum_is_that_of_scikit_learn() -> None:
@@ -33,13 +33,13 @@ def test_the_optimum_is_that_of_scikit_learn() -> None:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(300, 5, generator=draw)
     y = (x @ torch.randn(5, 3, generator=draw) + torch.randn(300, 3, generator=draw)).argmax(-1)
-    found = probe_vectors(x, y, penalty=0.01)
+    result = probe_vectors(x, y, penalty=0.01)
     train = torch.randperm(300, generator=torch.Generator().manual_seed(0))[75:]
-    torch.testing.assert_close(found.mean, x[train].mean(0))
-    torch.testing.assert_close(found.deviation, x[train].std(0, correction=0))
-    scaled = ((x[train] - found.mean) / found.deviation).numpy()
-    theirs = LogisticRegression(C=1 / (0.01 * len(train)), tol=1e-8, max_iter=1000).fit(scaled, y[train].numpy())
-    np.testing.assert_allclose(found.weight.numpy(), theirs.coef_, atol=2e-3)
+    torch.testing.assert_close(result.mean, x[train].mean(0))
+    torch.testing.assert_close(result.deviation, x[train].std(0, correction=0))
+    scaled = ((x[train] - result.mean) / result.deviation).numpy()
+    reference = LogisticRegression(C=1 / (0.01 * len(train)), tol=1e-8, max_iter=1000).fit(scaled, y[train].numpy())
+    np.testing.assert_allclose(result.weight.numpy(), reference.coef_, atol=2e-3)
 
 
 def test_labels_that_do_not_fit() -> None:

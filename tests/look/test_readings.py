@@ -16,7 +16,7 @@ from heddle.look.readings import READINGS, Readings
 from heddle.runs import Trainer, prepare
 from heddle.runs.trainer import Interrupted
 from heddle.weights import load
-from tests.look.given import given
+from tests.look.inputs import inputs_of
 from tests.models import EVERY, awake, config_of, name_of
 from tests.running import Begin
 from tests.running import begin as begin
@@ -41,22 +41,22 @@ def train(run: Path, at: Any, stop: int | None = None) -> Trainer:
 def test_a_reading_is_what_the_library_says(config: Any) -> None:
     """Norms and lens losses of each layer, and scores of each head, of any family."""
     model = awake(config)
-    tokens, more = given(model, rows=1)
-    found = take_reading(model, tokens, **more)
+    tokens, more = inputs_of(model, rows=1)
+    reading = take_reading(model, tokens, **more)
     layers = {name: len(stack.blocks) for name, stack in model.config.stacks().items()}
-    assert set(found["norm"]) == {f"{name}.{at}" for name, n in layers.items() for at in ("entry", *range(n))}
-    assert ("lens_loss" in found) == (model.decoder is not None and model.config.head.kind == "language")
-    if "lens_loss" in found:
+    assert set(reading["norm"]) == {f"{name}.{at}" for name, n in layers.items() for at in ("entry", *range(n))}
+    assert ("lens_loss" in reading) == (model.decoder is not None and model.config.head.kind == "language")
+    if "lens_loss" in reading:
         read = lens(model, tokens, **more)
-        assert list(found["lens_loss"].values()) == read.losses().tolist()
-        assert [found["norm"][f"decoder.{at}"] for at in read.places] == pytest.approx(read.norms.mean(1).tolist())
-    if "entropy" in found:
+        assert list(reading["lens_loss"].values()) == read.losses().tolist()
+        assert [reading["norm"][f"decoder.{at}"] for at in read.places] == pytest.approx(read.norms.mean(1).tolist())
+    if "entropy" in reading:
         scores = find_heads(model, min(25, (model.last_stack().longest or model.config.context) // 2))
         for layer, each in scores.items():
             assert [
-                found["entropy"][f"{layer}.heads.{head}"] for head in range(len(each.entropy))
+                reading["entropy"][f"{layer}.heads.{head}"] for head in range(len(each.entropy))
             ] == each.entropy.tolist()
-    json.dumps(found, allow_nan=False)
+    json.dumps(reading, allow_nan=False)
 
 
 def test_training_is_bit_equal_with_and_without(begin: Begin) -> None:
@@ -77,9 +77,9 @@ def test_the_weights_to_use_are_looked_at(begin: Begin) -> None:
     task = session.task
     batches = task.held_out(1, 4096).batches
     tokens = task.batch(batches[len(batches) // 2]).tokens
-    ((step, found),) = read_readings(session.run.directory).items()
+    ((step, reading),) = read_readings(session.run.directory).items()
     assert step == 8
-    assert list(found["lens_loss"].values()) == pytest.approx(
+    assert list(reading["lens_loss"].values()) == pytest.approx(
         lens(load(session.run.directory, "cpu")[0], tokens).losses().tolist()
     )
 
@@ -115,27 +115,27 @@ def test_every_family_of_tasks_is_read(
     data: dict[str, Any] = {"sources": [str(table)], "tokenizer": "characters"}
     if kind == "classification":
         data |= {"label": "class", "tokenizer": "words"}
-    said, run = config(steps=4, evaluate_every=4).to_dict(), tmp_path / "run"
-    prepare(RunConfig.of({**said, "task": kind} | ({} if kind == "masked" else {"data": data})), run)
+    settings, run = config(steps=4, evaluate_every=4).to_dict(), tmp_path / "run"
+    prepare(RunConfig.of({**settings, "task": kind} | ({} if kind == "masked" else {"data": data})), run)
     train(run, 4)
-    found = read_readings(run)
-    assert list(found) == [0, 4]
-    stacks = {name.split(".")[0] for name in found[4]["norm"]}
+    readings = read_readings(run)
+    assert list(readings) == [0, 4]
+    stacks = {name.split(".")[0] for name in readings[4]["norm"]}
     assert stacks == ({"encoder", "decoder"} if kind == "translation" else {"encoder"})
-    assert ("lens_loss" in found[4]) == (kind == "translation")
-    assert {"previous", "induction"} <= set(found[4])
-    assert found[0] != found[4]
+    assert ("lens_loss" in readings[4]) == (kind == "translation")
+    assert {"previous", "induction"} <= set(readings[4])
+    assert readings[0] != readings[4]
 
 
-@pytest.mark.parametrize(("at", "said"), [(0, "must be at least 1"), ([], "at least one step"), ([-1, 3], "from 0")])
-def test_steps_that_cannot_be_are_refused(begin: Begin, at: Any, said: str) -> None:
-    with pytest.raises(HeddleError, match=said):
+@pytest.mark.parametrize(("at", "message"), [(0, "must be at least 1"), ([], "at least one step"), ([-1, 3], "from 0")])
+def test_steps_that_cannot_be_are_refused(begin: Begin, at: Any, message: str) -> None:
+    with pytest.raises(HeddleError, match=message):
         Readings(Trainer(begin()).session, at)
 
 
 def test_what_a_model_does_not_have_is_left_out() -> None:
     model = awake(config_of(first=RecurrentConfig(), second=RecurrentConfig(), kernel="plain"))
-    assert set(take_reading(model, given(model, rows=1)[0])) == {"norm", "lens_loss"}
+    assert set(take_reading(model, inputs_of(model, rows=1)[0])) == {"norm", "lens_loss"}
 
 
 def test_the_code_about_readings_runs(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

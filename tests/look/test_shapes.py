@@ -73,5 +73,5 @@ def test_what_broadcasts_is_taken() -> None:
     plain = trace(MODEL, TOKENS, [STREAM])[STREAM]
     for shape in ((), (WIDTH,), (1, WIDTH), (6, WIDTH), (1, 6, WIDTH)):
         vector = torch.ones(shape)
-        found = trace(MODEL, TOKENS, [STREAM], edits=[steer(STREAM, vector, 0.5)])[STREAM]
-        torch.testing.assert_close(found, plain + 0.5)
+        traced = trace(MODEL, TOKENS, [STREAM], edits=[steer(STREAM, vector, 0.5)])[STREAM]
+        torch.testing.assert_close(traced, plain + 0.5)

@@ -16,7 +16,7 @@ from heddle.look import Edit, ablate, edited, names, trace
 from heddle.look.sites import match_sites, sites
 from heddle.model import Transformer
 from heddle.nn import Layout
-from tests.look.given import given
+from tests.look.inputs import inputs_of
 from tests.models import EVERY, awake, config_of, name_of, tokens_of
 
 
@@ -41,7 +41,7 @@ def operations(call: Callable[[], Any]) -> list[str]:
 @pytest.mark.parametrize("config", EVERY[::5], ids=name_of)
 def test_a_trace_of_nothing_runs_what_the_model_runs(config: TransformerConfig) -> None:
     model = awake(config)
-    tokens, more = given(model)
+    tokens, more = inputs_of(model)
     plain = operations(lambda: model(tokens, **more))
     assert plain == operations(lambda: trace(model, tokens, **more))
     trace(model, tokens, "*", attention="*", **more)  # nothing of it stays behind
@@ -51,28 +51,28 @@ def test_a_trace_of_nothing_runs_what_the_model_runs(config: TransformerConfig) 
 @pytest.mark.parametrize("config", EVERY, ids=name_of)
 def test_every_name_can_be_read_and_none_changes_the_pass(config: TransformerConfig) -> None:
     model = awake(config)
-    tokens, more = given(model)
+    tokens, more = inputs_of(model)
     with torch.no_grad():
-        wanted = model(tokens, **more).hidden
-    found = trace(model, tokens, "*", **more)
-    assert torch.equal(found.output.hidden, wanted)
-    assert list(found) == list(names(model))
+        expected = model(tokens, **more).hidden
+    traced = trace(model, tokens, "*", **more)
+    assert torch.equal(traced.output.hidden, expected)
+    assert list(traced) == list(names(model))
     for name, site in sites(model).items():
-        assert found[name].dim() == len(site.axes.split()), name
+        assert traced[name].dim() == len(site.axes.split()), name
     stack = "encoder" if model.decoder is None else "decoder"
-    assert torch.equal(found[f"{stack}.output"], wanted)
+    assert torch.equal(traced[f"{stack}.output"], expected)
     depth = len(model.last_stack().blocks)
     for number in range(depth - 1):
         after, before = f"{stack}.{number}.residual_after", f"{stack}.{number + 1}.residual_before"
-        assert torch.equal(found[after], found[before])
-    assert torch.equal(found[f"{stack}.entry"], found[f"{stack}.0.residual_before"])
+        assert torch.equal(traced[after], traced[before])
+    assert torch.equal(traced[f"{stack}.entry"], traced[f"{stack}.0.residual_before"])
 
 
 def test_writing_back_what_was_read_changes_nothing() -> None:
     """Every site can be replaced, and by itself it gives the same output; by something else it does not."""
     for config in (*EVERY[::9], config_of(ffn="moe"), config_of(family="both", kv_heads=2)):
         model = awake(config)
-        tokens, more = given(model)
+        tokens, more = inputs_of(model)
         plain = model(tokens, **more).hidden
         for site in match_sites(model, "*"):
             with edited(model, [Edit(site.name, lambda tensor: tensor.clone())]):
@@ -82,18 +82,18 @@ def test_writing_back_what_was_read_changes_nothing() -> None:
 
 def test_names_are_matched_and_missed() -> None:
     model = awake(config_of())
-    found = trace(model, tokens_of(1, 4), ["decoder.*.mixer.q", "decoder.1.ffn.hidden"])
-    assert list(found) == ["decoder.0.mixer.q", "decoder.1.mixer.q", "decoder.1.ffn.hidden"]
-    assert "decoder.1.ffn.hidden [1, 4, 64]" in repr(found)
-    assert "<td>1 × 4 × 64</td>" in found._repr_html_()
+    traced = trace(model, tokens_of(1, 4), ["decoder.*.mixer.q", "decoder.1.ffn.hidden"])
+    assert list(traced) == ["decoder.0.mixer.q", "decoder.1.mixer.q", "decoder.1.ffn.hidden"]
+    assert "decoder.1.ffn.hidden [1, 4, 64]" in repr(traced)
+    assert "<td>1 × 4 × 64</td>" in traced._repr_html_()
     with pytest.raises(HeddleError, match=r"no tensor in this model matches 'decoder.0.mixr'.*names"):
         trace(model, tokens_of(1, 4), "decoder.0.mixr")
 
 
 def test_the_path_of_a_module_names_its_output() -> None:
     model = awake(config_of())
-    found = trace(model, tokens_of(1, 4), "decoder.blocks.0.mixer.q")
-    assert found["decoder.blocks.0.mixer.q"].shape == (1, 4, 16)
+    traced = trace(model, tokens_of(1, 4), "decoder.blocks.0.mixer.q")
+    assert traced["decoder.blocks.0.mixer.q"].shape == (1, 4, 16)
 
 
 def test_training_mode_and_gradients() -> None:
@@ -102,8 +102,8 @@ def test_training_mode_and_gradients() -> None:
     assert torch.equal(first["decoder.0.residual_after"], second["decoder.0.residual_after"])
     assert model.training
     assert all(module.training for module in model.modules())
-    kept = trace(model, tokens_of(1, 6), "decoder.entry", gradients=True)
-    assert kept["decoder.entry"].requires_grad
+    traced = trace(model, tokens_of(1, 6), "decoder.entry", gradients=True)
+    assert traced["decoder.entry"].requires_grad
     assert not first["decoder.0.residual_after"].requires_grad
 
 
@@ -138,8 +138,8 @@ def test_a_mixer_of_ones_own_is_looked_into() -> None:
     model = awake(config_of(first=CustomConfig(target="tests.look.test_trace:Averages")))
     tokens = tokens_of(2, 5)
     weights, value = "decoder.blocks.0.mixer.inner.weights", "decoder.0.mixer.added"
-    found = trace(model, tokens, [weights, value, "decoder.0.mixer.input"])
-    assert found[weights][1, :3].tolist() == [0.5, 0.5, 0]
+    traced = trace(model, tokens, [weights, value, "decoder.0.mixer.input"])
+    assert traced[weights][1, :3].tolist() == [0.5, 0.5, 0]
     with edited(model, [ablate("decoder.0.mixer.added")]):
         without = trace(model, tokens, ["decoder.0.residual_before", "decoder.0.residual_middle"])
     assert torch.equal(*without.values())

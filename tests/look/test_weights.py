@@ -18,11 +18,11 @@ def test_neighbours_and_analogies_are_those_of_word_vectors() -> None:
     model = awake(config_of(pad_vocab_to=8), torch.float32)
     table = model.embedding.weight.detach()[:11].numpy()
     words = WordVectors(tuple(map(str, range(11))), np.ascontiguousarray(table))
-    for ours, theirs in (
+    for ours, reference in (
         (near(model, 3, 4), words.near("3", 4)),
         (analogy(model, 1, 2, 3, 4), words.analogy("1", "2", "3", 4)),
     ):
-        assert [str(token) for token, _ in ours] == [word for word, _ in theirs]
+        assert [str(token) for token, _ in ours] == [word for word, _ in reference]
         assert [cosine for _, cosine in near(model, 3, 4)] == pytest.approx(
             [cosine for _, cosine in words.near("3", 4)]
         )
@@ -34,10 +34,10 @@ def test_neighbours_and_analogies_are_those_of_word_vectors() -> None:
 def test_tables_are_what_is_added() -> None:
     model = awake(config_of(positions="sinusoidal"))
     tokens = tokens_of(1, 6)
-    found = trace(model, tokens, ["decoder.embedded", "decoder.entry"])
+    traced = trace(model, tokens, ["decoder.embedded", "decoder.entry"])
     (table,) = position_tables(model, 6).values()
     torch.testing.assert_close(
-        found["decoder.entry"] - found["decoder.embedded"], table[None].double(), rtol=0, atol=1e-6
+        traced["decoder.entry"] - traced["decoder.embedded"], table[None].double(), rtol=0, atol=1e-6
     )
     with pytest.raises(HeddleError, match="160 learned positions"):
         position_tables(awake(config_of(positions="learned")), 200)
@@ -74,11 +74,11 @@ def test_hidden_units_of_an_mlp() -> None:
     """An MLP maps each vector alone, by 4 D hidden units, which can be seen: 3,072 for GPT-2 (124M)."""
     model = awake(config_of())
     tokens = tokens_of(1, 5)
-    found = trace(model, tokens, ["decoder.0.ffn.input", "decoder.0.ffn.preactivation", "decoder.0.ffn.hidden"])
+    traced = trace(model, tokens, ["decoder.0.ffn.input", "decoder.0.ffn.preactivation", "decoder.0.ffn.hidden"])
     block = model.decoder.blocks[0].ffn
-    given, before, hidden = found.values()
+    inputs, before, hidden = traced.values()
     assert hidden.shape == (1, 5, 4 * 16)
-    torch.testing.assert_close(before, F.linear(given, block.up.weight, block.up.bias))
+    torch.testing.assert_close(before, F.linear(inputs, block.up.weight, block.up.bias))
     torch.testing.assert_close(hidden, F.gelu(before, approximate="none"))
     config = preset("gpt2-small")
     assert config.decoder.block.ffn.width(config.dim) == 3072

@@ -14,7 +14,7 @@ from tests.convert.test_parity import SOURCE, TOKENS, taken_over
 EACH = [next(name for name in VARIANTS if name.split("-")[0] == kind) for kind in sorted(KINDS)]
 
 
-def theirs(published: PreTrainedModel) -> dict[str, torch.Tensor]:
+def published_maps(published: PreTrainedModel) -> dict[str, torch.Tensor]:
     """Their maps by heddle's names of layers."""
     if published.config.is_encoder_decoder:
         answer = published(SOURCE, decoder_input_ids=TOKENS, output_attentions=True)
@@ -35,13 +35,13 @@ def test_maps_are_those_of_transformers(variant: str, tmp_path: Path) -> None:
     published = make(variant)
     model = taken_over(published, tmp_path)
     with torch.no_grad():
-        wanted = theirs(published)
+        expected = published_maps(published)
     more = {"source": SOURCE} if published.config.is_encoder_decoder else {}
-    found = trace(model, TOKENS, attention="*", **more).attention
-    assert found.keys() == wanted.keys()
-    for name, each in found.items():
+    attention = trace(model, TOKENS, attention="*", **more).attention
+    assert attention.keys() == expected.keys()
+    for name, each in attention.items():
         torch.testing.assert_close(
-            each.weights(), wanted[name], rtol=1e-4, atol=2e-6, msg=lambda said, name=name: f"{name} {said}"
+            each.weights(), expected[name], rtol=1e-4, atol=2e-6, msg=lambda detail, name=name: f"{name} {detail}"
         )
 
 
@@ -51,10 +51,10 @@ def test_residual_streams_are_their_hidden_states(variant: str, tmp_path: Path) 
     model = taken_over(published, tmp_path)
     with torch.no_grad():
         answer = published(TOKENS, output_hidden_states=True)
-    found = trace(model, TOKENS, ["decoder.entry", "decoder.*.residual_after"])
-    for ours, wanted in zip(list(found.values())[:-1], answer.hidden_states[:-1], strict=True):
-        torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(read_out(model, list(found.values())[-1]), answer.logits, rtol=1e-4, atol=1e-4)
+    traced = trace(model, TOKENS, ["decoder.entry", "decoder.*.residual_after"])
+    for ours, expected in zip(list(traced.values())[:-1], answer.hidden_states[:-1], strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(read_out(model, list(traced.values())[-1]), answer.logits, rtol=1e-4, atol=1e-4)
 
 
 def test_gpt2_is_seen_as_transformer_lens_sees_it(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_gpt2_is_seen_as_transformer_lens_sees_it(tmp_path: Path) -> None:
 
     published = make(next(name for name in EACH if name.split("-")[0] == "gpt2"))
     config, model = published.config, taken_over(published, tmp_path)
-    theirs = lens.HookedTransformer(
+    reference = lens.HookedTransformer(
         lens.HookedTransformerConfig(
             n_layers=config.n_layer,
             d_model=config.n_embd,
@@ -82,17 +82,17 @@ def test_gpt2_is_seen_as_transformer_lens_sees_it(tmp_path: Path) -> None:
             device="cpu",
         )
     )
-    theirs.load_state_dict(conversions.convert_gpt2_weights(published, theirs.cfg), strict=False)
-    scores, cache = theirs.run_with_cache(TOKENS)
-    found = trace(model, TOKENS, ["*.heads", "*.residual_after", "*.hidden", "*.residual_middle"], attention="*")
+    reference.load_state_dict(conversions.convert_gpt2_weights(published, reference.cfg), strict=False)
+    scores, cache = reference.run_with_cache(TOKENS)
+    traced = trace(model, TOKENS, ["*.heads", "*.residual_after", "*.hidden", "*.residual_middle"], attention="*")
     close = {"rtol": 1e-4, "atol": 1e-5}
     for number in range(config.n_layer):
         name, hook = f"decoder.{number}", f"blocks.{number}"
         torch.testing.assert_close(
-            found.attention[f"{name}.mixer"].weights(), cache[f"{hook}.attn.hook_pattern"], **close
+            traced.attention[f"{name}.mixer"].weights(), cache[f"{hook}.attn.hook_pattern"], **close
         )
-        torch.testing.assert_close(found[f"{name}.mixer.heads"].transpose(1, 2), cache[f"{hook}.attn.hook_z"], **close)
-        torch.testing.assert_close(found[f"{name}.residual_middle"], cache[f"{hook}.hook_resid_mid"], **close)
-        torch.testing.assert_close(found[f"{name}.ffn.hidden"], cache[f"{hook}.mlp.hook_post"], **close)
-        torch.testing.assert_close(found[f"{name}.residual_after"], cache[f"{hook}.hook_resid_post"], **close)
-    torch.testing.assert_close(found.logits, scores, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(traced[f"{name}.mixer.heads"].transpose(1, 2), cache[f"{hook}.attn.hook_z"], **close)
+        torch.testing.assert_close(traced[f"{name}.residual_middle"], cache[f"{hook}.hook_resid_mid"], **close)
+        torch.testing.assert_close(traced[f"{name}.ffn.hidden"], cache[f"{hook}.mlp.hook_post"], **close)
+        torch.testing.assert_close(traced[f"{name}.residual_after"], cache[f"{hook}.hook_resid_post"], **close)
+    torch.testing.assert_close(traced.logits, scores, rtol=1e-4, atol=1e-4)

@@ -48,11 +48,11 @@ def made(name: str, depth: int = 2, **more: Any) -> Transformer:
 
 def tokens(model: Transformer, prompts: list[list[int]], count: int) -> list[list[int]]:
     """What rows that start together draw."""
-    found: list[list[int]] = [[] for _ in prompts]
+    texts: list[list[int]] = [[] for _ in prompts]
     sources = None if model.encoder is None else [prompt[::-1] for prompt in prompts]
     for event in generate(model, prompts, SamplingConfig(max_tokens=count, temperature=0.7), sources=sources):
-        found[event.row].append(event.token)
-    return found
+        texts[event.row].append(event.token)
+    return texts
 
 
 def by_definition(model: Transformer, prompt: list[int], count: int) -> list[int]:
@@ -62,7 +62,7 @@ def by_definition(model: Transformer, prompt: list[int], count: int) -> list[int
 
 def families() -> dict[str, Any]:
     """For each family: whether the tokens are those of the definition, and the number of graphs of all calls."""
-    told = {}
+    results = {}
     for name in FAMILIES:
         graphs = Graphs()
         torch.compile = partial(COMPILE, backend=graphs)  # type: ignore[assignment]
@@ -74,8 +74,8 @@ def families() -> dict[str, Any]:
         equal = (
             equal and tokens(model, [PROMPTS[0]] * 2, 20) == [expected[0]] * 2
         )  # equal lengths, another number of rows
-        told[name] = [equal, graphs.count]
-    return told
+        results[name] = [equal, graphs.count]
+    return results
 
 
 def changes() -> dict[str, bool]:
@@ -92,38 +92,38 @@ def changes() -> dict[str, bool]:
         changed, before = now != before, now
         return changed and now == expected
 
-    told = {}
+    results = {}
     linear = model.decoder.blocks[0].mixer.o
     with torch.no_grad():
         linear.weight.neg_()
-    told["in place"] = seen()
+    results["in place"] = seen()
     linear.weight = nn.Parameter(linear.weight.detach().flip(0))
-    told["another parameter"] = seen()
+    results["another parameter"] = seen()
     linear.weight.data = linear.weight.data.flip(1).clone()
-    told["another tensor"] = seen()
+    results["another tensor"] = seen()
     model.decoder.blocks[0].ffn_residual = copy.deepcopy(model.decoder.blocks[0].ffn_residual)
     with torch.no_grad():
         model.decoder.blocks[0].ffn_residual.before.weight.neg_()
-    told["another module"] = seen()
-    handle = model.decoder.blocks[0].register_forward_hook(lambda module, given, out: out._replace(hidden=-out.hidden))
-    told["a hook"] = seen()
+    results["another module"] = seen()
+    handle = model.decoder.blocks[0].register_forward_hook(lambda module, inputs, out: out._replace(hidden=-out.hidden))
+    results["a hook"] = seen()
     handle.remove()
-    told["no hook"] = seen()
-    handle = model.decoder.blocks[0].register_forward_hook(lambda module, given, out: torch._dynamo.graph_break())
+    results["no hook"] = seen()
+    handle = model.decoder.blocks[0].register_forward_hook(lambda module, inputs, out: torch._dynamo.graph_break())
     try:
         tokens(model, PROMPTS, 8)
     except HeddleError as error:
-        told["what cannot be compiled is refused"] = "cannot be compiled" in str(error)
+        results["what cannot be compiled is refused"] = "cannot be compiled" in str(error)
     handle.remove()
-    told["a copy is not compiled"] = copy.deepcopy(model).steps is None
+    results["a copy is not compiled"] = copy.deepcopy(model).steps is None
     other = compile_steps(build(model.config, seed=9).eval())
-    told["a model beside it"] = tokens(other, PROMPTS, 8) == [by_definition(other, prompt, 8) for prompt in PROMPTS]
+    results["a model beside it"] = tokens(other, PROMPTS, 8) == [by_definition(other, prompt, 8) for prompt in PROMPTS]
     engine = Engine.of(
         model, [[1, 2, 3, 1, 2, 3, 1, 2]], SamplingConfig(max_tokens=12, temperature=0.7), draft_source=PromptLookup()
     )
     guessed = [event.token for _ in range(12) if engine for event in engine.step()]
-    told["with guesses"] = guessed == by_definition(model, [1, 2, 3, 1, 2, 3, 1, 2], 12)
-    return told
+    results["with guesses"] = guessed == by_definition(model, [1, 2, 3, 1, 2, 3, 1, 2], 12)
+    return results
 
 
 def inductor(kind: str, graphs: int = 1, libraries: bool = False) -> float:
@@ -149,8 +149,8 @@ def inductor(kind: str, graphs: int = 1, libraries: bool = False) -> float:
             for number in range(4):  # across the next multiple of the caches' capacities
                 one = torch.full((rows, 1), number)
                 expected = model.logits(model(one, cache=caches[0]).hidden[:, -1])
-                found = compiled.steps(one, caches[1])
-                worst = max(worst, ((found - expected).abs().max() / expected[..., :11].abs().max()).item())
+                compiled_step = compiled.steps(one, caches[1])
+                worst = max(worst, ((compiled_step - expected).abs().max() / expected[..., :11].abs().max()).item())
     return worst
 
 

@@ -97,10 +97,10 @@ def test_precision_rounds_the_same_draws() -> None:
 
 def test_building_leaves_the_global_generator_alone() -> None:
     torch.manual_seed(5)
-    wanted = torch.rand(1)
+    expected = torch.rand(1)
     torch.manual_seed(5)
     build(config_of())
-    assert torch.equal(torch.rand(1), wanted)
+    assert torch.equal(torch.rand(1), expected)
 
 
 @pytest.mark.parametrize("config", COMBINATIONS, ids=name_of)
@@ -139,10 +139,10 @@ def test_what_any_mixer_adds_to_the_stream_begins_smaller(mixer: dict[str, Any],
     )
     for scaled, deviation in ((True, 0.02 / 4), (False, 0.02)):
         mixer = build(config.override({"initial.scale_residual": scaled})).decoder.blocks[3].mixer
-        for found, parameter in mixer.named_parameters():
+        for key, parameter in mixer.named_parameters():
             if parameter.ndim > 1:
-                wanted = deviation if found == name else 0.02
-                assert parameter.std().item() == pytest.approx(wanted, rel=0.05), found
+                expected = deviation if key == name else 0.02
+                assert parameter.std().item() == pytest.approx(expected, rel=0.05), key
 
 
 def test_what_has_no_two_sizes_is_drawn_as_usual_under_xavier() -> None:
@@ -159,5 +159,5 @@ def test_what_has_no_two_sizes_is_drawn_as_usual_under_xavier() -> None:
 
 def test_a_default_device_does_not_matter() -> None:
     with torch.device("meta"):
-        found = build(config_of()).state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in build(config_of()).state_dict().items())
+        state = build(config_of()).state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in build(config_of()).state_dict().items())

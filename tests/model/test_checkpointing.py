@@ -40,8 +40,8 @@ def learned(model: Transformer) -> tuple[float, dict[str, Tensor]]:
     hidden, routings = model(tokens_of(2, 8), source=source)
     loss = hidden.square().sum() + sum(routing.terms for routing in routings)
     loss.backward()
-    found = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
-    return loss.item(), {**found, **dict(model.named_buffers())}
+    gradients = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    return loss.item(), {**gradients, **dict(model.named_buffers())}
 
 
 @pytest.mark.lecture("L0-58")
@@ -50,10 +50,10 @@ def test_losses_and_gradients_are_the_same(name: str) -> None:
     """Bit for bit: with the same dropout masks, and buffers of a user's own module that were updated once."""
     plain, saving = (build(MODELS[name]).train() for _ in range(2))
     checkpoint_activations(saving)
-    (loss, expected), (other, found) = learned(plain), learned(saving)
+    (loss, expected), (other, gradients) = learned(plain), learned(saving)
     assert other == loss
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[key], value) for key, value in expected.items())
+    assert gradients.keys() == expected.keys()
+    assert all(torch.equal(gradients[key], value) for key, value in expected.items())
     assert list(saving.state_dict()) == list(plain.state_dict())
 
 
@@ -81,8 +81,8 @@ def test_a_block_keeps_its_input_alone() -> None:
     assert whole == saved_activations(TINY, 2, 16).bytes
     one = TINY.override({"decoder.depth": 1})
     block = saved_activations(one, 2, 16).bytes
-    found = saved_activations(TINY, 2, 16, checkpointed=True).bytes
-    assert short + (whole - short) / 4 < found <= short + block
+    result = saved_activations(TINY, 2, 16, checkpointed=True).bytes
+    assert short + (whole - short) / 4 < result <= short + block
     deep = [TINY.override({"decoder.depth": depth}) for depth in (4, 20)]
     assert (
         saved_activations(deep[1], 2, 16, checkpointed=True).bytes
@@ -97,8 +97,8 @@ def test_blocks_run_again_only_for_a_backward_pass() -> None:
     checkpoint_activations(model)
     fired: list[str] = []
     blocks = model.last_stack().blocks
-    blocks[1].register_forward_hook(lambda *given: fired.append("block"))
-    blocks[1].mixer.register_forward_hook(lambda *given: fired.append("mixer"))
+    blocks[1].register_forward_hook(lambda *args: fired.append("block"))
+    blocks[1].mixer.register_forward_hook(lambda *args: fired.append("mixer"))
     learned(model.train())
     assert fired == ["block", "mixer", "mixer"] or sorted(fired) == ["block", "mixer", "mixer"]
     fired.clear()
@@ -126,7 +126,7 @@ def test_a_run_learns_the_same(begin: Begin, tmp_path: Path) -> None:
 
 
 def test_compiling_what_has_buffers_is_refused(begin: Begin) -> None:
-    said: dict[str, Any] = {"model": {"heads": None, "decoder": {"block": {"mixer": COUNTING}}}}
+    settings: dict[str, Any] = {"model": {"heads": None, "decoder": {"block": {"mixer": COUNTING}}}}
     with pytest.raises(HeddleError, match="compile = on cannot be combined with checkpoint_activations here"):
-        begin(compile="on", checkpoint_activations=True, **said)
+        begin(compile="on", checkpoint_activations=True, **settings)
     assert can_compile(build(TINY, "meta"))

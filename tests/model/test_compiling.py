@@ -17,16 +17,16 @@ PROGRAM = "model.compiled_steps"
 
 def test_every_family_draws_the_same_tokens_in_few_graphs() -> None:
     """Over rows alone and together, of equal and unequal lengths, and over capacities of the cache."""
-    told = json.loads(programs.run(PROGRAM, "families"))
-    assert len(told) == 5
-    graphs = {name: 3 if name == "encoder-decoder" else 2 for name in told}  # one for padded sources
-    assert told == {name: [True, count] for name, count in graphs.items()}
+    report = json.loads(programs.run(PROGRAM, "families"))
+    assert len(report) == 5
+    graphs = {name: 3 if name == "encoder-decoder" else 2 for name in report}  # one for padded sources
+    assert report == {name: [True, count] for name, count in graphs.items()}
 
 
 def test_every_change_of_the_model_is_seen() -> None:
-    told = json.loads(programs.run(PROGRAM, "changes"))
-    assert len(told) == 10
-    assert told == dict.fromkeys(told, True)
+    report = json.loads(programs.run(PROGRAM, "changes"))
+    assert len(report) == 10
+    assert report == dict.fromkeys(report, True)
 
 
 needs_compiler = pytest.mark.skipif(not device.has_compiler(), reason="torch.compile needs a C++ compiler")

@@ -32,9 +32,9 @@ def statistics(path: Path, idle: dict[int, int]) -> Path:
 def test_the_load_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the cores that this process may run on, and only of those."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2}, raising=False)
-    found = CPULoad.read(statistics(tmp_path / "stat", {0: 500, 1: 7777, 2: 1000}))
+    load = CPULoad.read(statistics(tmp_path / "stat", {0: 500, 1: 7777, 2: 1000}))
     ticks = os.sysconf("SC_CLK_TCK")
-    assert found.idle == {0: 500 / ticks, 2: 1000 / ticks}
+    assert load.idle == {0: 500 / ticks, 2: 1000 / ticks}
     assert CPULoad.read(tmp_path / "nothing").idle == {}
 
 

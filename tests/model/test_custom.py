@@ -118,11 +118,11 @@ def test_another_dtype_is_for_real_numbers_alone() -> None:
         build(config(), dtype=dtype).decoder.blocks[0].mixer.inner for dtype in (torch.float32, torch.bfloat16)
     )
     for name, tensor in held(wide).items():
-        found = held(narrow)[name]
+        actual = held(narrow)[name]
         if tensor.is_floating_point() and name != "scale":  # no module of torch casts a plain tensor
-            assert torch.equal(found, tensor.bfloat16()), name
+            assert torch.equal(actual, tensor.bfloat16()), name
         else:
-            assert torch.equal(found, tensor), name
+            assert torch.equal(actual, tensor), name
     assert narrow.turn.dtype == torch.complex64
 
 
@@ -143,10 +143,10 @@ def test_a_users_module_stays_in_fp32_beside_bf16(mixer: Any, ffn: Any, tables: 
     for name, tensor in narrow.state_dict().items():
         assert ".inner." not in name or torch.equal(tensor, wide.state_dict()[name]), name
     matrices = [name for name, p in narrow.named_parameters() if p.dtype == torch.bfloat16 and "embedding" not in name]
-    found, exact = narrow(tokens()).hidden, wide(tokens()).hidden
-    assert found.dtype == narrow.working_dtype() == (torch.bfloat16 if matrices else torch.float32)
+    actual, exact = narrow(tokens()).hidden, wide(tokens()).hidden
+    assert actual.dtype == narrow.working_dtype() == (torch.bfloat16 if matrices else torch.float32)
     assert bool(matrices) == (ffn != "Feed" or mixer != "Keeping")
-    assert (found.float() - exact).norm() < 0.02 * exact.norm()
+    assert (actual.float() - exact).norm() < 0.02 * exact.norm()
 
 
 def test_what_has_no_weights_is_given_fp32() -> None:
@@ -191,7 +191,7 @@ def test_all_kernels_are_compared_on_the_same_module() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("tests.model.modules:make", "is not a subclass of torch.nn.Module"),
         ("tests.model.modules:Plain", "is not a subclass of torch.nn.Module"),
@@ -212,12 +212,12 @@ def test_all_kernels_are_compared_on_the_same_module() -> None:
     ],
 )
 @pytest.mark.parametrize("place", ["mixer", "ffn"])
-def test_what_is_no_module_is_not_called(target: str, said: str, place: str, device: str) -> None:
+def test_what_is_no_module_is_not_called(target: str, message: str, place: str, device: str) -> None:
     part = {"kind": "custom", "target": target}
-    wanted = config(part) if place == "mixer" else config({"heads": 2}, part)
-    line = refusal(lambda: build(wanted, device))
+    settings = config(part) if place == "mixer" else config({"heads": 2}, part)
+    line = refusal(lambda: build(settings, device))
     assert f"target = {target!r}" in line
-    assert said in line
+    assert message in line
     assert modules.CALLED == []
 
 

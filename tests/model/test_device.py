@@ -13,12 +13,12 @@ def present(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cuda", "mps", "wanted"),
+    ("cuda", "mps", "expected"),
     [(True, False, "cuda"), (True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")],
 )
-def test_auto_is_the_fastest_there_is(monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, wanted: str) -> None:
+def test_auto_is_the_fastest_there_is(monkeypatch: pytest.MonkeyPatch, cuda: bool, mps: bool, expected: str) -> None:
     present(monkeypatch, cuda=cuda, mps=mps)
-    assert pick_device().type == wanted
+    assert pick_device().type == expected
     assert pick_device("cpu").type == "cpu"
 
 

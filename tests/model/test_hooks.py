@@ -34,33 +34,33 @@ WATCHED = (Transformer, Stack, Block, LayerNorm, RMSNorm, *MIXERS.values(), *FEE
 @contextmanager
 def fired(model: nn.Module) -> Iterator[Counter[str]]:
     """How often a forward hook of each module fires; the model itself is `model`."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     watched = {name or "model": each for name, each in model.named_modules() if isinstance(each, WATCHED)}
 
     def note(name: str) -> Callable[..., None]:
-        return lambda module, inputs, output: found.update([name])
+        return lambda module, inputs, output: counts.update([name])
 
     hooks = [module.register_forward_hook(note(name)) for name, module in watched.items()]
     try:
-        yield found
+        yield counts
     finally:
         for hook in hooks:
             hook.remove()
-        found.update(dict.fromkeys(watched, 0))
+        counts.update(dict.fromkeys(watched, 0))
 
 
-def once(found: Counter[str], calls: int = 1) -> None:
-    assert len(found) > 5
-    assert set(found.values()) == {calls}, {name: number for name, number in found.items() if number != calls}
+def once(counts: Counter[str], calls: int = 1) -> None:
+    assert len(counts) > 5
+    assert set(counts.values()) == {calls}, {name: number for name, number in counts.items() if number != calls}
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_training_calls_each_module_once_a_micro_batch(name: str) -> None:
     model = build(config_of(**DECODERS[name])).train()
     objective, optimizer = CrossEntropy(model), Optimizer(model, TrainConfig(), 1e-3, "fp32")
-    with fired(model) as found:
+    with fired(model) as counts:
         train_step(objective, optimizer, next_token_batch(tokens_of(4, 9).numpy()), 2, 1.0, 1.0)
-    once(found, 2)
+    once(counts, 2)
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -68,32 +68,32 @@ def test_scoring_calls_each_module_once_a_batch(name: str) -> None:
     model = build(config_of(**DECODERS[name]))
     corpus = Corpus(validation=Part(tokens_of(1, 25)[0].numpy(), 25, 1, 1))
     task = make_task(NextTokenConfig(), DataSpec(corpus, model.config, context=8))
-    with fired(model) as found:
+    with fired(model) as counts:
         evaluate(model, task, rows=2)  # three windows: two at once, then one
-    once(found, 2)
+    once(counts, 2)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_prefill_and_each_decoding_step_call_each_module_once(name: str) -> None:
     model = build(config_of(**DECODERS[name])).eval()
-    with fired(model) as found:
+    with fired(model) as counts:
         events = list(generate(model, [[1, 2, 3], [4]], SamplingConfig(temperature=0.0, max_tokens=5)))
     assert len(events) == 10
-    once(found, 5)
+    once(counts, 5)
 
 
 def test_an_encoder_is_called_in_a_caches_first_call_alone() -> None:
     model = build(config_of(family="both")).eval()
     cache, source = model.new_cache(2), tokens_of(2, 6)
-    with fired(model) as found:
+    with fired(model) as counts:
         model(tokens_of(2, 3), source=source, cache=cache)
-    once(found)
-    with fired(model) as found:
+    once(counts)
+    with fired(model) as counts:
         for _ in range(3):
             model(tokens_of(2, 1), cache=cache)
-    calls = {name: number for name, number in found.items() if name.startswith("encoder")}
+    calls = {name: number for name, number in counts.items() if name.startswith("encoder")}
     assert set(calls.values()) == {0}
-    once(Counter({name: number for name, number in found.items() if name not in calls}), 3)
+    once(Counter({name: number for name, number in counts.items() if name not in calls}), 3)
 
 
 def test_a_hook_changes_what_is_generated() -> None:
@@ -102,7 +102,7 @@ def test_a_hook_changes_what_is_generated() -> None:
     chosen = []
     for sign in (1, -1):
         hook = model.register_forward_hook(
-            lambda module, given, output, s=sign: output._replace(hidden=s * output.hidden)
+            lambda module, inputs, output, s=sign: output._replace(hidden=s * output.hidden)
         )
         events = generate(model, [[1, 2, 3]], SamplingConfig(temperature=0.0, max_tokens=4))
         chosen.append([event.token for event in events])

@@ -83,17 +83,17 @@ def test_it_is_the_papers_equation() -> None:
     model = moved(adapt(build(BOTH, seed=4), LoRAConfig(rank=2, alpha=6.0, layers=("encoder.*.up",), dropout=0.5)))
     ((_, layer),) = adapted(model)
     x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
-    w, b, a, given = (each.detach().double().numpy() for each in (layer.weight, layer.lora_b, layer.lora_a, x))
+    w, b, a, inputs = (each.detach().double().numpy() for each in (layer.weight, layer.lora_b, layer.lora_a, x))
     bias = 0.0 if layer.bias is None else layer.bias.detach().double().numpy()
     layer.eval()
-    expected = torch.from_numpy(given @ w.T + bias + 3.0 * (given @ a.T) @ b.T)
+    expected = torch.from_numpy(inputs @ w.T + bias + 3.0 * (inputs @ a.T) @ b.T)
     torch.testing.assert_close(layer(x).double(), expected, rtol=0, atol=1e-6)
     layer.train()
     torch.manual_seed(1)
     dropped = layer(x)
     torch.manual_seed(1)
     keep = keep_mask(x, 0.5)
-    expected = given @ w.T + bias + 3.0 * ((given * keep.numpy() * 2.0) @ a.T) @ b.T
+    expected = inputs @ w.T + bias + 3.0 * ((inputs * keep.numpy() * 2.0) @ a.T) @ b.T
     torch.testing.assert_close(dropped.double(), torch.from_numpy(expected), rtol=0, atol=1e-6)
 
 
@@ -120,7 +120,7 @@ def test_decoding_with_a_cache_is_one_pass() -> None:
 
 
 def test_only_adapters_and_what_is_said_to_be_trained() -> None:
-    said = {"layers": ["*.mixer.q"], "rank": 2}
+    settings = {"layers": ["*.mixer.q"], "rank": 2}
     cases: list[tuple[dict[str, Any], set[str]]] = [
         ({}, {"lora"}),
         ({"lora.head": True}, {"lora", "head"}),
@@ -129,7 +129,7 @@ def test_only_adapters_and_what_is_said_to_be_trained() -> None:
     ]
     config = DECODER.override({"head.tied": False})
     for more, kinds in cases:
-        train = TrainConfig.of({"lora": said}).override(more)
+        train = TrainConfig.of({"lora": settings}).override(more)
         model = adapt(build(config, "meta"), train.lora)
         frozen = freeze(model, train)
         trained = {name for name, each in model.named_parameters() if each.requires_grad}

@@ -29,21 +29,21 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Load:
 
 def counted() -> tuple[list[int], Callable[[], int]]:
     """How often it was measured, and a measurement with another answer each time."""
-    asked: list[int] = []
+    calls: list[int] = []
 
     def measure() -> int:
-        asked.append(len(asked))
-        return len(asked)
+        calls.append(len(calls))
+        return len(calls)
 
-    return asked, measure
+    return calls, measure
 
 
 def test_an_answer_is_kept_for_its_question() -> None:
-    asked, measure = counted()
+    calls, measure = counted()
     assert [measured_once("a", {"x": 1}, measure) for _ in range(10)] == [1] * 10
     assert measured_once("a", {"x": 2}, measure) == 2
     assert measured_once("b", {"x": 1}, measure) == 3
-    assert len(asked) == 3
+    assert len(calls) == 3
 
 
 def test_an_answer_holds_for_as_many_threads_unless_it_is_one_threads() -> None:
@@ -125,7 +125,7 @@ def test_of_two_processes_that_measure_at_once_both_use_the_first_answer(load: L
 
 
 def test_nothing_is_left_half_written(new_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*given: Any) -> None:
+    def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)

@@ -194,8 +194,8 @@ def test_gradients_are_those_of_the_real_weights() -> None:
     pack(model, timing=always)
     for each in (model, twin):
         each.logits(each(torch.arange(12)[None] % VOCABULARY).hidden).logsumexp(-1).sum().backward()
-    for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(mine.grad, theirs.grad)
+    for actual, reference in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(actual.grad, reference.grad)
 
 
 def test_training_mode_drops_the_packs() -> None:
@@ -220,7 +220,7 @@ def test_a_copy_has_weights_of_its_own() -> None:
 
 def test_hooks_still_see_what_passes() -> None:
     model, seen = pack(made(), timing=always), []
-    model.decoder.blocks[0].mixer.q.register_forward_hook(lambda module, given, output: seen.append(output.shape))
+    model.decoder.blocks[0].mixer.q.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     scores(model)
     assert seen == [(2, 5, 32)]
 
@@ -228,20 +228,20 @@ def test_hooks_still_see_what_passes() -> None:
 def test_what_is_not_faster_is_not_packed() -> None:
     model = made()
     expected = scores(model)
-    asked = 0
+    calls = 0
 
     def watched(plain: Any, laid: Any) -> tuple[bool, ...]:
-        nonlocal asked
-        asked += 1
+        nonlocal calls
+        calls += 1
         return never(plain, laid)
 
     pack(model, timing=watched)
-    shapes = asked
+    shapes = calls
     assert shapes == len({pack.weight.shape for pack in packs(model)}) > 1
     assert all(pack.prepacked is None for pack in packs(model))
     assert torch.equal(scores(model), expected)
     pack(model, timing=watched)
-    assert asked == shapes  # it is not timed again
+    assert calls == shapes  # it is not timed again
 
 
 @pytest.mark.parametrize(("rows", "served"), [(1, True), (2, False), (8, False), (9, True), (500, True)])
@@ -258,10 +258,10 @@ def test_the_faster_side_wins(packed_is_slower: bool, monkeypatch: pytest.Monkey
     now = 0.0
 
     def slowed(call: Any, seconds: float) -> Any:
-        def product(*given: Any) -> Tensor:
+        def product(*args: Any) -> Tensor:
             nonlocal now
             now += seconds
-            return call(*given)
+            return call(*args)
 
         return product
 

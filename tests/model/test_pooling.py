@@ -29,12 +29,12 @@ def test_only_real_tokens_are_pooled(how: str, side: str) -> None:
     """As each row alone; a row of padding gives 0, with a gradient of 0."""
     hidden = torch.randn(3, 5, 4, dtype=torch.float64, requires_grad=True)
     layout = Layout.padded([5, 2, 0], 5, side)
-    found = pool(hidden, layout, how)
+    pooled = pool(hidden, layout, how)
     for row in range(2):
         own = hidden[row, layout.segment[row] == 0]
-        torch.testing.assert_close(found[row], wanted_of(own, how))
-    assert (found[2] == 0).all()
-    found.square().sum().backward()
+        torch.testing.assert_close(pooled[row], wanted_of(own, how))
+    assert (pooled[2] == 0).all()
+    pooled.square().sum().backward()
     assert (hidden.grad[layout.segment < 0] == 0).all()
 
 
@@ -53,15 +53,15 @@ def test_texts_of_a_row_come_apart(how: str, side: str) -> None:
     layout = Layout.packed(lengths, 8)
     if side == "left":  # padding in front
         layout = layout.map_tensors(lambda tensor: tensor.roll(2, 1))
-    found = pool(*unpack_rows(hidden, layout), how).unflatten(0, (2, 3))
+    pooled = pool(*unpack_rows(hidden, layout), how).unflatten(0, (2, 3))
     for row, row_lengths in enumerate(lengths):
         for number in range(3):
             own = hidden[row, layout.segment[row] == number]
             if number >= len(row_lengths):
-                assert (found[row, number] == 0).all()
+                assert (pooled[row, number] == 0).all()
                 continue
-            torch.testing.assert_close(found[row, number], wanted_of(own, how))
-    found.square().sum().backward()
+            torch.testing.assert_close(pooled[row, number], wanted_of(own, how))
+    pooled.square().sum().backward()
     assert (hidden.grad[layout.segment < 0] == 0).all()
 
 

@@ -15,9 +15,9 @@ from tests.models import COMBINATIONS, awake, config_of, name_of, tokens_of
 def test_matrices_are_cast_and_norms_are_not(tables: bool) -> None:
     model = cast(build(config_of(positions="learned", tied=False)), "bf16", tables)
     for name, parameter in model.named_parameters():
-        kept = "norm" in name or "_residual" in name or "positions" in name
+        is_fp32 = "norm" in name or "_residual" in name or "positions" in name
         table = name in ("embedding.weight", "head.weight")
-        wide = kept or (table and not tables)
+        wide = is_fp32 or (table and not tables)
         assert parameter.dtype == (torch.float32 if wide else torch.bfloat16), name
     assert model.working_dtype() == torch.bfloat16
 

@@ -45,17 +45,17 @@ def test_it_is_torchs_linear(
     by_onednn: tuple[ProductKind, ...], shape: tuple[int, int], biased: bool, leading: Any
 ) -> None:
     """Output and the three gradients; the witness computes in float64."""
-    given = [drawn(*leading, shape[1]), drawn(*shape), *([drawn(shape[0])] if biased else [])]
+    inputs = [drawn(*leading, shape[1]), drawn(*shape), *([drawn(shape[0])] if biased else [])]
     above = drawn(*leading, shape[0])
-    mine = [each.clone().requires_grad_() for each in given]
-    exact = [each.double().requires_grad_() for each in given]
-    out = linear(mine[0], mine[1], mine[2] if biased else None, by_onednn)
+    leaves = [each.clone().requires_grad_() for each in inputs]
+    exact = [each.double().requires_grad_() for each in inputs]
+    out = linear(leaves[0], leaves[1], leaves[2] if biased else None, by_onednn)
     expected = F.linear(*exact)
     torch.testing.assert_close(out, expected.float(), atol=1e-5, rtol=1e-5)
     out.backward(above)
     expected.backward(above.double())
-    for got, wanted in zip(mine, exact, strict=True):
-        torch.testing.assert_close(got.grad, wanted.grad.float(), atol=1e-5, rtol=1e-5)
+    for got, right in zip(leaves, exact, strict=True):
+        torch.testing.assert_close(got.grad, right.grad.float(), atol=1e-5, rtol=1e-5)
 
 
 def test_only_what_is_wanted_has_a_gradient() -> None:
@@ -74,17 +74,17 @@ def test_pairs_of_matrices(base: bool) -> None:
     a, b, c = drawn(3, 4, 7), drawn(3, 5, 7), drawn(3, 4, 5)
     exact = 2.0 * a.double() @ b.double().mT + (0.5 * c.double() if base else 0.0)
     for by_onednn in ((), ("update",)):
-        found = batched(a, b, by_onednn, c, 0.5, 2.0) if base else batched(a, b, by_onednn) * 2.0
-        torch.testing.assert_close(found, exact.float(), atol=1e-5, rtol=1e-5)
+        actual = batched(a, b, by_onednn, c, 0.5, 2.0) if base else batched(a, b, by_onednn) * 2.0
+        torch.testing.assert_close(actual, exact.float(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", PRODUCT_KINDS)
 def test_each_kind_is_asked_of_onednn_alone(kind: ProductKind, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    multiplied: list[str] = []
     real = products.onednn
 
     def watched_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        asked.append("x")
+        multiplied.append("x")
         return real(x, weight, bias)
 
     monkeypatch.setattr(products, "onednn", watched_product)
@@ -97,12 +97,12 @@ def test_each_kind_is_asked_of_onednn_alone(kind: ProductKind, monkeypatch: pyte
     }
     for name, call in calls.items():
         call((kind,))
-        assert len(asked) == (name == kind), name
-        asked.clear()
+        assert len(multiplied) == (name == kind), name
+        multiplied.clear()
 
 
 @pytest.mark.parametrize(
-    "given",
+    "matrices",
     [
         (drawn(3, 4).double(), drawn(5, 4).double()),
         (drawn(3, 4).bfloat16(), drawn(5, 4).bfloat16()),
@@ -110,9 +110,9 @@ def test_each_kind_is_asked_of_onednn_alone(kind: ProductKind, monkeypatch: pyte
     ],
     ids=["float64", "bf16", "meta"],
 )
-def test_what_onednn_does_not_take_is_torchs(given: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "onednn", lambda *given: pytest.fail("asked"))
-    assert linear(*given, None, PRODUCT_KINDS).shape == (3, 5)
+def test_what_onednn_does_not_take_is_torchs(matrices: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "onednn", lambda *matrices: pytest.fail("asked"))
+    assert linear(*matrices, None, PRODUCT_KINDS).shape == (3, 5)
     with torch.autocast("cpu", torch.bfloat16):
         assert linear(drawn(3, 4), drawn(5, 4), None, PRODUCT_KINDS).dtype == torch.bfloat16
 
@@ -165,13 +165,13 @@ def test_a_model_learns_the_same(head: dict[str, Any]) -> None:
 
 def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the loss's product: 2 layers of 7, each with three products, and the head's three."""
-    asked = 0
+    calls = 0
     real = products.onednn
 
-    def watched_product(*given: Any) -> Tensor:
-        nonlocal asked
-        asked += 1
-        return real(*given)
+    def watched_product(*args: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return real(*args)
 
     model = made()
     use_products(model, PRODUCT_KINDS)
@@ -181,11 +181,11 @@ def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(products, "onednn", watched_product)
     optimizer = Optimizer(model.train(), TrainConfig(), 1e-2, "fp32")
     train_step(CrossEntropy(model), optimizer, next_token_batch(np.zeros((2, 9), dtype=np.int64)), 1, 1.0, 1.0)
-    assert asked == 3 * len(layers) + 3
+    assert calls == 3 * len(layers) + 3
 
 
 def test_bf16_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "onednn", lambda *given: pytest.fail("asked"))
+    monkeypatch.setattr(products, "onednn", lambda *args: pytest.fail("asked"))
     train(prepared(HEADS[0], PRODUCT_KINDS), "bf16")
 
 
@@ -214,10 +214,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
     cost: dict[str, float] = {}
 
     def spent(name: str, real: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def call(*given: Any) -> Tensor:
+        def call(*args: Any) -> Tensor:
             nonlocal now
-            now += cost[name] if given[-1] else 1.0
-            return real(*given)
+            now += cost[name] if args[-1] else 1.0
+            return real(*args)
 
         return call
 

@@ -182,9 +182,9 @@ def test_everything_computes_with_the_rounded_weights(
     model = made(block, **head)
     trained = scores(model, rows)
     assert quantize(model, kind) is model
-    found, expected = scores(model, rows), scores(unrounded(model), rows)
+    actual, expected = scores(model, rows), scores(unrounded(model), rows)
     scale = trained.std()
-    assert (found - expected).std() / scale < (0.03 if integers else 0.015)  # inputs are rounded, too
+    assert (actual - expected).std() / scale < (0.03 if integers else 0.015)  # inputs are rounded, too
     assert 0 < (expected - trained).std() / scale < (0.05 if kind == "int8" else 0.3)
 
 
@@ -203,8 +203,8 @@ def test_a_loss_has_the_same_table(tied: bool, integers: bool) -> None:
     model = quantize(made(tied=tied), "int8")
     hidden = torch.randn(3, 64)
     table = model.head.scoring(model.embedding.weight)
-    found, close = model.head.features(hidden) @ table.table.T, 1e-5 if integers else 0.02
-    torch.testing.assert_close(table.finish(found), model.logits(hidden), atol=5 * close, rtol=close)
+    actual, close = model.head.features(hidden) @ table.table.T, 1e-5 if integers else 0.02
+    torch.testing.assert_close(table.finish(actual), model.logits(hidden), atol=5 * close, rtol=close)
     assert not torch.equal(table.table, model.embedding.weight)
 
 

@@ -51,24 +51,24 @@ SAME = {
 @pytest.mark.parametrize("name", SAME)
 def test_it_equals_heddles_own_choice_in_every_pass(name: str) -> None:
     """Whole texts, packed and padded ones, gradients, and a cache one by one."""
-    mine, theirs = (build(config(**mixer), seed=1).eval() for mixer in SAME[name])
+    own, builtin = (build(config(**mixer), seed=1).eval() for mixer in SAME[name])
     ids, tight = tokens(), {"rtol": 1e-5, "atol": 1e-5}
     packed = Layout.packed([[4, 5], [2, 7]], 9)
     for layout in (None, packed, Layout.padded([9, 4], 9)):
-        one, other = mine(ids, layout).hidden, theirs(ids, layout).hidden
+        one, other = own(ids, layout).hidden, builtin(ids, layout).hidden
         torch.testing.assert_close(one, other, **tight)
         assert not torch.allclose(
             one, build(config(relative=SAME[name][0].get("relative")), seed=1)(ids, layout).hidden
         )
-    for model in (mine, theirs):
+    for model in (own, builtin):
         model.logits(model(ids).hidden).logsumexp(-1).sum().backward()
-    expected = {each: parameter.grad for each, parameter in theirs.named_parameters()}
-    for each, parameter in mine.named_parameters():
+    expected = {each: parameter.grad for each, parameter in builtin.named_parameters()}
+    for each, parameter in own.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[each], rtol=1e-4, atol=1e-5)
     with torch.no_grad():
-        cache = mine.new_cache(2)
-        steps = torch.cat([mine(ids[:, t : t + 1], cache=cache).hidden for t in range(9)], dim=1)
-        torch.testing.assert_close(steps, theirs(ids).hidden, **tight)
+        cache = own.new_cache(2)
+        steps = torch.cat([own(ids[:, t : t + 1], cache=cache).hidden for t in range(9)], dim=1)
+        torch.testing.assert_close(steps, builtin(ids).hidden, **tight)
 
 
 @pytest.mark.parametrize("name", ["Learned", "Near"])
@@ -98,8 +98,8 @@ def test_a_proof_finds_one_that_breaks_it(name: str) -> None:
 def test_its_weights_are_trained_saved_and_read_again(tmp_path: Path) -> None:
     text = "the warp is held, the weft is thrown. " * 20
     tokenizer = heddle.train_tokenizer("characters", [text])
-    said = config(scores=own("Learned"), relative=ROTARY).override({"vocab_size": tokenizer.vocab_size})
-    model = build(said)
+    settings = config(scores=own("Learned"), relative=ROTARY).override({"vocab_size": tokenizer.vocab_size})
+    model = build(settings)
     heddle.fit(model, tokenizer, text, steps=4, progress=False)
     inner = model.decoder.blocks[0].mixer.scores.inner
     assert (inner.factor != 1).all()
@@ -113,23 +113,23 @@ def test_its_weights_are_trained_saved_and_read_again(tmp_path: Path) -> None:
     line = refusal(lambda: export_model(tmp_path / "run", tmp_path / "out"))
     assert "scores" in line
     assert not (tmp_path / "out").exists()
-    assert heddle.account.count(said).parameters.total == sum(each.numel() for each in model.parameters())
+    assert heddle.account.count(settings).parameters.total == sum(each.numel() for each in model.parameters())
 
 
 def test_beams_that_share_a_source_are_scored_as_heddles_own() -> None:
     """Beams are more queries of one row in cross-attention."""
     tokenizer = heddle.train_tokenizer("characters", ["the warp is held"])
     stack = {"depth": 1, "block": {"mixer": {"heads": 2}, "cross": {"heads": 2}}}
-    found = []
+    results = []
     for change in ({"scores": own("SoftCap", cap=0.6)}, {"cap": 0.6}, {}):
         parts = {kind: {**part, **change} for kind, part in stack["block"].items()}
         both = {"encoder": {"depth": 1, "block": {"mixer": parts["mixer"]}}, "decoder": {"depth": 1, "block": parts}}
         sizes = {"vocab_size": tokenizer.vocab_size, "dim": 16, "context": 24, "initial": {"std": 1.0}}
         model = build(TransformerConfig.of({**sizes, **both}), seed=2)
-        found.append(heddle.translate(model, tokenizer, ["held", "the warp"], beams=3, best=3, max_tokens=6))
-    mine, theirs, plain = ([[(each.text, round(each.score, 4)) for each in best] for best in one] for one in found)
-    assert mine == theirs
-    assert mine != plain
+        results.append(heddle.translate(model, tokenizer, ["held", "the warp"], beams=3, best=3, max_tokens=6))
+    actual, builtin, plain = ([[(each.text, round(each.score, 4)) for each in best] for best in one] for one in results)
+    assert actual == builtin
+    assert actual != plain
 
 
 def test_what_is_looked_at_is_what_the_kernel_computed() -> None:

@@ -46,13 +46,13 @@ def test_without_a_mask_the_last_token_reaches_the_first_output() -> None:
 
 @pytest.mark.lecture("D-06")
 @pytest.mark.parametrize(
-    ("placement", "wanted", "ends"),
+    ("placement", "expected", "ends"),
     [("pre", None, True), ("post", None, False), ("pre", False, False), ("post", True, True), ("pre", True, True)],
 )
 def test_a_norm_ends_the_stack_when_it_stands_before_the_branches(
-    placement: str, wanted: bool | None, ends: bool
+    placement: str, expected: bool | None, ends: bool
 ) -> None:
-    stack = stack_of(config_of(placement=placement, final_norm=wanted))
+    stack = stack_of(config_of(placement=placement, final_norm=expected))
     assert isinstance(stack.final_norm, LayerNorm if ends else nn.Identity)
 
 
@@ -67,7 +67,7 @@ def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: 
     for kernel in dict.fromkeys(KERNELS.values()):
         monkeypatch.setattr(kernel, "lower", staticmethod(counted(kernel.lower, calls)))
     for relative in stack.relative:
-        relative.register_forward_hook(lambda *given: calls.update(relative=calls["relative"] + 1))
+        relative.register_forward_hook(lambda *args: calls.update(relative=calls["relative"] + 1))
     x = torch.randn(2, 4, config.decoder.entry.tokens_dim(16), dtype=torch.float64)
     stack(x, Layout.whole(2, 4))
     assert calls == {"lower": len(attending), "relative": len(turned)}
@@ -76,9 +76,9 @@ def test_masks_and_angles_are_made_once(config: TransformerConfig, monkeypatch: 
 def counted(lower: Callable[..., Lowered], calls: dict[str, int]) -> Callable[..., Lowered]:
     """The same lowering, counted."""
 
-    def lowered(*given: Any) -> Lowered:
+    def lowered(*args: Any) -> Lowered:
         calls["lower"] += 1
-        return lower(*given)
+        return lower(*args)
 
     return lowered
 
@@ -141,14 +141,14 @@ def test_what_crosses_is_lowered_once(cross: dict[str, Any], monkeypatch: pytest
     assert calls == {"lower": 2}, "once for the layers' own, once for the source"
 
 
-@pytest.mark.parametrize(("training", "wanted"), [(True, "plain"), (False, "blockwise")])
-def test_the_kernel_is_chosen_for_training(training: bool, wanted: str) -> None:
+@pytest.mark.parametrize(("training", "expected"), [(True, "plain"), (False, "blockwise")])
+def test_the_kernel_is_chosen_for_training(training: bool, expected: str) -> None:
     """What `auto` takes for many keys must drop weights in training; in prediction it need not."""
     capped = {"heads": 2, "cap": 5.0, "dropout": 0.1}
     stack = Stack(StackConfig.of({"depth": 1, "block": {"mixer": capped, "cross": capped}}), 16, 8).train(training)
     layout = Layout.whole(1, 1000)
     scopes = [*stack.scopes(layout), *stack.source_scopes(layout, EncoderOutput(torch.randn(1, 1000, 16), layout))]
-    assert [scope.mask.kernel for scope in scopes if scope and scope.mask] == [wanted, wanted]
+    assert [scope.mask.kernel for scope in scopes if scope and scope.mask] == [expected, expected]
 
 
 def test_types_without_a_table_are_refused() -> None:

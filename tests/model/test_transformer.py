@@ -189,14 +189,14 @@ def test_logits_of_a_padded_table_suit_any_loss() -> None:
     state = padded.state_dict()
     plain.load_state_dict({name: state[name][: len(tensor)] for name, tensor in plain.state_dict().items()})
     tokens, targets = tokens_of(3, 6), tokens_of(3, 6, seed=2).flatten()
-    scores, wanted = (model.logits(model(tokens).hidden).flatten(0, 1) for model in (padded, plain))
+    scores, expected = (model.logits(model(tokens).hidden).flatten(0, 1) for model in (padded, plain))
     assert scores.shape == (18, VOCABULARY)
     for loss in (
         lambda s: F.cross_entropy(s, targets, label_smoothing=0.1),
         lambda s: torch.distributions.Categorical(logits=s).entropy().mean(),
-        lambda s: F.kl_div(s.log_softmax(-1), wanted.detach().roll(1, 0).softmax(-1), reduction="batchmean"),
+        lambda s: F.kl_div(s.log_softmax(-1), expected.detach().roll(1, 0).softmax(-1), reduction="batchmean"),
     ):
-        torch.testing.assert_close(loss(scores), loss(wanted), rtol=0, atol=1e-12)
+        torch.testing.assert_close(loss(scores), loss(expected), rtol=0, atol=1e-12)
         gradients = torch.autograd.grad(loss(scores), list(padded.parameters()), retain_graph=True, allow_unused=True)
         assert all(each is None or each.isfinite().all() for each in gradients)
 
@@ -252,8 +252,8 @@ def test_a_model_computes_in_its_own_precision(options: dict[str, Any]) -> None:
 @pytest.mark.lecture("L1-15")
 def test_shapes_are_named_by_their_letters() -> None:
     """As users see it, without the shape checks that tests add: rows of ids, and a layout of the same batch."""
-    said = programs.run("model.refusals")
-    assert said.splitlines() == [
+    output = programs.run("model.refusals")
+    assert output.splitlines() == [
         "model: tokens = a tensor of int64 and shape [3]: must be a tensor of whole numbers of shape [B T]",
         "the layout is for [B T] = [1, 3], but the tokens are [2, 3]",
         "Stack: x = a tensor of float32 and shape [2, 3, 15]: must be a tensor of floating-point numbers of shape [B T 16]",
@@ -295,9 +295,9 @@ def test_nothing_that_is_said_goes_unheard() -> None:
     decoder = awake(config_of())
     encoder = awake(TransformerConfig.of({**BOTH.to_dict(), "decoder": None}))
     for model in (decoder, encoder):
-        for said in ({"source": tokens}, {"source_layout": layout}, {"source_types": types}):
+        for inputs in ({"source": tokens}, {"source_layout": layout}, {"source_types": types}):
             with pytest.raises(HeddleError, match="this model has no source"):
-                model(tokens, **said)
+                model(tokens, **inputs)
     plain = {"encoder.entry.types": 0, "decoder.entry.types": 0}
     both, no_types = awake(BOTH.override(plain)), "this stack has no table of token types"
     for refused in (
@@ -332,25 +332,25 @@ def test_a_step_takes_the_tokens_that_count(mixer: str, counts: tuple[int, int])
     """What is remembered of a row is its real tokens, not what pads it."""
     model, tokens = decoder_of(MIXERS[mixer], positions="learned"), tokens_of(2, 6)
     cache = model.new_cache(2)
-    found = model(tokens[:, : max(counts)], cache.advance(counts), cache=cache).hidden
-    assert found.shape == (2, max(counts), 16)
+    output = model(tokens[:, : max(counts)], cache.advance(counts), cache=cache).hidden
+    assert output.shape == (2, max(counts), 16)
     assert cache.lengths == list(counts)
     later = model(tokens[:, :1], cache=cache).hidden
     for row, count in enumerate(counts):
         text = torch.cat((tokens[row, :count], tokens[row, :1]))[None]
         whole = model(text).hidden[0]
-        torch.testing.assert_close(found[row, :count], whole[:count])
+        torch.testing.assert_close(output[row, :count], whole[:count])
         torch.testing.assert_close(later[row], whole[count:])
 
 
 def test_counts_and_rows_that_cannot_be() -> None:
     model, tokens = decoder_of(MIXERS["recurrent"]), tokens_of(2, 6)
-    for counts, said in (
+    for counts, message in (
         ((-1, 2), "cache.advance: counts = -1: must be whole numbers of at least 0"),
         ([1, 1, 1], "3 rows of new tokens for a cache of 2 rows; give one count per row"),
     ):
         cache = model.new_cache(2)
-        with pytest.raises(HeddleError, match=said):
+        with pytest.raises(HeddleError, match=message):
             cache.advance(counts)  # type: ignore[arg-type]
         assert cache.lengths == [0, 0]
     with pytest.raises(HeddleError, match="2 rows of new tokens for a cache of 3 rows"):
@@ -384,10 +384,10 @@ def test_rows_without_a_token_join(mixer: str, first: bool) -> None:
     used, fresh = model.new_cache(2), model.new_cache(1)
     model(tokens[:2, :4], cache=used)
     both, rows = (fresh.join(used), [2, 0, 1]) if first else (used.join(fresh), [0, 1, 2])
-    found = model(tokens[rows, 4:], cache=both).hidden
+    output = model(tokens[rows, 4:], cache=both).hidden
     for place, row in enumerate(rows):
         text = tokens[row, 4:] if row == 2 else tokens[row]
-        torch.testing.assert_close(found[place], model(text[None]).hidden[0, -2:])
+        torch.testing.assert_close(output[place], model(text[None]).hidden[0, -2:])
 
 
 def test_rows_that_never_looked_at_their_source_do_not_join_those_that_did() -> None:
@@ -410,8 +410,8 @@ def test_every_position_that_was_learned_can_be_used_and_no_other() -> None:
     ragged, rows = model.new_cache(2), tokens[:, :12].expand(2, -1)
     model(rows[:, :11], ragged.advance([11, 1]), cache=ragged)
     # The padding of the first row is beyond the table.
-    found = model(rows[:, 9:], ragged.advance([1, 3]), cache=ragged).hidden
-    torch.testing.assert_close(found[0, 0], model(torch.cat((rows[:1, :11], rows[:1, 9:10]), dim=1)).hidden[0, -1])
+    output = model(rows[:, 9:], ragged.advance([1, 3]), cache=ragged).hidden
+    torch.testing.assert_close(output[0, 0], model(torch.cat((rows[:1, :11], rows[:1, 9:10]), dim=1)).hidden[0, -1])
     cache = model.new_cache(1)
     model(tokens[:, :12], cache=cache)
     with pytest.raises(HeddleError, match="13 tokens exceed the 12 learned positions"):

@@ -27,18 +27,18 @@ def main() -> None:
     run, graphs = captured(loss)
     for _ in range(2):  # other numbers, other loads, the same graph
         x = torch.randn(2, 6, 8, requires_grad=True)
-        (ours, load), (wanted, load2) = run(x), loss(x)
+        (ours, load), (expected, load2) = run(x), loss(x)
         assert torch.equal(load, load2)
-        torch.testing.assert_close(ours, wanted)
+        torch.testing.assert_close(ours, expected)
         inputs = [x, *moe.parameters()]
-        for mine, other in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(wanted, inputs), strict=True):
-            torch.testing.assert_close(mine, other)
+        for actual, other in zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(expected, inputs), strict=True):
+            torch.testing.assert_close(actual, other)
     assert graphs.count == 1, graphs.count
     whole = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(whole(x)[0], wanted)
+    torch.testing.assert_close(whole(x)[0], expected)
     again = torch.autograd.grad(whole(x)[0], inputs)
-    for mine, other in zip(again, torch.autograd.grad(loss(x)[0], inputs), strict=True):
-        torch.testing.assert_close(mine, other)
+    for actual, other in zip(again, torch.autograd.grad(loss(x)[0], inputs), strict=True):
+        torch.testing.assert_close(actual, other)
 
 
 if __name__ == "__main__":

@@ -42,31 +42,33 @@ def main() -> None:
 
         leaves = [torch.randn(2, heads, 140, 8, requires_grad=True) for heads in (4, 2, 2)]
         leaves += [torch.tensor([1.0, -1.0, 0.0, 3.0], requires_grad=True)] if "sinks" in case else []
-        wanted = run(KERNELS["reference"](0.3, cap=cap), *leaves)
-        weight = torch.randn_like(wanted)
-        gradients = torch.autograd.grad((wanted * weight).sum(), leaves)
+        expected = run(KERNELS["reference"](0.3, cap=cap), *leaves)
+        weight = torch.randn_like(expected)
+        gradients = torch.autograd.grad((expected * weight).sum(), leaves)
         for name in ("blockwise", "plain"):
             kernel = KERNELS[name](0.3, cap=cap)
             compiled, graphs = captured(run)
-            found = compiled(kernel, *leaves)
-            for mine, right in zip(torch.autograd.grad((found * weight).sum(), leaves), gradients, strict=True):
-                torch.testing.assert_close(mine, right, rtol=1e-5, atol=2e-5)
+            actual = compiled(kernel, *leaves)
+            for own_gradient, right in zip(
+                torch.autograd.grad((actual * weight).sum(), leaves), gradients, strict=True
+            ):
+                torch.testing.assert_close(own_gradient, right, rtol=1e-5, atol=2e-5)
             counts[f"{name}, {case}"] = graphs.count
         compiled, graphs = captured(run)  # without a gradient `flex` is torch's own, on a CPU too
         kernel = KERNELS["flex"](0.3, cap=cap)
         kernel.blockwise = None
-        found = compiled(kernel, *(leaf.detach() for leaf in leaves))
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-        assert (found[0, :, layout.segment[0] < 0] == 0).all()
+        actual = compiled(kernel, *(leaf.detach() for leaf in leaves))
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+        assert (actual[0, :, layout.segment[0] < 0] == 0).all()
         counts[f"torch's flex, {case}"] = graphs.count
     # Where only the layers are compiled, the mask is lowered outside, without blocks; here in a window.
     mask = Mask(Causal() & Window(9), PLAIN, PLAIN)
     compiled, _ = captured(lambda q, k, v, lowered: kernel(q, k, v, lowered))
     kernel = KERNELS["flex"](0.3)
     kernel.blockwise = None
-    found = compiled(*(leaf.detach() for leaf in leaves[:3]), kernel.lower(mask))
-    wanted = KERNELS["reference"](0.3)(*leaves[:3], KERNELS["reference"].lower(mask))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    actual = compiled(*(leaf.detach() for leaf in leaves[:3]), kernel.lower(mask))
+    expected = KERNELS["reference"](0.3)(*leaves[:3], KERNELS["reference"].lower(mask))
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
     print(json.dumps(counts))
 
 

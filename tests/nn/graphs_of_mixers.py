@@ -40,13 +40,13 @@ def graphs(mixer: Any, counts: list[int]) -> list[int]:
 def main() -> None:
     setting = Setting(DIM)
     convolution = filled(Convolution(ConvolutionConfig(taps=3, dilation=2), setting))
-    found = {
+    results = {
         "convolution": graphs(convolution, [4, 4]),
         "convolution, ragged": graphs(convolution, [4, 2]),
         "gru": graphs(filled(Recurrent(RecurrentConfig(cell="gru", hidden=5), setting)), [4, 4]),
         "lstm, ragged": graphs(filled(Recurrent(RecurrentConfig(cell="lstm", hidden=5), setting)), [4, 2]),
     }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

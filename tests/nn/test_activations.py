@@ -32,9 +32,9 @@ def test_the_tanh_form_is_close_to_the_exact_gelu() -> None:
 def test_gelu_has_an_accurate_erf(z: float) -> None:
     """gelu(√2 z) = z/√2 · (1 + erf z)."""
     known = {0.5: 0.520499877813, -1.0: -0.84270079295, 3.0: 0.999977909503}
-    found = ACTIVATIONS["gelu"](torch.tensor(sqrt(2) * z, dtype=torch.float64)).item() * sqrt(2) / z - 1
-    assert found == pytest.approx(known[z], abs=1e-12)
-    assert found == pytest.approx(erf(z), abs=1e-15)
+    relative_error = ACTIVATIONS["gelu"](torch.tensor(sqrt(2) * z, dtype=torch.float64)).item() * sqrt(2) / z - 1
+    assert relative_error == pytest.approx(known[z], abs=1e-12)
+    assert relative_error == pytest.approx(erf(z), abs=1e-15)
 
 
 @pytest.mark.lecture("L0-70")
@@ -52,20 +52,20 @@ def test_relu_squared() -> None:
     assert ACTIVATIONS["relu_squared"](z).tolist() == [0.0, 0.0, 0.25, 9.0]
 
 
-@pytest.mark.parametrize("theirs", sorted(set(ACT2FN) & set(PUBLISHED)))
-def test_activations_are_those_of_transformers(theirs: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(ACT2FN) & set(PUBLISHED)))
+def test_activations_are_those_of_transformers(name: str) -> None:
     z = torch.linspace(-9, 9, 181, dtype=torch.float64)
-    found = ACTIVATIONS[PUBLISHED[theirs]](z)
-    torch.testing.assert_close(found, ACT2FN[theirs](z), rtol=1e-6, atol=1e-12)
-    assert found.data_ptr() != z.data_ptr()
+    actual = ACTIVATIONS[PUBLISHED[name]](z)
+    torch.testing.assert_close(actual, ACT2FN[name](z), rtol=1e-6, atol=1e-12)
+    assert actual.data_ptr() != z.data_ptr()
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_activations_keep_shape_and_precision(name: str, dtype: torch.dtype) -> None:
     z = torch.randn(2, 3, dtype=dtype)
-    found = ACTIVATIONS[name](z)
-    assert (found.shape, found.dtype) == (z.shape, dtype)
+    values = ACTIVATIONS[name](z)
+    assert (values.shape, values.dtype) == (z.shape, dtype)
 
 
 def test_every_name_is_known_everywhere() -> None:

@@ -95,12 +95,12 @@ def test_values_are_made_row_by_row() -> None:
 @pytest.mark.parametrize("rule", [Causal(), Everything()], ids=["causal", "everything"])
 def test_attention_is_a_weighted_average(rule: Rule) -> None:
     module, where = make(), seen(rule, 7)
-    found: dict[str, Tensor] = {}
-    module.kernel.weights.register_forward_hook(lambda kernel, inputs, output: found.update(weights=output))
-    module.kernel.register_forward_hook(lambda kernel, inputs, output: found.update(output=output, values=inputs[2]))
+    outputs: dict[str, Tensor] = {}
+    module.kernel.weights.register_forward_hook(lambda kernel, inputs, output: outputs.update(weights=output))
+    module.kernel.register_forward_hook(lambda kernel, inputs, output: outputs.update(output=output, values=inputs[2]))
     with torch.no_grad():
         module(torch.randn(1, 7, 8, dtype=torch.float64), where)
-    weights, output, values = found["weights"][0], found["output"][0], found["values"][0]
+    weights, output, values = outputs["weights"][0], outputs["output"][0], outputs["values"][0]
     assert (weights >= 0).all()
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 7, dtype=torch.float64), rtol=0, atol=1e-12)
     for query in range(7):

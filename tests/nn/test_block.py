@@ -78,8 +78,8 @@ def test_dropout_acts_on_the_branch_before_the_sum(placement: str) -> None:
     residual = Residual(placement, nn.Identity, 0.5).train()
     torch.manual_seed(0)
     x = torch.full((1, 1, 1000), 10.0)
-    found = residual.leave(x, residual.enter(x), torch.ones_like(x))
-    assert set(found.unique().tolist()) == {10.0, 12.0}
+    output = residual.leave(x, residual.enter(x), torch.ones_like(x))
+    assert set(output.unique().tolist()) == {10.0, 12.0}
 
 
 @pytest.mark.parametrize("placement", ["pre", "post", "output"])
@@ -98,15 +98,15 @@ class Doubled(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("placement", "wanted"),
+    ("placement", "expected"),
     [("pre", 3 + (2 * 3 + 1)), ("post", 2 * (3 + (3 + 1))), ("sandwich", 3 + 2 * (2 * 3 + 1)), ("output", 3 + 2 * (3 + 1)),
      ("literal", 2 * 3 + (2 * 3 + 1)), ("bare", 2 * 3 + 1), ("none", 3 + (3 + 1))],
 )  # fmt: skip
-def test_where_the_norm_stands(placement: str, wanted: float) -> None:
+def test_where_the_norm_stands(placement: str, expected: float) -> None:
     residual, x = Residual(placement, Doubled), torch.full((1, 1, 1), 3.0)
     h = residual.enter(x)
-    found = residual.leave(x, h, h + 1)
-    assert found.item() == wanted
+    output = residual.leave(x, h, h + 1)
+    assert output.item() == expected
 
 
 def test_parallel_branches_have_norms_of_their_own() -> None:

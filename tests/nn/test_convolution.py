@@ -42,12 +42,12 @@ def test_it_is_torchs_convolution_padded_in_front(taps: int, dilation: int) -> N
     expected = F.conv1d(F.pad(x.mT, ((taps - 1) * dilation, 0)), weight, mixer.bias, dilation=dilation).mT
     close(y, expected)
     inputs = [x, mixer.weight, mixer.bias]
-    for mine, theirs in zip(
+    for actual, reference in zip(
         torch.autograd.grad(y.square().sum(), inputs),
         torch.autograd.grad(expected.square().sum(), inputs),
         strict=True,
     ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(actual, reference, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("taps", "dilation"), [(1, 1), (3, 1), (5, 2)])

@@ -27,9 +27,9 @@ def test_dropout_is_torchs(rate: float) -> None:
     x = torch.rand(400, 500).add(0.1).requires_grad_()
     out = Dropout(rate)(x)
     out.sum().backward()
-    for each, given in ((out.detach(), x.detach()), (x.grad, torch.ones_like(x))):
+    for each, source in ((out.detach(), x.detach()), (x.grad, torch.ones_like(x))):
         assert each is not None
-        torch.testing.assert_close(each[out != 0], (given / (1 - rate))[out != 0])
+        torch.testing.assert_close(each[out != 0], (source / (1 - rate))[out != 0])
         assert not each[out == 0].any()
     share = nn.Dropout(rate)(torch.ones(400, 500)).count_nonzero() / x.numel()
     assert (out != 0).double().mean().item() == pytest.approx(

@@ -54,13 +54,13 @@ def test_a_prefix_gives_the_prefix(kind: str) -> None:
 def test_any_number_of_leading_axes(kind: str) -> None:
     module = small(kind)
     x = torch.randn(2, 3, 4, 8, dtype=torch.float64)
-    wanted = module(x).hidden
-    for found, part in (
-        (module(x[0]).hidden, wanted[0]),
-        (module(x[0, 0]).hidden, wanted[0, 0]),
-        (module(x[0, 0, 0]).hidden, wanted[0, 0, 0]),
+    expected = module(x).hidden
+    for output, part in (
+        (module(x[0]).hidden, expected[0]),
+        (module(x[0, 0]).hidden, expected[0, 0]),
+        (module(x[0, 0, 0]).hidden, expected[0, 0, 0]),
     ):
-        torch.testing.assert_close(found, part, rtol=0, atol=1e-14)
+        torch.testing.assert_close(output, part, rtol=0, atol=1e-14)
 
 
 @pytest.mark.lecture("L1-14")

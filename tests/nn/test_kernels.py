@@ -119,7 +119,7 @@ CLASSIC, SHARED = DropoutConfig(style="classic"), DropoutConfig(mask="batch")
 
 
 @pytest.mark.parametrize(
-    ("options", "dropout", "training", "wanted"),
+    ("options", "dropout", "training", "expected"),
     [
         ({}, DropoutConfig(), True, "SDPA"),
         ({"dropout": 0.5}, DropoutConfig(), True, "SDPA"),
@@ -138,7 +138,7 @@ CLASSIC, SHARED = DropoutConfig(style="classic"), DropoutConfig(mask="batch")
 @pytest.mark.parametrize("length", [16, 800])
 @pytest.mark.lecture("L2-21")
 def test_auto_runs_what_the_layer_needs(
-    length: int, options: dict[str, float], dropout: DropoutConfig, training: bool, wanted: str
+    length: int, options: dict[str, float], dropout: DropoutConfig, training: bool, expected: str
 ) -> None:
     """On a CPU short sequences are plain products, whatever the layer needs."""
     config = AttentionConfig.of({"heads": 1, **options})
@@ -146,9 +146,9 @@ def test_auto_runs_what_the_layer_needs(
     ran = []
     for part in attention.kernel.modules():
         if isinstance(part, Kernel) and part is not attention.kernel:
-            part.register_forward_hook(lambda module, given, output: ran.append(type(module).__name__))
+            part.register_forward_hook(lambda module, inputs, output: ran.append(type(module).__name__))
     attention(torch.randn(1, length, 4), attention.pattern.scope(Layout.whole(1, length), training=training))
-    assert ran == ["Plain" if length <= PLAIN_UP_TO["cpu"] else wanted]
+    assert ran == ["Plain" if length <= PLAIN_UP_TO["cpu"] else expected]
 
 
 def operations(kernel: Kernel, heads: int, length: int) -> Sizes:
@@ -217,8 +217,8 @@ def test_flash_online_softmax(block: int) -> None:
     leaves = [tensor[None, None].requires_grad_() for tensor in (q, k, v)]
     output = kernel(*leaves, kernel.lower(plain_mask(1, 3)))
     same(output[0, 0].detach(), case.outputs["output"])
-    kept = output.grad_fn.next_functions[0][0].saved_tensors
-    same(kept[4].flatten(), case.outputs["logsumexp"])
+    saved = output.grad_fn.next_functions[0][0].saved_tensors
+    same(saved[4].flatten(), case.outputs["logsumexp"])
 
 
 @pytest.mark.lecture("L2-17")
@@ -226,14 +226,14 @@ def test_flash_online_softmax(block: int) -> None:
 def test_all_block_sizes_agree(rule: Rule) -> None:
     layout = Layout.packed([[5, 4], [9]], 9)
     for mask in (Mask(rule, layout, layout), Mask(rule, Layout.whole(2, 9), Layout.whole(2, 9))):
-        given = [torch.randn(2, heads, 9, 3, dtype=torch.float64) for heads in (4, 2, 2)]
-        given.append(torch.randn(1, 4, 9, 9, dtype=torch.float64))
+        tensors = [torch.randn(2, heads, 9, 3, dtype=torch.float64) for heads in (4, 2, 2)]
+        tensors.append(torch.randn(1, 4, 9, 9, dtype=torch.float64))
         weight = torch.randn(2, 4, 9, 3, dtype=torch.float64)
-        whole = outcome(Blockwise(0.4, cap=2.0, block=9), mask, given, weight)
+        whole = outcome(Blockwise(0.4, cap=2.0, block=9), mask, tensors, weight)
         for block in range(1, 13):
-            found = outcome(Blockwise(0.4, cap=2.0, block=block), mask, given, weight)
-            for mine, right in zip(found, whole, strict=True):
-                torch.testing.assert_close(mine, right, rtol=0, atol=1e-12)
+            outputs = outcome(Blockwise(0.4, cap=2.0, block=block), mask, tensors, weight)
+            for actual, right in zip(outputs, whole, strict=True):
+                torch.testing.assert_close(actual, right, rtol=0, atol=1e-12)
 
 
 @pytest.mark.lecture("L2-19")
@@ -243,10 +243,10 @@ def test_large_scores_overflow_in_no_tile(size: float) -> None:
     q = q * size
     for rule in RULES.values():
         mask = Mask(rule, Layout.whole(1, 9), Layout.whole(1, 9))
-        found = outcome(Blockwise(1.0, block=2), mask, [q, k, v], torch.ones(1))
-        assert all(tensor.isfinite().all() for tensor in found)
-        wanted = outcome(KERNELS["reference"](1.0), mask, [q, k, v], torch.ones(1))
-        torch.testing.assert_close(found[0], wanted[0])
+        outputs = outcome(Blockwise(1.0, block=2), mask, [q, k, v], torch.ones(1))
+        assert all(tensor.isfinite().all() for tensor in outputs)
+        expected = outcome(KERNELS["reference"](1.0), mask, [q, k, v], torch.ones(1))
+        torch.testing.assert_close(outputs[0], expected[0])
 
 
 @pytest.mark.lecture("L2-16", "L2-18", "C-09", "C-10")
@@ -257,24 +257,24 @@ def test_blockwise_never_holds_all_scores(length: int, largest: int) -> None:
     q, k, v = torch.randn(3, 1, 4, length, 32)
     mask, weight = plain_mask(1, length), torch.randn(1, 4, length, 32)
     with Sizes() as sizes:
-        found = outcome(Blockwise(32**-0.5, block=64), mask, [q, k, v], weight)
+        outputs = outcome(Blockwise(32**-0.5, block=64), mask, [q, k, v], weight)
     assert sizes.largest == largest
     if length == 512:
         with Sizes() as sizes:
-            wanted = outcome(KERNELS["reference"](32**-0.5), mask, [q, k, v], weight)
+            expected = outcome(KERNELS["reference"](32**-0.5), mask, [q, k, v], weight)
         assert sizes.largest == 4 * length**2
-        assert (found[0] - wanted[0]).abs().max() < 1e-6
+        assert (outputs[0] - expected[0]).abs().max() < 1e-6
 
 
 @pytest.mark.lecture("C-09")
 def test_between_its_passes_blockwise_keeps_one_number_per_row_beside_the_output() -> None:
     q, k, v = (tensor.requires_grad_() for tensor in inputs(2, 3, 40))
     kernel = Blockwise(0.5, block=8)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
         kernel(q, k, v, kernel.lower(plain_mask(2, 40)))
-    given = {tensor.untyped_storage().data_ptr() for tensor in (q, k, v)}
-    beyond = [tensor for tensor in kept if tensor.untyped_storage().data_ptr() not in given]
+    storages = {tensor.untyped_storage().data_ptr() for tensor in (q, k, v)}
+    beyond = [tensor for tensor in saved if tensor.untyped_storage().data_ptr() not in storages]
     assert sum(tensor.numel() for tensor in beyond) == 2 * 3 * 40 * (4 + 1)
 
 
@@ -356,15 +356,15 @@ def test_dropped_weights_have_their_gradients(name: str) -> None:
     lowered = kernel.lower(Mask(Causal() & Window(2), Layout.whole(1, 4), Layout.whole(1, 4)))
     q, k, v = (torch.randn(1, 2, 4, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
 
-    def run(*given: Tensor) -> Tensor:
+    def run(*tensors: Tensor) -> Tensor:
         torch.manual_seed(1)
-        return kernel(*given, lowered)
+        return kernel(*tensors, lowered)
 
     assert torch.autograd.gradcheck(run, (q, k, v))
     assert not torch.equal(run(q, k, v), kernel.eval()(q, k, v, lowered))
 
 
-class Kept(Dropout):
+class FixedDropout(Dropout):
     """Dropout that remembers the masks it drew, scaled as they were used."""
 
     def __init__(self, rate: float) -> None:
@@ -387,10 +387,10 @@ def test_gradients_of_plain_are_autograds_of_the_formula(
     q, k, v = (torch.randn(2, heads, 9, 3, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2))
     added = torch.randn(2, 4, 9, 9, dtype=torch.float64, requires_grad=True)
     leaves, weight = [q, k, v, *([added] if bias else [])], torch.randn(2, 4, 9, 3, dtype=torch.float64)
-    layout, dropout = Layout.whole(2, 9), Kept(rate)
+    layout, dropout = Layout.whole(2, 9), FixedDropout(rate)
     mask = Mask(Causal() if window is None else Causal() & Window(window), layout, layout)
     kernel = KERNELS["plain"](0.8, dropout, cap)
-    found = kernel(q, k, v, kernel.lower(mask, added if bias else None))
+    output = kernel(q, k, v, kernel.lower(mask, added if bias else None))
 
     place = torch.arange(9)
     hidden = place > place[:, None]
@@ -403,12 +403,12 @@ def test_gradients_of_plain_are_autograds_of_the_formula(
     scores = q @ k.repeat_interleave(2, 1).transpose(2, 3) * 0.8
     scores = scores if cap is None else cap * (scores / cap).tanh()
     scores = (scores + added if bias else scores).masked_fill(hidden, -torch.inf)
-    wanted = (scores.softmax(-1) * keep) @ v.repeat_interleave(2, 1)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
-    pairs = zip(torch.autograd.grad((found * weight).sum(), leaves), torch.autograd.grad((wanted * weight).sum(), leaves),
+    expected = (scores.softmax(-1) * keep) @ v.repeat_interleave(2, 1)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+    pairs = zip(torch.autograd.grad((output * weight).sum(), leaves), torch.autograd.grad((expected * weight).sum(), leaves),
                 strict=True)  # fmt: skip
-    for mine, right in pairs:
-        torch.testing.assert_close(mine, right, rtol=0, atol=1e-12)
+    for actual, right in pairs:
+        torch.testing.assert_close(actual, right, rtol=0, atol=1e-12)
 
 
 def test_lowering_and_attending_are_one_graph() -> None:
@@ -429,8 +429,8 @@ def test_memory_of_a_doubled_length(kernel: Kernel, least: float, most: float) -
         lowered = kernel.lower(plain_mask(1, length))
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             torch.autograd.grad(kernel(q, k, v, lowered).sum(), (q, k, v))
-        found = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
-        events = sorted((event.start_ns(), event.nbytes()) for event in found if event.name() == "[memory]")
+        result = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+        events = sorted((event.start_ns(), event.nbytes()) for event in result if event.name() == "[memory]")
         return int(max(accumulate(size for _, size in events)))
 
     held(32)  # what a first pass sets aside once
@@ -480,10 +480,10 @@ def test_a_large_bias_is_not_rounded(name: str, learns: bool) -> None:
     q, k, v = inputs(2, 3, 50, torch.bfloat16)
     bias = 20 + 2 * torch.randn(1, 3, 50, 50)
     mask, exact = plain_mask(2, 50), KERNELS["reference"](0.5)
-    wanted = exact(q.double(), k.double(), v.double(), exact.lower(mask, bias))
+    expected = exact(q.double(), k.double(), v.double(), exact.lower(mask, bias))
     kernel = KERNELS[name](0.5)
-    found = kernel(q.requires_grad_(learns), k, v, kernel.lower(mask, bias.requires_grad_(learns)))
-    assert (found.double() - wanted).abs().mean() < 0.005 * wanted.abs().mean()
+    actual = kernel(q.requires_grad_(learns), k, v, kernel.lower(mask, bias.requires_grad_(learns)))
+    assert (actual.double() - expected).abs().mean() < 0.005 * expected.abs().mean()
     if learns:
-        found.sum().backward()
+        actual.sum().backward()
         assert bias.grad.isfinite().all()

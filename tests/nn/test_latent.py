@@ -46,7 +46,7 @@ def test_it_is_the_formula_of_the_paper() -> None:
     h = x[0].numpy()
     queries = normed(h @ w["q_down.weight"].T, w["q_norm.weight"]) @ w["q.weight"].T
     latent, shared = normed(h @ w["down.weight"].T, w["down_norm.weight"]), turned(h @ w["r.weight"].T)
-    found = []
+    outputs = []
     for head in range(2):
         q = queries[:, head * 7 : head * 7 + 7]
         k = latent @ w["k.weight"][head * 3 : head * 3 + 3].T
@@ -54,8 +54,8 @@ def test_it_is_the_formula_of_the_paper() -> None:
         scores = (q[:, :3] @ k.T + turned(q[:, 3:]) @ shared.T) / np.sqrt(7)
         scores[np.triu_indices(9, 1)] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
-        found.append(weights / weights.sum(-1, keepdims=True) @ v)
-    expected = np.concatenate(found, -1) @ w["o.weight"].T
+        outputs.append(weights / weights.sum(-1, keepdims=True) @ v)
+    expected = np.concatenate(outputs, -1) @ w["o.weight"].T
     layout = Layout.whole(1, 9)
     assert module.pattern.relative is not None
     with torch.no_grad():

@@ -30,13 +30,13 @@ def test_padding_after_the_end() -> None:
 
 def test_padding_before_the_start() -> None:
     """Real tokens count from 0; nothing has a negative position."""
-    found = lists(Layout.padded((2, 3, 0), 3, "left"))
-    assert found == ([[0, 0, 1], [0, 1, 2], [0, 0, 0]], [[-1, 0, 0], [0, 0, 0], [-1, -1, -1]], "packed")
+    rows = lists(Layout.padded((2, 3, 0), 3, "left"))
+    assert rows == ([[0, 0, 1], [0, 1, 2], [0, 0, 0]], [[-1, 0, 0], [0, 0, 0], [-1, -1, -1]], "packed")
 
 
 def test_documents_side_by_side() -> None:
-    found = lists(Layout.packed([[2, 1], [4], []], 4))
-    assert found == (
+    rows = lists(Layout.packed([[2, 1], [4], []], 4))
+    assert rows == (
         [[0, 1, 0, 0], [0, 1, 2, 3], [0, 0, 0, 0]],
         [[0, 0, 1, -1], [0, 0, 0, 0], [-1, -1, -1, -1]],
         "packed",

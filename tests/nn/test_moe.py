@@ -30,8 +30,8 @@ def row(tokens: Tensor) -> tuple[Tensor, Layout]:
 def gradients(loss: Tensor, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """Of the input and of every parameter that has one."""
     named = {name: each for name, each in module.named_parameters() if each.requires_grad}
-    found = torch.autograd.grad(loss, [x, *named.values()], allow_unused=True)
-    return dict(zip(["x", *named], (torch.zeros(()) if each is None else each for each in found), strict=True))
+    values = torch.autograd.grad(loss, [x, *named.values()], allow_unused=True)
+    return dict(zip(["x", *named], (torch.zeros(()) if each is None else each for each in values), strict=True))
 
 
 def mixture(dim: int, hidden: int, experts: int, active: int = 2, activation: str = "silu", **options: Any) -> MoE:
@@ -73,25 +73,25 @@ dispatches = pytest.mark.parametrize("dispatch", ["grouped", "loop"])
 def test_the_lectures_example(dispatch: str) -> None:
     case = Case("moe")
     u, layout = row(case.inputs["u"])
-    wanted = case.outputs
+    expected = case.outputs
     moe = golden_moe(case, dispatch=dispatch)
     gates, choice, logits = moe.router(u)
-    same(logits[0], wanted["router_logits"])
-    same(moe.router.shares(logits)[0], wanted["router_probs"])
-    same(moe.router.shares(logits)[0].mean(0), wanted["mean_router_prob"])
-    assert choice[0].tolist() == wanted["top_idx"].tolist()
-    same(spread(gates, choice, 4)[0], wanted["gates_deck"])
-    same(gates[0].sum(-1), wanted["gates_deck_row_sums"])
+    same(logits[0], expected["router_logits"])
+    same(moe.router.shares(logits)[0], expected["router_probs"])
+    same(moe.router.shares(logits)[0].mean(0), expected["mean_router_prob"])
+    assert choice[0].tolist() == expected["top_idx"].tolist()
+    same(spread(gates, choice, 4)[0], expected["gates_deck"])
+    same(gates[0].sum(-1), expected["gates_deck_row_sums"])
     assert moe.shared is not None
-    same(moe.shared(u).hidden[0], wanted["shared_output"][None].reshape(3, 4))
+    same(moe.shared(u).hidden[0], expected["shared_output"][None].reshape(3, 4))
     for expert in range(4):
-        same(moe.experts.feed(u[0], expert), wanted["expert_outputs"].reshape(-1, 3, 4)[expert])
+        same(moe.experts.feed(u[0], expert), expected["expert_outputs"].reshape(-1, 3, 4)[expert])
     out, (routing,) = moe(u, layout)
-    same(out[0], wanted["out_without_skip_deck"])
-    same((u + out)[0], wanted["h_deck_with_skip"])
+    same(out[0], expected["out_without_skip_deck"])
+    same((u + out)[0], expected["h_deck_with_skip"])
     assert routing.terms == 0
-    same(routing.load.double() / 3, wanted["load_fraction_of_tokens"])
-    same(golden_moe(case, shared=0, dispatch=dispatch)(u, layout)[0][0], wanted["routed_output_deck"])
+    same(routing.load.double() / 3, expected["load_fraction_of_tokens"])
+    same(golden_moe(case, shared=0, dispatch=dispatch)(u, layout)[0][0], expected["routed_output_deck"])
 
 
 @dispatches
@@ -156,8 +156,8 @@ def test_one_expert_of_one_is_the_dense_layer(kind: str, dispatch: str) -> None:
     out, _ = moe(x, Layout.whole(2, 5))
     torch.testing.assert_close(out, dense(x).hidden, rtol=0, atol=1e-14)
     (ours,) = torch.autograd.grad(out.square().sum(), x)
-    (theirs,) = torch.autograd.grad(dense(x).hidden.square().sum(), x)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-13)
+    (reference,) = torch.autograd.grad(dense(x).hidden.square().sum(), x)
+    torch.testing.assert_close(ours, reference, rtol=0, atol=1e-13)
 
 
 @pytest.mark.lecture("L2-72")
@@ -285,11 +285,11 @@ def test_the_two_dispatches_agree(case: dict[str, Any]) -> None:
         assert routing.load.sum() == 20
         assert routing.load[4] == 0
         results.append((out, routing, gradients((out * above).sum() + routing.terms, module, x)))
-    (out, routing, found), (out2, routing2, found2) = results
+    (out, routing, slopes), (out2, routing2, found2) = results
     torch.testing.assert_close(out, out2, rtol=0, atol=1e-14)
     assert torch.equal(routing.load, routing2.load)
-    for name in found:
-        torch.testing.assert_close(found[name], found2[name], rtol=0, atol=1e-13, msg=name)
+    for name in slopes:
+        torch.testing.assert_close(slopes[name], found2[name], rtol=0, atol=1e-13, msg=name)
     assert (out[1, 3:] == 0).all()
     with torch.no_grad():
         assert torch.equal(grouped(x, layout)[0], out)
@@ -302,8 +302,8 @@ def test_slopes_are_those_of_autograd(name: str) -> None:
     assert SLOPES.keys() == ACTIVATIONS.keys()
     x, above = torch.randn(2, 100, dtype=torch.float64).unbind()
     x.requires_grad_()
-    (wanted,) = torch.autograd.grad(ACTIVATIONS[name](x), x, above)
-    torch.testing.assert_close(SLOPES[name](above, x.detach()), wanted, rtol=0, atol=1e-15)
+    (expected,) = torch.autograd.grad(ACTIVATIONS[name](x), x, above)
+    torch.testing.assert_close(SLOPES[name](above, x.detach()), expected, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("bounds", [(None, False), (0.3, False), (0.3, True), (None, True)], ids=str)
@@ -346,9 +346,9 @@ def test_bounded_experts_are_the_formula(dispatch: Any) -> None:
     assert (u.abs() > 0.3).any()
     hidden = torch.where(g > 0.3, 0.3, g)
     hidden = hidden / (1 + (-1.702 * hidden).exp()) * (torch.where(u.abs() > 0.3, 0.3 * u.sign(), u) + 1)
-    wanted = hidden @ every.down[1].T + every.down_bias[1]
+    expected = hidden @ every.down[1].T + every.down_bias[1]
     out, (routing,) = moe(x, layout)
-    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(out, expected)
     assert routing.load.tolist() == [0, 6, 0]
 
 
@@ -361,11 +361,11 @@ def test_bf16_stays_close_to_float64() -> None:
     wide = x.detach().double().requires_grad_()
     layout = Layout.whole(1, 64)
     out, _ = moe(x, layout)
-    wanted, _ = exact(wide, layout)
+    expected, _ = exact(wide, layout)
     assert out.dtype == torch.bfloat16
-    found, right = gradients(out.float().sum(), moe, x), gradients(wanted.sum(), exact, wide)
-    for name, (ours, theirs) in {"out": (out, wanted), **{n: (found[n], right[n]) for n in found}}.items():
-        error = (ours.double() - theirs).norm() / theirs.norm()
+    slopes, right = gradients(out.float().sum(), moe, x), gradients(expected.sum(), exact, wide)
+    for name, (ours, reference) in {"out": (out, expected), **{n: (slopes[n], right[n]) for n in slopes}}.items():
+        error = (ours.double() - reference).norm() / reference.norm()
         assert error < 0.01, f"{name} is off by {error:.4f}"
 
 
@@ -395,9 +395,9 @@ def test_padding_counts_nowhere(dispatch: str, side: Any) -> None:
     filled[0, inside], filled[1] = short, long
     filled.requires_grad_()
     out, (routing,) = moe(filled, Layout.padded((3, 5), 5, side))
-    found = gradients(out[0, inside].sum() + out[1].sum() + routing.terms, moe, filled)
+    slopes = gradients(out[0, inside].sum() + out[1].sum() + routing.terms, moe, filled)
     rest = [token for token in range(5) if token not in range(5)[inside]]
-    assert (found["x"][0, rest] == 0).all()
+    assert (slopes["x"][0, rest] == 0).all()
     load, terms, sums = torch.zeros(4, dtype=torch.long), torch.zeros(()), {}
     for tokens, place in ((short, (0, inside)), (long, (1, slice(None)))):
         x, layout = row(tokens.requires_grad_())
@@ -406,13 +406,13 @@ def test_padding_counts_nowhere(dispatch: str, side: Any) -> None:
         load, terms = load + each.load, terms + each.terms
         for name, gradient in gradients(alone.sum() + each.terms, moe, tokens).items():
             if name == "x":
-                torch.testing.assert_close(gradient, found["x"][place], rtol=0, atol=1e-13)
+                torch.testing.assert_close(gradient, slopes["x"][place], rtol=0, atol=1e-13)
             else:
                 sums[name] = sums.get(name, 0) + gradient
     assert torch.equal(load, routing.load)
     torch.testing.assert_close(routing.terms, terms, rtol=0, atol=1e-13)
-    for name in found.keys() - {"x"}:
-        torch.testing.assert_close(found[name], sums[name], rtol=0, atol=1e-13)
+    for name in slopes.keys() - {"x"}:
+        torch.testing.assert_close(slopes[name], sums[name], rtol=0, atol=1e-13)
 
 
 def test_the_terms_are_the_written_formulas() -> None:
@@ -489,8 +489,8 @@ def test_one_graph_holds_it_whole() -> None:
 def test_layouts_know_how_many_documents_their_rows_hold() -> None:
     layout = Layout.packed([[2, 1], [3], []], 4)
     leaves, known = _pytree.tree_flatten(layout)
-    kept = [layout, layout.to("meta"), *layout.split(1), _pytree.tree_unflatten(leaves, known)]
-    assert [each.documents for each in kept] == [2] * 6
+    layouts = [layout, layout.to("meta"), *layout.split(1), _pytree.tree_unflatten(leaves, known)]
+    assert [each.documents for each in layouts] == [2] * 6
     assert [each.documents for each in (Layout.whole(2, 3), Layout.padded((1, 2), 2), Layout.packed([[]], 2))] == [
         1
     ] * 3
@@ -503,6 +503,6 @@ def test_experts_come_from_the_best_groups(group_by: Any, expected: set[int]) ->
     gates = torch.tensor([0.7, 0.6, 0.9, 0.1, 0.2, 0.3], dtype=torch.float64)
     with torch.no_grad():
         router.weight.copy_(gates.logit()[:, None])
-    found, choice, _ = router(torch.ones(1, 1, dtype=torch.float64))
+    result, choice, _ = router(torch.ones(1, 1, dtype=torch.float64))
     assert set(choice[0].tolist()) == expected
-    assert torch.allclose(found[0], gates[choice[0]])
+    assert torch.allclose(result[0], gates[choice[0]])

@@ -42,10 +42,10 @@ def test_each_row_by_itself(config: LayerNormConfig | RMSNormConfig) -> None:
 def test_any_number_of_leading_axes(config: LayerNormConfig | RMSNormConfig) -> None:
     norm = filled(make_norm(config, 6))
     x = torch.randn(2, 3, 4, 6)
-    wanted = norm(x)
-    assert torch.equal(norm(x[0]), wanted[0])
-    assert torch.equal(norm(x[0, 0]), wanted[0, 0])
-    assert torch.equal(norm(x[0, 0, 0]), wanted[0, 0, 0])
+    expected = norm(x)
+    assert torch.equal(norm(x[0]), expected[0])
+    assert torch.equal(norm(x[0, 0]), expected[0, 0])
+    assert torch.equal(norm(x[0, 0, 0]), expected[0, 0, 0])
 
 
 @pytest.mark.lecture("L0-49", "L3-31")
@@ -84,10 +84,10 @@ def test_eps_tames_a_one_hot_row() -> None:
 def test_a_row_gets_mean_zero_and_variance_one() -> None:
     norm = plain(LayerNorm(4).double())
     assert norm.eps == 1e-5
-    found = norm(torch.tensor([1.0, 0.5, -0.5, 2.0], dtype=torch.float64))
-    assert abs(found.mean()) < 1e-12
-    assert found.var(correction=0).item() == pytest.approx(0.999987692459, abs=1e-12)
-    assert found.std(correction=0).item() == pytest.approx(sqrt(0.999987692459), abs=1e-12)
+    result = norm(torch.tensor([1.0, 0.5, -0.5, 2.0], dtype=torch.float64))
+    assert abs(result.mean()) < 1e-12
+    assert result.var(correction=0).item() == pytest.approx(0.999987692459, abs=1e-12)
+    assert result.std(correction=0).item() == pytest.approx(sqrt(0.999987692459), abs=1e-12)
 
 
 @pytest.mark.lecture("L2-29")
@@ -95,10 +95,10 @@ def test_gain_and_shift_are_a_new_deviation_and_mean() -> None:
     norm = LayerNorm(16, eps=0.0).double()
     nn.init.constant_(norm.weight, 2.0)
     nn.init.constant_(norm.bias, 3.0)
-    found = norm(torch.randn(9, 16, dtype=torch.float64))
-    torch.testing.assert_close(found.mean(-1), torch.full((9,), 3.0, dtype=torch.float64), rtol=0, atol=1e-12)
+    result = norm(torch.randn(9, 16, dtype=torch.float64))
+    torch.testing.assert_close(result.mean(-1), torch.full((9,), 3.0, dtype=torch.float64), rtol=0, atol=1e-12)
     torch.testing.assert_close(
-        found.std(-1, correction=0), torch.full((9,), 2.0, dtype=torch.float64), rtol=0, atol=1e-12
+        result.std(-1, correction=0), torch.full((9,), 2.0, dtype=torch.float64), rtol=0, atol=1e-12
     )
 
 
@@ -118,10 +118,10 @@ def test_statistics_are_fp32_whatever_goes_in(config: LayerNormConfig | RMSNormC
     """Squares of 1000 overflow fp16, and a sum of 4096 of them loses all of bf16's digits."""
     norm = plain(make_norm(config, 4096))
     x = (1000 * torch.randn(2, 4096, generator=torch.Generator().manual_seed(0))).to(dtype)
-    found = norm(x)
-    assert found.dtype == dtype
+    result = norm(x)
+    assert result.dtype == dtype
     exact = plain(make_norm(config, 4096).double())(x.double())
-    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=2**-8)
+    torch.testing.assert_close(result.double(), exact, rtol=2**-8, atol=2**-8)
 
 
 def test_a_config_says_which_norm() -> None:
@@ -161,12 +161,12 @@ def test_the_gradient_of_the_rms_norm_is_autograds(
 
 
 def test_the_rms_norm_keeps_no_copy_of_its_input() -> None:
-    norm, kept = filled(RMSNorm(8)), list[int]()
+    norm, saved = filled(RMSNorm(8)), list[int]()
     x = torch.randn(4, 8, dtype=torch.bfloat16, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.data_ptr()) or t, lambda t: t):
         norm(x)
-    assert x.data_ptr() in kept
-    assert len(kept) == 3  # the input, the gain, a factor for each row
+    assert x.data_ptr() in saved
+    assert len(saved) == 3  # the input, the gain, a factor for each row
 
 
 def test_the_rms_norm_is_the_same_with_and_without_gradients() -> None:

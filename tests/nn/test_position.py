@@ -59,8 +59,10 @@ def test_a_rotation_is_a_product_of_complex_numbers(base: float) -> None:
     pairs = torch.complex(x[..., :4], x[..., 4:])
     frequency = base ** (-2 * torch.arange(4, dtype=torch.float64) / 8)
     angle = torch.arange(7, dtype=torch.float64)[:, None] * frequency
-    wanted = pairs * torch.polar(torch.ones_like(angle), angle)
-    torch.testing.assert_close(rotated, torch.cat((wanted.real, wanted.imag), -1), rtol=0, atol=1e-5)  # angles are fp32
+    expected = pairs * torch.polar(torch.ones_like(angle), angle)
+    torch.testing.assert_close(
+        rotated, torch.cat((expected.real, expected.imag), -1), rtol=0, atol=1e-5
+    )  # angles are fp32
 
 
 @pytest.mark.parametrize(
@@ -89,9 +91,9 @@ def test_rotation_keeps_the_precision_of_what_it_turns() -> None:
 
 @pytest.mark.parametrize("dim", [8, 7])
 def test_all_sines_and_then_all_cosines_is_marians_table(dim: int) -> None:
-    wanted = MarianSinusoidalPositionalEmbedding(50, dim).create_weight()
-    found = SinusoidalPositions(dim, halves=True)(torch.arange(50)[None])[0]
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    expected = MarianSinusoidalPositionalEmbedding(50, dim).create_weight()
+    result = SinusoidalPositions(dim, halves=True)(torch.arange(50)[None])[0]
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
 
 
 def test_sines_follow_the_position_not_the_slot_and_are_not_learned() -> None:
@@ -105,31 +107,31 @@ def test_sines_follow_the_position_not_the_slot_and_are_not_learned() -> None:
 def test_only_the_first_channels_turn() -> None:
     x, layout = torch.randn(2, 3, 7, 10), Layout.whole(2, 7)
     for neighbours in (False, True):
-        found = rotate(x, Rotary(10, rotated_dim=4, neighbours=neighbours)(layout))
-        assert torch.equal(found[..., 4:], x[..., 4:])
+        rotated = rotate(x, Rotary(10, rotated_dim=4, neighbours=neighbours)(layout))
+        assert torch.equal(rotated[..., 4:], x[..., 4:])
         alone = rotate(x[..., :4], Rotary(4, neighbours=neighbours)(layout))
-        assert torch.equal(found[..., :4], alone)
+        assert torch.equal(rotated[..., :4], alone)
         assert not torch.equal(alone[:, :, 1:], x[:, :, 1:, :4])
 
 
 def test_neighbours_are_the_same_rotation_of_other_pairs() -> None:
     x, layout = torch.randn(2, 3, 7, 8), Layout.whole(2, 7)
     order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])  # the first of each pair, then the second
-    found = rotate(x, Rotary(8, neighbours=True)(layout))
-    assert torch.equal(found[..., order], rotate(x[..., order], Rotary(8)(layout)))
+    rotated = rotate(x, Rotary(8, neighbours=True)(layout))
+    assert torch.equal(rotated[..., order], rotate(x[..., order], Rotary(8)(layout)))
 
 
 def test_neighbours_turn_as_in_gpt_j() -> None:
     x, layout = torch.randn(2, 7, 3, 8), Layout.whole(1, 7)
     cos, sin, neighbours = Rotary(8, neighbours=True)(layout)
     assert neighbours
-    wanted = turn_neighbours(x, sin[:, 0], cos[:, 0]).transpose(1, 2)
-    torch.testing.assert_close(rotate(x.transpose(1, 2), (Rotary(8, neighbours=True)(layout))), wanted)
+    expected = turn_neighbours(x, sin[:, 0], cos[:, 0]).transpose(1, 2)
+    torch.testing.assert_close(rotate(x.transpose(1, 2), (Rotary(8, neighbours=True)(layout))), expected)
 
 
-def published(kind: str, theta: float, head_dim: int, length: int | None = None, **said: Any) -> tuple[Tensor, float]:
+def published(kind: str, theta: float, head_dim: int, length: int | None = None, **fields: Any) -> tuple[Tensor, float]:
     """Inverse frequencies and the factor on cosines and sines, as transformers computes them."""
-    rope = {"rope_type": kind, "rope_theta": theta, **said}
+    rope = {"rope_type": kind, "rope_theta": theta, **fields}
     config = LlamaConfig(
         hidden_size=2 * head_dim,
         num_attention_heads=2,
@@ -146,7 +148,7 @@ LLAMA = {"factor": 8.0, "original_max_position_embeddings": 512, "low_freq_facto
 
 @pytest.mark.parametrize(("base", "head_dim"), [(10_000.0, 64), (500_000.0, 128), (100.0, 6)])
 @pytest.mark.parametrize(
-    ("scaling", "kind", "length", "said"),
+    ("scaling", "kind", "length", "fields"),
     [
         (Linear(3.0), "linear", None, {"factor": 3.0}),
         # Their rule grows with the length: at 250 of 100 positions its factor 2 is 2 · 2.5 - 1.
@@ -169,11 +171,11 @@ LLAMA = {"factor": 8.0, "original_max_position_embeddings": 512, "low_freq_facto
     ids=str,
 )
 def test_scaled_frequencies_are_those_of_transformers(
-    scaling: Scaling, kind: str, length: int | None, said: dict[str, Any], base: float, head_dim: int
+    scaling: Scaling, kind: str, length: int | None, fields: dict[str, Any], base: float, head_dim: int
 ) -> None:
-    wanted, magnitude = published(kind, base, head_dim, length, **said)
+    frequencies, magnitude = published(kind, base, head_dim, length, **fields)
     rotary = Rotary(head_dim, base, scaling=scaling)
-    torch.testing.assert_close(rotary.frequencies(), wanted, rtol=2e-6, atol=0)
+    torch.testing.assert_close(rotary.frequencies(), frequencies, rtol=2e-6, atol=0)
     cos, sin, _ = rotary(Layout.whole(1, 9))
     assert scaling.magnitude == pytest.approx(magnitude)
     torch.testing.assert_close(cos.square() + sin.square(), torch.full_like(cos, magnitude**2))
@@ -182,15 +184,15 @@ def test_scaled_frequencies_are_those_of_transformers(
 @pytest.mark.parametrize(("length", "used"), [(16, (1.0, 1.5, 2.0)), (17, (1.0, 4.0, 9.0))])
 def test_longrope_is_that_of_transformers(length: int, used: tuple[float, ...]) -> None:
     config = LongRopeScaling(short=(1.0, 1.5, 2.0), long=(1.0, 4.0, 9.0), original=16, length=length, magnitude=1.25)
-    said = {"short_factor": list(config.short), "long_factor": list(config.long), "attention_factor": 1.25}
-    wanted, magnitude = published("longrope", 100.0, 6, length, original_max_position_embeddings=16, **said)
+    fields = {"short_factor": list(config.short), "long_factor": list(config.long), "attention_factor": 1.25}
+    expected, magnitude = published("longrope", 100.0, 6, length, original_max_position_embeddings=16, **fields)
     scaling = SCALINGS[LongRopeScaling](config)
     assert scaling == LongRope(used, magnitude)
-    torch.testing.assert_close(Rotary(6, 100.0, scaling=scaling).frequencies(), wanted, rtol=2e-6, atol=0)
+    torch.testing.assert_close(Rotary(6, 100.0, scaling=scaling).frequencies(), expected, rtol=2e-6, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("scaling", "kind", "length", "said"),
+    ("scaling", "kind", "length", "fields"),
     [
         (Linear(3.0), "linear", None, {"factor": 3.0}),
         (NTK(4.0), "dynamic", 250, {"factor": 2.0}),
@@ -202,12 +204,12 @@ def test_longrope_is_that_of_transformers(length: int, used: tuple[float, ...]) 
 )  # fmt: skip
 @pytest.mark.parametrize("neighbours", [False, True])
 def test_an_odd_number_of_channels_rotates_one_more(
-    scaling: Scaling, kind: str, length: int | None, said: dict[str, Any], neighbours: bool
+    scaling: Scaling, kind: str, length: int | None, fields: dict[str, Any], neighbours: bool
 ) -> None:
     """Five of eight: three pairs, at base^(-2i/5)."""
-    wanted, _ = published(kind, 100.0, 8, length, partial_rotary_factor=0.7, **said)
+    expected, _ = published(kind, 100.0, 8, length, partial_rotary_factor=0.7, **fields)
     rotary = Rotary(8, 100.0, rotated_dim=5, neighbours=neighbours, scaling=scaling)
-    torch.testing.assert_close(rotary.frequencies(), wanted, rtol=2e-6, atol=0)
+    torch.testing.assert_close(rotary.frequencies(), expected, rtol=2e-6, atol=0)
     x = torch.randn(1, 1, 4, 8)
     changed = (rotate(x, rotary(Layout.whole(1, 4))) != x).any(2)[0, 0]
     assert changed.tolist() == [True] * 6 + [False] * 2
@@ -220,8 +222,8 @@ def test_yarn_by_hand() -> None:
     and a quarter of pair 3; vectors are 0.1 · ln 4 + 1 times as long.
     """
     turns = [1000 / (2 * pi * 10**pair) for pair in (1, 3)]
-    said = {"kind": "yarn", "factor": 4.0, "original": 1000, "fast": turns[0], "slow": turns[1], "whole": False}
-    config = RotaryConfig.of({"kind": "rotary", "base": 10_000.0, "scaling": said})
+    settings = {"kind": "yarn", "factor": 4.0, "original": 1000, "fast": turns[0], "slow": turns[1], "whole": False}
+    config = RotaryConfig.of({"kind": "rotary", "base": 10_000.0, "scaling": settings})
     rotary = make_relative(Relative(config, 8, causal=True))
     assert isinstance(rotary, Rotary)
     torch.testing.assert_close(rotary.frequencies(), torch.tensor([1.0, 0.1, 0.00625, 0.00025]), rtol=1e-5, atol=0)
@@ -234,8 +236,8 @@ def test_yarn_by_hand() -> None:
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16, 20])
 def test_slopes_are_blooms(heads: int) -> None:
     alibi = Alibi(heads)
-    wanted = build_alibi_tensor(torch.ones(1, 2, dtype=torch.long), heads, torch.float32)[:, 0, 1]
-    torch.testing.assert_close(alibi.slopes(), wanted)
+    expected = build_alibi_tensor(torch.ones(1, 2, dtype=torch.long), heads, torch.float32)[:, 0, 1]
+    torch.testing.assert_close(alibi.slopes(), expected)
     assert alibi.slopes().unique().numel() == heads
 
 
@@ -267,19 +269,19 @@ def test_alibi_falls_with_the_distance_on_both_sides() -> None:
 @pytest.mark.parametrize(("buckets", "furthest"), [(32, 128), (8, 20), (4, 3), (16, 1000)])
 def test_buckets_are_t5s(buckets: int, furthest: int, both_ways: bool) -> None:
     distance = torch.arange(-1500, 1501)
-    wanted = T5Attention._relative_position_bucket(distance, both_ways, buckets, furthest)
-    assert torch.equal(Buckets(2, buckets, furthest, both_ways).bucket(distance), wanted)
+    expected = T5Attention._relative_position_bucket(distance, both_ways, buckets, furthest)
+    assert torch.equal(Buckets(2, buckets, furthest, both_ways).bucket(distance), expected)
 
 
 def test_buckets_by_hand() -> None:
     """Of 8 up to 20: 0 to 3 by themselves, then 4 · 5^(i/4) = 4, 5.98, 8.94, 13.4, and the last from there to anywhere."""
-    wanted = [0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7]
+    expected = [0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7]
     buckets = learned(3, False)
-    assert buckets.bucket(-torch.arange(22)).tolist() == wanted
+    assert buckets.bucket(-torch.arange(22)).tolist() == expected
     assert buckets.bucket(torch.tensor([-10_000, 1, 10_000])).tolist() == [7, 0, 0]
     both = Buckets(3, 16, 20, both_ways=True)
-    assert both.bucket(-torch.arange(22)).tolist() == wanted
-    assert both.bucket(torch.arange(1, 22)).tolist() == [8 + bucket for bucket in wanted[1:]]
+    assert both.bucket(-torch.arange(22)).tolist() == expected
+    assert both.bucket(torch.arange(1, 22)).tolist() == [8 + bucket for bucket in expected[1:]]
     layout = Layout.whole(1, 15)
     assert torch.equal(buckets(layout, layout)[0, :, 14, 0], buckets.weight[7])
 
@@ -304,8 +306,8 @@ def test_a_bucket_adds_its_weight(both_ways: bool) -> None:
 
 def test_a_bias_is_of_fp32_or_wider() -> None:
     layout = Layout.whole(1, 3)
-    for dtype, wanted in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
-        assert learned(2, False).to(dtype)(layout, layout).dtype == wanted
+    for dtype, expected in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        assert learned(2, False).to(dtype)(layout, layout).dtype == expected
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_attention_is_a_softmax_under_the_mask_made_by_hand(kernel: str, kind: s
     setting = Setting(dim, prefix=True)
     ours = Attention(AttentionConfig(heads=heads, kernel=kernel), setting).double()
     x = torch.randn(2, WIDTH, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = ours(x, ours.pattern.scope(layout_of(kind))).numpy()
+    output = ours(x, ours.pattern.scope(layout_of(kind))).numpy()
     part = {name: value.numpy() for name, value in ours.state_dict().items()}
     for number, row in enumerate(ROWS[kind]):
         seen = seen_by_hand(row)
@@ -70,8 +70,8 @@ def test_attention_is_a_softmax_under_the_mask_made_by_hand(kernel: str, kind: s
             columns = slice(head * dim // heads, (head + 1) * dim // heads)
             scores = np.exp(q[:, columns] @ k[:, columns].T / np.sqrt(dim / heads)) * seen
             mixed[:, columns] = scores / np.maximum(scores.sum(1, keepdims=True), 1e-300) @ v[:, columns]
-        wanted = mixed @ part["o.weight"].T + part["o.bias"]
-        np.testing.assert_allclose(found[number], wanted, rtol=0, atol=1e-13)
+        expected = mixed @ part["o.weight"].T + part["o.bias"]
+        np.testing.assert_allclose(output[number], expected, rtol=0, atol=1e-13)
 
 
 @every_kind
@@ -131,11 +131,11 @@ def test_a_cached_prompt_is_a_prefix_whatever_rows_are_beside(config: Transforme
     joined = cache.select([1, 0, 1]).join(other)
     lengths, of = [9, 6, 9, later], [1, 0, 1, 2]
     fed = torch.stack([tokens[row, length : length + 1] for row, length in zip(of, lengths, strict=True)])
-    found = model(fed, cache=joined).hidden[:, 0]
+    output = model(fed, cache=joined).hidden[:, 0]
     ends = torch.tensor([[prompts[0]], [prompts[1]], [later]])
     whole = model(tokens, Layout.whole(3, width).prefixed(ends)).hidden
-    wanted = torch.stack([whole[row, length] for row, length in zip(of, lengths, strict=True)])
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    expected = torch.stack([whole[row, length] for row, length in zip(of, lengths, strict=True)])
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
@@ -147,19 +147,19 @@ def test_a_row_that_starts_beside_others_has_its_own_prefix() -> None:
     both = cache.join(model.new_cache(1))
     fed = torch.zeros(2, 4, dtype=torch.long)
     fed[0, :2], fed[1] = tokens[0, 3:5], tokens[1, :4]
-    found = model(fed, both.advance([2, 4]), cache=both).hidden
+    output = model(fed, both.advance([2, 4]), cache=both).hidden
     whole = model(tokens, Layout.whole(2, 8).prefixed(torch.tensor([[3], [4]]))).hidden
-    torch.testing.assert_close(found[0, :2], whole[0, 3:5], rtol=0, atol=1e-12)
-    torch.testing.assert_close(found[1], whole[1, :4], rtol=0, atol=1e-12)
+    torch.testing.assert_close(output[0, :2], whole[0, 3:5], rtol=0, atol=1e-12)
+    torch.testing.assert_close(output[1], whole[1, :4], rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
 def test_learned_distances_in_a_prefix_tell_before_from_after() -> None:
     """As in T5's encoder: half of the buckets are for keys after the query."""
     (distances,) = awake(PREFIXED[0]).decoder.relative
-    found = distances(Layout.whole(1, 5), Layout.whole(1, 5))[0]
-    assert (found[:, 2, 3] != found[:, 2, 1]).all()
-    assert (found[:, 2, 3] != found[:, 2, 2]).all()
+    values = distances(Layout.whole(1, 5), Layout.whole(1, 5))[0]
+    assert (values[:, 2, 3] != values[:, 2, 1]).all()
+    assert (values[:, 2, 3] != values[:, 2, 2]).all()
 
 
 def test_single_tokens_and_causal_models_have_no_horizon() -> None:
@@ -202,10 +202,12 @@ def gradient_of(config: TransformerConfig, layout: Layout) -> list[Tensor]:
 @models
 @every_kind
 def test_kernels_teach_the_same(config: TransformerConfig, kind: str) -> None:
-    wanted, *others = (
+    expected, *others = (
         gradient_of(with_kernel(config, kernel), layout_of(kind))
         for kernel in ("reference", "plain", "sdpa", "blockwise")
     )
-    for found in others:
-        for mine, theirs in zip(found, wanted, strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10 * float(theirs.abs().max().clamp(min=1)))
+    for gradients in others:
+        for actual, reference in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(
+                actual, reference, rtol=0, atol=1e-10 * float(reference.abs().max().clamp(min=1))
+            )

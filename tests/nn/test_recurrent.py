@@ -41,14 +41,14 @@ def test_it_is_torchs_own(cell: str, bias: bool) -> None:
     y, expected = whole(mixer, x), mixer.output(witness(x)[0])
     close(y, expected)
     kinds = ("weight", "bias") if bias else ("weight",)
-    mine = torch.autograd.grad(
+    actual = torch.autograd.grad(
         y.square().sum(), [x, *(getattr(part, kind) for kind in kinds for part in (mixer.input, mixer.carry))]
     )
-    theirs = torch.autograd.grad(
+    reference = torch.autograd.grad(
         expected.square().sum(),
         [x, *(getattr(witness, f"{kind}_{name}_l0") for kind in kinds for name in ("ih", "hh"))],
     )
-    for one, other in zip(mine, theirs, strict=True):
+    for one, other in zip(actual, reference, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
@@ -58,8 +58,8 @@ def test_what_it_carries_is_what_torch_hands_on(cell: str) -> None:
     x, cache = tokens(3, 7), cache_for(mixer, 3)
     step(mixer, cache, x)
     _, last = torchs(mixer, cell)(x)
-    for mine, theirs in zip(cache.states[0].mixer.buffers, last if cell == "lstm" else (last,), strict=True):
-        close(mine, theirs[0])
+    for actual, reference in zip(cache.states[0].mixer.buffers, last if cell == "lstm" else (last,), strict=True):
+        close(actual, reference[0])
 
 
 @cells
@@ -69,8 +69,8 @@ def test_padding_has_output_zero_and_leaves_the_state(cell: str) -> None:
     y = step(mixer, cache, x, [7, 3])
     assert (y[1, 3:] == 0).all()
     step(mixer, alone, x[1:, :3])
-    for mine, theirs in zip(cache.states[0].mixer.buffers, alone.states[0].mixer.buffers, strict=True):
-        close(mine[1:], theirs)
+    for actual, reference in zip(cache.states[0].mixer.buffers, alone.states[0].mixer.buffers, strict=True):
+        close(actual[1:], reference)
 
 
 @cells
@@ -109,13 +109,13 @@ def test_a_long_memory_is_not_rounded_away(cell: Any) -> None:
     rounded = copy.deepcopy(exact).bfloat16()
     x = torch.randn(2, 600, 32)
     with torch.no_grad():
-        wanted, found = whole(exact, x), whole(rounded, x.bfloat16()).float()
-        errors = (found - wanted).abs().mean(-1).mean(0) / wanted.std()
+        actual, result = whole(exact, x), whole(rounded, x.bfloat16()).float()
+        errors = (result - actual).abs().mean(-1).mean(0) / actual.std()
         assert errors[-50:].mean() < 0.01
         state = cache_for(rounded, 2)
         pieces = [step(rounded, state, piece) for piece in x.bfloat16().split(300, dim=1)]
         assert {buffer.dtype for buffer in state.states[0].mixer.buffers} == {torch.float32}
-        torch.testing.assert_close(torch.cat(pieces, dim=1).float(), found, rtol=0.02, atol=0.02)
+        torch.testing.assert_close(torch.cat(pieces, dim=1).float(), result, rtol=0.02, atol=0.02)
 
 
 @cells

@@ -22,8 +22,8 @@ def write(cache: Cache, counts: tuple[int, ...]) -> tuple[Layout, Layout, list[T
     queries = cache.advance(counts)
     assert cache.keys is not None
     keys = cache.keys[None]
-    found = [block.mixer.update((numbered(queries.position),), queries, keys)[0] for block in cache.states]
-    return queries, keys, found
+    slots = [block.mixer.update((numbered(queries.position),), queries, keys)[0] for block in cache.states]
+    return queries, keys, slots
 
 
 def advanced(cache: Cache, counts: tuple[int, ...]) -> tuple[Layout, Keys]:
@@ -73,8 +73,8 @@ def test_room_for_a_long_row_is_given_back_when_it_leaves() -> None:
     left = cache.select([1])
     assert left.capacity == 2 * ROUND
     assert left.bytes() * 8 <= cache.bytes() / 2
-    _, _, (found, _) = write(left, (1,))
-    assert found[0, 0, :5, 0].tolist() == [0, 1, 2, 3, 4]
+    _, _, (values, _) = write(left, (1,))
+    assert values[0, 0, :5, 0].tolist() == [0, 1, 2, 3, 4]
     assert cache.select([0]).capacity == cache.capacity
 
 
@@ -114,8 +114,8 @@ def test_one_token_after_all_keys_is_known_as_the_newest() -> None:
 def test_slot_j_holds_position_j(steps: list[tuple[int, ...]]) -> None:
     cache = cache_of(2)
     for counts in steps:
-        _, keys, found = write(cache, counts)
-        for buffer in found:
+        _, keys, values = write(cache, counts)
+        for buffer in values:
             assert buffer.shape == (2, 1, keys.width, 1)
             for row, length in enumerate(cache.lengths):
                 assert buffer[row, 0, :length, 0].tolist() == list(range(length))
@@ -125,8 +125,8 @@ def test_slots_that_were_never_written_are_zero() -> None:
     """They weigh 0, and 0 times whatever else memory held need not be 0."""
     cache = cache_of(1)
     write(cache, (3,))
-    _, _, found = write(cache, (1,))
-    assert (found[0][0, 0, 4:] == 0).all()
+    _, _, values = write(cache, (1,))
+    assert (values[0][0, 0, 4:] == 0).all()
 
 
 def test_capacity_doubles() -> None:
@@ -169,9 +169,9 @@ def test_joining_brings_the_shorter_to_the_longer() -> None:
     write(long, (100, 90))
     both = short.join(long)
     assert (both.lengths, both.capacity) == ([3, 100, 90], 128)
-    _, _, found = write(both, (1, 1, 1))
+    _, _, values = write(both, (1, 1, 1))
     for row, length in enumerate(both.lengths):
-        assert found[0][row, 0, :length, 0].tolist() == list(range(length))
+        assert values[0][row, 0, :length, 0].tolist() == list(range(length))
 
 
 def test_joining_to_nothing() -> None:
@@ -201,17 +201,17 @@ def test_a_rolling_state_holds_the_last_positions(window: int, steps: list[tuple
     for number, counts in enumerate(steps):
         queries, keys = advanced(cache, counts)
         made = numbered(queries.position).masked_fill((queries.segment == PADDING)[:, None, :, None], -7.0)
-        (found,) = state.update((made,), queries, keys[window])
+        (values,) = state.update((made,), queries, keys[window])
         if number == 0:
             assert keys[window] is queries
-            assert found is made
+            assert values is made
         else:
             assert keys[window].form == "packed"
             assert torch.equal(keys[window].segment[:, window:], queries.segment)
-        assert found.shape == (2, 1, keys[window].width, 1)
+        assert values.shape == (2, 1, keys[window].width, 1)
         for row, start in enumerate(before):
             real = keys[window].segment[row] == 0
-            assert torch.equal(found[row, 0, real, 0], keys[window].position[row, real].double())
+            assert torch.equal(values[row, 0, real, 0], keys[window].position[row, real].double())
             seen = sorted(keys[window].position[row, real].tolist())
             oldest = max(0, start - window) if number else 0
             assert seen == list(range(oldest, cache.lengths[row]))
@@ -238,9 +238,9 @@ def test_rolling_rows_leave_and_come() -> None:
     both = cache.select([1, 0, 0]).join(other)
     assert both.lengths == [2, 9, 9, 6]
     queries, keys = advanced(both, (1, 1, 1, 1))
-    (found,) = both.states[0].mixer.update((numbered(queries.position),), queries, keys[4])
+    (values,) = both.states[0].mixer.update((numbered(queries.position),), queries, keys[4])
     for row, expected in enumerate(([0, 1, 2], [5, 6, 7, 8, 9], [5, 6, 7, 8, 9], [2, 3, 4, 5, 6])):
-        assert sorted(found[row, 0, keys[4].segment[row] == 0, 0].tolist()) == expected
+        assert sorted(values[row, 0, keys[4].segment[row] == 0, 0].tolist()) == expected
 
 
 def test_fixed_gives_what_it_was_given() -> None:
@@ -314,6 +314,6 @@ def test_a_block_may_have_two_states() -> None:
 
 def test_mixers_with_states_are_captured_whole() -> None:
     """One graph for a whole sequence, and one for a decoding step, however many follow."""
-    found = json.loads(programs.run("nn.graphs_of_mixers"))
-    assert len(found) == 4
-    assert all(counts == [1, 1] for counts in found.values()), found
+    graphs = json.loads(programs.run("nn.graphs_of_mixers"))
+    assert len(graphs) == 4
+    assert all(counts == [1, 1] for counts in graphs.values()), graphs

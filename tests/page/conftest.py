@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heddle.page import PageModel, make_page
-from tests.page.given import subject
+from tests.page.subjects import subject
 from tests.serve.conftest import Running
 
 CHROMIUM = next(
@@ -48,11 +48,13 @@ class Seen:
 
     def __init__(self, page: Any, url: str) -> None:
         self.page, self.url, self.faults = page, url, list[str]()
-        page.on("console", lambda said: said.type in ("error", "warning") and self.faults.append(said.text))
+        page.on("console", lambda message: message.type in ("error", "warning") and self.faults.append(message.text))
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on(
             "response",
-            lambda told: told.status >= 400 and self.faults.append(f"{told.request.post_data} {told.text()}"),
+            lambda response: (
+                response.status >= 400 and self.faults.append(f"{response.request.post_data} {response.text()}")
+            ),
         )
         page.on("request", lambda request: self._check(request.url))
 
@@ -66,9 +68,9 @@ class Seen:
 
     def panel(self, name: str | None = None) -> Any:
         """The panel that is shown, when it is."""
-        found = self.page.locator(f'.panel[data-ready="yes"]{f"[data-panel={name}]" if name else ""}')
-        found.wait_for(timeout=20_000)
-        return found
+        locator = self.page.locator(f'.panel[data-ready="yes"]{f"[data-panel={name}]" if name else ""}')
+        locator.wait_for(timeout=20_000)
+        return locator
 
     def until(self, what: Callable[[], bool], seconds: float = 10.0) -> None:
         """Wait until it holds. The page's policy forbids playwright's own `wait_for_function`."""
@@ -92,8 +94,8 @@ def look(chromium: Any) -> Iterator[Callable[..., Seen]]:
 
     def call(what: str | PageModel, start: dict[str, str] | None = None, url: str | None = None, **more: Any) -> Seen:
         if url is None:
-            given = subject(what) if isinstance(what, str) else what
-            running.append(Running(make_page(given, None, {"text": "the warp is"} if start is None else start)))
+            page_model = subject(what) if isinstance(what, str) else what
+            running.append(Running(make_page(page_model, None, {"text": "the warp is"} if start is None else start)))
             url = running[-1].url + "/"
         contexts.append(chromium.new_context(**{"viewport": WIDE, **more}))
         seen.append(Seen(contexts[-1].new_page(), url))

@@ -14,7 +14,7 @@ from heddle.config.serve import ServeConfig
 from heddle.page import make_page
 from heddle.page.app import page_files
 from heddle.page.panels import PANELS
-from tests.page.given import subject
+from tests.page.subjects import subject
 from tests.serve.conftest import Running
 
 ROOT = Path(__file__).parents[2]
@@ -41,10 +41,10 @@ def test_the_files_are_served_with_a_strict_policy(http: httpx2.Client) -> None:
     assert not re.search(r"<script(?![^>]*src=)|<style|style=|onclick", index.text)
     kinds = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
     for path in page_files():
-        told = http.get(f"/static/{path}")
-        assert told.status_code == 200
-        assert told.headers["content-type"].startswith(kinds["." + path.rpartition(".")[2]])
-        assert told.headers["x-content-type-options"] == "nosniff"
+        response = http.get(f"/static/{path}")
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith(kinds["." + path.rpartition(".")[2]])
+        assert response.headers["x-content-type-options"] == "nosniff"
     assert http.get("/start").json() == {"text": "the warp"}
 
 
@@ -60,16 +60,16 @@ def test_the_page_is_small_and_names_no_other_address() -> None:
 
 
 def test_what_is_asked_is_answered_or_refused_in_one_line(http: httpx2.Client) -> None:
-    told = http.post("/look/prefixes", json={"text": "the warp"})
-    assert told.status_code == 200
-    assert told.json()["loss"] > 0
+    response = http.post("/look/prefixes", json={"text": "the warp"})
+    assert response.status_code == 200
+    assert response.json()["loss"] > 0
     for body in ({}, {"text": 3}, {"text": "a", "more": 1}, {"text": "a", "added": [-1]}, [], "a", {"text": "w" * 65}):
-        told = http.post("/look/prefixes", json=body)
-        assert told.status_code == 400
-        assert "\n" not in told.json()["error"]["message"]
+        response = http.post("/look/prefixes", json=body)
+        assert response.status_code == 400
+        assert "\n" not in response.json()["error"]["message"]
     for content in (b"{", b"", b"\xff", b"[" * 100_000):
-        told = http.post("/look/heads", content=content, headers={"Content-Type": "application/json"})
-        assert told.status_code == 400
+        response = http.post("/look/heads", content=content, headers={"Content-Type": "application/json"})
+        assert response.status_code == 400
     assert http.post("/look/nothing", json={}).status_code == 404
     assert http.get("/look/prefixes").status_code == 405
     assert http.post("/look/about", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415

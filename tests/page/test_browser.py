@@ -16,7 +16,7 @@ from heddle.look import ablate, lens, trace
 from heddle.page import write_page
 from heddle.page.panels import PANELS, answer
 from tests.page.conftest import CHROMIUM, Seen
-from tests.page.given import subject
+from tests.page.subjects import subject
 from tests.page.test_panels import unpacked
 
 pytestmark = pytest.mark.skipif(
@@ -65,11 +65,11 @@ def test_every_panel_is_shown(look: Callable[..., Seen], kind: str) -> None:
 
 
 def test_the_loss_and_the_rows_are_the_library_s(look: Callable[..., Seen]) -> None:
-    seen, given = look("decoder"), subject("decoder")
+    seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="prefixes", text=TEXT)
-    tokens = given.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
+    tokens = page_model.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
     assert float(panel.locator("[data-loss]").get_attribute("data-loss")) == pytest.approx(
-        float(lens(given.model, tokens).losses()[-1]), rel=1e-6
+        float(lens(page_model.model, tokens).losses()[-1]), rel=1e-6
     )
     assert panel.locator("tbody tr").last.inner_text().split("\t")[2].strip() == "not yet written"
 
@@ -77,13 +77,13 @@ def test_the_loss_and_the_rows_are_the_library_s(look: Callable[..., Seen]) -> N
 @pytest.mark.parametrize("kind", ["decoder", "translation"])
 def test_hovered_numbers_are_the_library_s(look: Callable[..., Seen], kind: str) -> None:
     """With the pointer and with the arrow keys; masked pairs say so; without the mask the weights change."""
-    seen, given = look(kind), subject(kind)
+    seen, page_model = look(kind), subject(kind)
     more = {"target": "the weft"} if kind == "translation" else {}
     layer = "decoder.1.cross" if kind == "translation" else "decoder.1.mixer"
     panel = seen.show(panel="attention", text=TEXT, layer=layer, head="1", **more)
-    text = given.read(PANELS["heads"].query.of({"text": TEXT} | more, where="test"))
-    found = trace(given.model, text.tokens, attention=layer, **text.more).attention[layer]
-    weights, readout = found.weights(heads=1)[0, 0], panel.locator(".readout")
+    text = page_model.read(PANELS["heads"].query.of({"text": TEXT} | more, where="test"))
+    attention = trace(page_model.model, text.tokens, attention=layer, **text.more).attention[layer]
+    weights, readout = attention.weights(heads=1)[0, 0], panel.locator(".readout")
     over = panel.locator("canvas.over")
     box, side = over.bounding_box(), 30
     for row, column in ((5, 2), (3, 3), (0, 0)):
@@ -102,16 +102,16 @@ def test_hovered_numbers_are_the_library_s(look: Callable[..., Seen], kind: str)
         panel.locator("button", has_text=re.compile("^Mask$")).click()
         panel = seen.panel("attention")
         panel.locator("canvas.over").hover(position={"x": 92 + 7.5 * side, "y": 84 + 2.5 * side})
-        free = found.weights(heads=1, masked=False)[0, 0]
+        free = attention.weights(heads=1, masked=False)[0, 0]
         shown = float(panel.locator(".readout").get_attribute("data-weight"))
         assert shown == pytest.approx(float(free[2, 7]), abs=2e-6)
 
 
 def test_several_tokens_are_summed(look: Callable[..., Seen]) -> None:
-    seen, given = look("decoder"), subject("decoder")
+    seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="attention", text=TEXT, layer="decoder.0.mixer", head="0", rows="3,9")
-    tokens = given.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
-    weights = trace(given.model, tokens, attention="*").attention["decoder.0.mixer"].weights(heads=0)[0, 0]
+    tokens = page_model.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
+    weights = trace(page_model.model, tokens, attention="*").attention["decoder.0.mixer"].weights(heads=0)[0, 0]
     shown = json.loads(panel.locator("[data-sums]").get_attribute("data-sums"))
     assert shown == pytest.approx((weights[3] + weights[9]).tolist(), abs=1e-5)
     panel = seen.show(panel="attention", text=TEXT, layer="decoder.0.mixer", head="0", rows="3", side="read")
@@ -120,10 +120,10 @@ def test_several_tokens_are_summed(look: Callable[..., Seen]) -> None:
 
 
 def test_exports_are_what_is_shown(look: Callable[..., Seen]) -> None:
-    seen, given = look("decoder"), subject("decoder")
+    seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="attention", text="a,b =c", layer="decoder.0.mixer", head="1")
-    tokens = given.read(PANELS["heads"].query.of({"text": "a,b =c"}, where="test")).tokens
-    weights = trace(given.model, tokens, attention="*").attention["decoder.0.mixer"].weights(heads=1)[0, 0]
+    tokens = page_model.read(PANELS["heads"].query.of({"text": "a,b =c"}, where="test")).tokens
+    weights = trace(page_model.model, tokens, attention="*").attention["decoder.0.mixer"].weights(heads=1)[0, 0]
     files = {}
     for kind in ("SVG", "PNG", "CSV"):
         with seen.page.expect_download() as download:
@@ -144,19 +144,19 @@ def test_bars_are_the_probabilities_of_sampling(look: Callable[..., Seen], state
     from heddle.config import SamplingConfig
     from heddle.generate.sampling import process
 
-    seen, given = look("decoder"), subject("decoder")
+    seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="write", text=TEXT, **state)
-    logits = unpacked(answer(given, "next", PANELS["next"].query.of({"text": TEXT}, where="test"))["logits"])
+    logits = unpacked(answer(page_model, "next", PANELS["next"].query.of({"text": TEXT}, where="test"))["logits"])
     names = {"temperature": "temperature", "topk": "top_k", "topp": "top_p"}
     settings: Any = {names[name]: float(value) if name != "topk" else int(value) for name, value in state.items()}
-    wanted = process(logits[None], SamplingConfig(**settings))[0].softmax(-1)
+    expected = process(logits[None], SamplingConfig(**settings))[0].softmax(-1)
     bars = panel.locator(".bars .bar").all()
     shares = [float(bar.locator(".many").inner_text().removesuffix(" %").removeprefix("< ")) for bar in bars]
     assert shares == sorted(shares, reverse=True)
-    assert shares[:3] == pytest.approx([100 * float(p) for p in wanted.topk(len(shares)).values[:3]], abs=0.006)
-    said = panel.locator(".readout").inner_text()
-    assert f"of {int((wanted > 0).sum())} possible tokens" in said
-    assert float(re.search(r"have ([\d.]+) %", said)[1]) == pytest.approx(sum(shares), abs=0.2)  # type: ignore[index]
+    assert shares[:3] == pytest.approx([100 * float(p) for p in expected.topk(len(shares)).values[:3]], abs=0.006)
+    readout = panel.locator(".readout").inner_text()
+    assert f"of {int((expected > 0).sum())} possible tokens" in readout
+    assert float(re.search(r"have ([\d.]+) %", readout)[1]) == pytest.approx(sum(shares), abs=0.2)  # type: ignore[index]
 
 
 def test_writing_appends_undoes_and_plays(look: Callable[..., Seen]) -> None:
@@ -184,29 +184,29 @@ def test_writing_appends_undoes_and_plays(look: Callable[..., Seen]) -> None:
 def test_sliders_change_the_bars_without_the_model(look: Callable[..., Seen]) -> None:
     seen = look("decoder")
     panel = seen.show(panel="write", text=TEXT)
-    before, asked = panel.locator(".bars .many").first.inner_text(), []
-    seen.page.on("request", lambda request: asked.append(request.url))
+    before, requests = panel.locator(".bars .many").first.inner_text(), []
+    seen.page.on("request", lambda request: requests.append(request.url))
     seen.page.locator("#temperature").focus()
     for _ in range(6):
         seen.page.keyboard.press("ArrowLeft")
     after = panel.locator(".bars .many").first.inner_text()
     assert float(after.removesuffix(" %")) > float(before.removesuffix(" %"))
     assert "temperature=0.7" in seen.page.url
-    assert asked == []
+    assert requests == []
 
 
 def test_a_head_that_is_switched_off_moves_the_distribution(look: Callable[..., Seen]) -> None:
-    seen, given = look("decoder"), subject("decoder")
+    seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="layers", text=TEXT)
     panel.locator('[data-keep="decoder.1.mixer.heads.0"]').click()
     seen.until(lambda: "off=" in seen.page.url)
     seen.page.locator(".panel[data-ready]", has_text="1 off: decoder.1.mixer.heads.0").wait_for()
-    tokens = given.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
+    tokens = page_model.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
     edit = ablate("decoder.1.mixer.heads", heads=[0])
-    wanted = trace(given.model, tokens, edits=[edit]).logits[0, -1].softmax(-1)
+    expected = trace(page_model.model, tokens, edits=[edit]).logits[0, -1].softmax(-1)
     rows = seen.page.locator("table", has_text="with parts off").locator("tbody tr").all()
     shares = [float(row.inner_text().split("\t")[2].removesuffix(" %").removeprefix("< ")) for row in rows]
-    assert max(shares) == pytest.approx(100 * float(wanted.max()), abs=0.006)
+    assert max(shares) == pytest.approx(100 * float(expected.max()), abs=0.006)
     assert "+0.00" not in rows[0].inner_text()
 
 
@@ -235,10 +235,10 @@ def test_what_is_off_and_unfolded_and_shown_before_is_kept(look: Callable[..., S
 
 
 def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
-    seen, given = look("decoder"), subject("decoder")
+    seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="pass", text=TEXT, name="decoder.0.mixer.heads", head="1")
-    tokens = given.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
-    matrix = trace(given.model, tokens, "decoder.0.mixer.heads")["decoder.0.mixer.heads"][0, 1]
+    tokens = page_model.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
+    matrix = trace(page_model.model, tokens, "decoder.0.mixer.heads")["decoder.0.mixer.heads"][0, 1]
     cells = panel.locator(".viewer tbody tr").nth(2).inner_text().split("\t")
     assert cells[0].strip() == "T_2"
     assert [float(cell) for cell in (*cells[2:5], cells[6])] == pytest.approx(
@@ -246,7 +246,7 @@ def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
     )
     panel = seen.show(panel="attention", text=TEXT, layer="decoder.0.mixer", head="1", query="4", steps="yes")
     panel.locator(".query tbody tr").first.wait_for()
-    steps = trace(given.model, tokens, attention="*").attention["decoder.0.mixer"].steps(4, 1)
+    steps = trace(page_model.model, tokens, attention="*").attention["decoder.0.mixer"].steps(4, 1)
     shown = [row.inner_text().split("\t") for row in panel.locator(".query tbody tr").all()]
     assert [float(row[2]) for row in shown] == pytest.approx(steps.products.tolist(), rel=2e-3)
     assert [row[4] for row in shown] == ["yes" if each else "no" for each in steps.allowed.tolist()]
@@ -274,8 +274,8 @@ def test_a_text_that_is_too_long_is_refused_in_a_line(look: Callable[..., Seen])
 
 def test_a_large_map_is_read(look: Callable[..., Seen]) -> None:
     """A thousand tokens; how long it takes is measured by `python -m benchmarks.browser`."""
-    given = subject("decoder", context=1024)
-    seen = look(given, {"text": "the warp is held and " * 48})
+    page_model = subject("decoder", context=1024)
+    seen = look(page_model, {"text": "the warp is held and " * 48})
     panel = seen.show(panel="attention")
     over = panel.locator("canvas.over")
     over.hover(position={"x": 300, "y": 400})
@@ -311,10 +311,10 @@ def test_axe_finds_nothing_serious(look: Callable[..., Seen], scheme: str) -> No
         for panel in SHOWN[kind]:
             seen.show(panel=panel, off="" if panel != "layers" else "decoder.0.ffn")
             seen.page.evaluate(AXE.read_text())
-            found = seen.page.evaluate("axe.run({resultTypes: ['violations']})")
-            serious = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
-            said = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in serious]
-            assert said == [], (kind, panel)
+            violations = seen.page.evaluate("axe.run({resultTypes: ['violations']})")
+            serious = [each for each in violations["violations"] if each["impact"] in ("serious", "critical")]
+            problems = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in serious]
+            assert problems == [], (kind, panel)
 
 
 @pytest.mark.parametrize("width", [360, 1920])
@@ -327,8 +327,8 @@ def test_nothing_is_wider_than_the_window(look: Callable[..., Seen], width: int)
 
 def test_a_file_works_without_a_server(look: Callable[..., Seen], tmp_path: Path) -> None:
     """Panels, maps of other heads and sliders; what needs the model is disabled, and says so."""
-    given = subject("decoder")
-    write_page(given, tmp_path / "a.html", TEXT)
+    page_model = subject("decoder")
+    write_page(page_model, tmp_path / "a.html", TEXT)
     seen = look("decoder", url=(tmp_path / "a.html").as_uri())
     for panel in SHOWN["decoder"]:
         shown = seen.show(panel=panel)
@@ -352,9 +352,9 @@ def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) 
     from heddle.weights.files import Hold, relist
 
     paths = [tmp_path / name for name in ("one", "two")]
-    given = subject("decoder")
+    page_model = subject("decoder")
     for path in paths:
-        save(given.model, path, given.tokenizer)
+        save(page_model.model, path, page_model.tokenizer)
         saved = json.loads((path / "config.json").read_text())
         (path / "config.json").write_text(json.dumps(saved | {"chosen": CHOSEN}))
         relist(path, "config.json")
@@ -365,7 +365,7 @@ def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) 
         (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         (path / "samples.jsonl").write_text(json.dumps({"step": 8, "sample": "<b>warp</b>"}) + "\n")
     held = Hold(paths[0])  # as a trainer does
-    seen = look(PageModel("one", given.model, given.tokenizer, paths[0], [paths[1]]))
+    seen = look(PageModel("one", page_model.model, page_model.tokenizer, paths[0], [paths[1]]))
     panel = seen.show(panel="training")
     assert panel.locator("path.curve").count() == 4
     assert panel.locator("pre").first.inner_text() == "<b>warp</b>"
@@ -381,16 +381,16 @@ def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) 
 
 def test_the_pass_is_walked_in_three_dimensions(look: Callable[..., Seen]) -> None:
     """With the slider, the keyboard, a click and by itself; the address holds the step."""
-    seen, given = look("decoder"), subject("decoder")
+    seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="pass", text=TEXT, step="1")
-    levels = answer(given, "plates", PANELS["plates"].query.of({"text": TEXT}, where="test"))["levels"]
+    levels = answer(page_model, "plates", PANELS["plates"].query.of({"text": TEXT}, where="test"))["levels"]
     solid, canvas = panel.locator(".solid"), panel.locator("canvas.isometric")
 
     def shown(level: int) -> bool:
         names = [plate["name"] for plate in levels[level]["plates"]]
-        said = solid.locator("li").all_inner_texts()
-        return len(said) == len(names) and all(
-            each.startswith(f"{name}: ") for each, name in zip(said, names, strict=True)
+        lines = solid.locator("li").all_inner_texts()
+        return len(lines) == len(names) and all(
+            each.startswith(f"{name}: ") for each, name in zip(lines, names, strict=True)
         )
 
     assert shown(1)
@@ -417,17 +417,17 @@ def test_readings_are_curves_of_layers_and_heads(look: Callable[..., Seen], tmp_
     from heddle.page import PageModel
     from heddle.weights import save
 
-    given, path = subject("decoder"), tmp_path / "one"
-    assert given.tokenizer is not None
-    save(given.model, path, given.tokenizer)
+    page_model, path = subject("decoder"), tmp_path / "one"
+    assert page_model.tokenizer is not None
+    save(page_model.model, path, page_model.tokenizer)
     (path / "metrics.jsonl").write_text('{"step": 2, "loss": 3.0}\n')
     for step in (0, 2):
         with torch.no_grad():
-            next(given.model.parameters()).mul_(1.5)
-        read = take_reading(given.model, torch.tensor([[1, 2, 3, 4, 5]]))
+            next(page_model.model.parameters()).mul_(1.5)
+        read = take_reading(page_model.model, torch.tensor([[1, 2, 3, 4, 5]]))
         with (path / READINGS).open("a") as file:
             file.write(json.dumps({"step": step, **read}) + "\n")
-    seen = look(PageModel("one", given.model, given.tokenizer, path))
+    seen = look(PageModel("one", page_model.model, page_model.tokenizer, path))
     panel = seen.show(panel="training", measure="norm")
     assert panel.locator("svg.chart").nth(1).locator("path.curve").count() == 3  # the entry and two layers
     panel = seen.show(panel="training", measure="previous", layer="decoder.1.mixer")
@@ -446,17 +446,17 @@ def test_readings_are_curves_of_layers_and_heads(look: Callable[..., Seen], tmp_
 
 def test_a_box_of_the_drawing_says_what_it_is(look: Callable[..., Seen]) -> None:
     """With the pointer and the keyboard; its numbers are one click away."""
-    seen, given = look("decoder"), subject("decoder")
+    seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="model", text=TEXT)
     assert panel.locator("[data-box]").count() == 7 + 3 + 3
     panel.locator('[data-box="decoder.0.mixer"] rect').click()
     seen.until(lambda: "box=decoder.0.mixer" in seen.page.url)
     panel = seen.page.locator(".panel[data-ready]", has=seen.page.locator("h3", has_text="decoder.0.mixer"))
     panel.wait_for()
-    mixer = given.model.get_submodule("decoder.blocks.0.mixer")
-    said = panel.locator("table", has_text="This box").inner_text()
-    assert f"{sum(each.numel() for each in mixer.parameters()):,}, in each of 2 layers" in said
-    assert "weights o.weight\t16 × 16" in said
+    mixer = page_model.model.get_submodule("decoder.blocks.0.mixer")
+    description = panel.locator("table", has_text="This box").inner_text()
+    assert f"{sum(each.numel() for each in mixer.parameters()):,}, in each of 2 layers" in description
+    assert "weights o.weight\t16 × 16" in description
     panel.locator('[data-box="decoder.0.ffn"]').focus()
     seen.page.keyboard.press("Enter")
     seen.until(lambda: "box=decoder.0.ffn" in seen.page.url)

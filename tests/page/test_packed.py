@@ -11,7 +11,7 @@ import pytest
 from heddle.errors import HeddleError
 from heddle.page import write_page
 from heddle.page.panels import PANELS, answer
-from tests.page.given import subject
+from tests.page.subjects import subject
 
 WORDS = 'the <script>alert("warp")</script> & é 漢'
 
@@ -23,16 +23,16 @@ def stored(page: str) -> dict:  # type: ignore[type-arg]
 
 @pytest.mark.parametrize("kind", ["decoder", "translation", "masked", "classes", "recurrent"])
 def test_a_file_holds_what_the_page_asks(tmp_path: Path, kind: str) -> None:
-    given, told = subject(kind), list[tuple[int, int]]()
-    write_page(given, tmp_path / "a.html", WORDS, progress=lambda done, of: told.append((done, of)))
+    page_model, progress = subject(kind), list[tuple[int, int]]()
+    write_page(page_model, tmp_path / "a.html", WORDS, progress=lambda done, of: progress.append((done, of)))
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     answers = stored(page)["answers"]
-    assert told[-1] == (len(answers), len(answers))
+    assert progress[-1] == (len(answers), len(answers))
     assert page.count("</script>") == 3
     assert "/static/" not in page
     for panel in ("prefixes", "heads", "walk"):
-        asked = PANELS[panel].query.of({"text": WORDS}, where="test")
-        assert answers[asked.key(panel)] == json.loads(json.dumps(answer(given, panel, asked)))
+        query = PANELS[panel].query.of({"text": WORDS}, where="test")
+        assert answers[query.key(panel)] == json.loads(json.dumps(answer(page_model, panel, query)))
     maps = [name for name in answers if name.startswith("map{")]
     assert len([name for name in answers if name.startswith("query{")]) == len(maps)
     assert {name for name in answers if name.startswith("tensor{")}
@@ -58,11 +58,11 @@ def test_its_policy_allows_its_own_scripts_alone(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    given = subject("decoder")
-    for name, text, said in (
+    page_model = subject("decoder")
+    for name, text, message in (
         ("a.txt", "warp", "the page must be an .html file"),
         ("a.html", "w" * 65, "learned positions"),
     ):
-        with pytest.raises(HeddleError, match=said):
-            write_page(given, tmp_path / name, text)
+        with pytest.raises(HeddleError, match=message):
+            write_page(page_model, tmp_path / name, text)
     assert not list(tmp_path.iterdir())

@@ -18,13 +18,13 @@ from heddle.page import PageModel
 from heddle.page.panels import DEMO, PANELS, answer
 from heddle.predict import classify, fill
 from heddle.text import train_tokenizer
-from tests.page.given import KINDS, TEXT, subject
+from tests.page.subjects import KINDS, TEXT, subject
 
 WORDS = "the warp is held"
 
 
-def asked(given: PageModel, panel: str, **fields: Any) -> Any:
-    return answer(given, panel, PANELS[panel].query.of(fields, where=panel))
+def ask(page_model: PageModel, panel: str, **fields: Any) -> Any:
+    return answer(page_model, panel, PANELS[panel].query.of(fields, where=panel))
 
 
 def unpacked(document: dict[str, Any]) -> Tensor:
@@ -40,16 +40,16 @@ def unpacked(document: dict[str, Any]) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_panel_answers_or_says_why_not(kind: str) -> None:
     """For every family; an answer is a document, and a refusal one line."""
-    given = subject(kind)
+    page_model = subject(kind)
     text = "3 14 15 3" if kind == "ids" else WORDS
-    layer = f"{given.stack}.1.mixer"
-    more = {"map": {"layer": layer}, "query": {"layer": layer}, "tensor": {"name": f"{given.stack}.0.ffn.added"}}
+    layer = f"{page_model.stack}.1.mixer"
+    more = {"map": {"layer": layer}, "query": {"layer": layer}, "tensor": {"name": f"{page_model.stack}.0.ffn.added"}}
     more |= {"exchanged": {"other": text[::-1]}}
     refused, lines = set[str](), list[str]()
     for panel in PANELS:
         fields = {} if panel in ("about", "model", "training") else {"text": text} | more.get(panel, {})
         try:
-            assert asked(given, panel, **fields)
+            assert ask(page_model, panel, **fields)
         except HeddleError as error:
             refused.add(panel)
             lines.append(str(error))
@@ -64,7 +64,7 @@ def test_every_panel_answers_or_says_why_not(kind: str) -> None:
         "prefix": {"prefixes"},
     }
     assert refused - {"exchanged"} == {"training"} | expected.get(kind, set()) - {"exchanged"}
-    shown = asked(given, "about")["predicts"]
+    shown = ask(page_model, "about")["predicts"]
     named = {"translation", "masked", "classes", "vector", "words", "number"}
     assert shown == (kind if kind in named else "next")
 
@@ -72,94 +72,94 @@ def test_every_panel_answers_or_says_why_not(kind: str) -> None:
 @pytest.mark.lecture("L0-02", "L0-98")
 def test_the_mean_of_the_rows_is_the_loss() -> None:
     """n tokens have n - 1 rows whose next token is known, and one that is open; for the lectures' sentence, too."""
-    given = subject("decoder")
-    assert given.tokenizer is not None
+    page_model = subject("decoder")
+    assert page_model.tokenizer is not None
     for text in (WORDS, DEMO[0]):
-        found = asked(given, "prefixes", text=text)
-        ids = torch.tensor([given.tokenizer.encode(text)])
-        rows = found["rows"]
+        answer = ask(page_model, "prefixes", text=text)
+        ids = torch.tensor([page_model.tokenizer.encode(text)])
+        rows = answer["rows"]
         assert [("next" in row) for row in rows] == [True] * (len(ids[0]) - 1) + [False]
-        logits = given.model.logits(given.model(ids).hidden)[0].detach()
-        assert found["loss"] == pytest.approx(float(F.cross_entropy(logits[:-1], ids[0, 1:])), rel=1e-6)
-        assert found["loss"] == pytest.approx(float(lens(given.model, ids).losses()[-1]), rel=1e-6)
-        for row, scores, wanted in zip(rows, logits, ids[0, 1:].tolist(), strict=False):
-            assert row["probability"] == pytest.approx(float(scores.softmax(-1)[wanted]), rel=1e-4)
-            assert row["rank"] == 1 + int((scores > scores[wanted]).sum())
-            assert row["next"] == given.piece(wanted)
-            assert row["top"][0][0] == given.piece(int(scores.argmax()))
-    one = asked(given, "prefixes", text="w")
+        logits = page_model.model.logits(page_model.model(ids).hidden)[0].detach()
+        assert answer["loss"] == pytest.approx(float(F.cross_entropy(logits[:-1], ids[0, 1:])), rel=1e-6)
+        assert answer["loss"] == pytest.approx(float(lens(page_model.model, ids).losses()[-1]), rel=1e-6)
+        for row, scores, target in zip(rows, logits, ids[0, 1:].tolist(), strict=False):
+            assert row["probability"] == pytest.approx(float(scores.softmax(-1)[target]), rel=1e-4)
+            assert row["rank"] == 1 + int((scores > scores[target]).sum())
+            assert row["next"] == page_model.piece(target)
+            assert row["top"][0][0] == page_model.piece(int(scores.argmax()))
+    one = ask(page_model, "prefixes", text="w")
     assert (one["loss"], len(one["rows"])) == (None, 1)
     assert DEMO[0] == "I am a researcher"
 
 
 def test_each_hidden_token_is_predicted_as_by_fill() -> None:
-    given = subject("masked")
-    assert given.tokenizer is not None
-    found = asked(given, "prefixes", text="warp is")
-    assert [row["next"] for row in found["rows"]] == list("warp is")
-    filled = fill(given.model, given.tokenizer, ["wa[MASK]p is"], top=1)[0].masks[0][0]
-    assert found["rows"][2]["top"][0] == [filled.token, pytest.approx(filled.probability, rel=1e-4)]
+    page_model = subject("masked")
+    assert page_model.tokenizer is not None
+    answer = ask(page_model, "prefixes", text="warp is")
+    assert [row["next"] for row in answer["rows"]] == list("warp is")
+    filled = fill(page_model.model, page_model.tokenizer, ["wa[MASK]p is"], top=1)[0].masks[0][0]
+    assert answer["rows"][2]["top"][0] == [filled.token, pytest.approx(filled.probability, rel=1e-4)]
 
 
 def test_classes_of_prefixes_are_those_of_classify() -> None:
-    given = subject("classes")
-    assert given.tokenizer is not None
-    found = asked(given, "prefixes", text="the warp is")
-    one = classify(given.model, given.tokenizer, ["the warp"])[0]
-    assert found["rows"][1]["prefix"] == "the warp"
-    assert dict(found["rows"][1]["top"]) == pytest.approx(dict(one.probabilities))  # type: ignore[union-attr]
+    page_model = subject("classes")
+    assert page_model.tokenizer is not None
+    answer = ask(page_model, "prefixes", text="the warp is")
+    one = classify(page_model.model, page_model.tokenizer, ["the warp"])[0]
+    assert answer["rows"][1]["prefix"] == "the warp"
+    assert dict(answer["rows"][1]["top"]) == pytest.approx(dict(one.probabilities))  # type: ignore[union-attr]
 
 
 @pytest.mark.lecture("L1-80")
 def test_a_translation_has_a_step_for_each_token_that_is_written() -> None:
     """The end included; each step's row of cross-attention sums to 1, and free running is what `translate` writes."""
-    given = subject("translation")
-    assert given.tokenizer is not None
-    found = asked(given, "prefixes", text=WORDS, target="the weft")
-    own = translate(given.model, given.tokenizer, [WORDS], beams=1, max_tokens=63)[0][0]
-    assert len(found["free"]) == own.tokens
-    written = [step["token"] for step in found["free"]]
+    page_model = subject("translation")
+    assert page_model.tokenizer is not None
+    answer = ask(page_model, "prefixes", text=WORDS, target="the weft")
+    own = translate(page_model.model, page_model.tokenizer, [WORDS], beams=1, max_tokens=63)[0][0]
+    assert len(answer["free"]) == own.tokens
+    written = [step["token"] for step in answer["free"]]
     assert "".join(piece for piece in written if piece != "<|endoftext|>") == own.text
-    for step in found["free"]:
+    for step in answer["free"]:
         assert set(step["looks"]) == {"decoder.0.cross", "decoder.1.cross"}
         for row in step["looks"].values():
-            assert len(row) == len(found["source"])
+            assert len(row) == len(answer["source"])
             assert sum(row) == pytest.approx(1.0, abs=1e-5)
-    end = given.tokenizer.special["<|endoftext|>"]
-    source = torch.tensor([[*given.tokenizer.encode(WORDS), end]])
-    target = torch.tensor([[end, *given.tokenizer.encode("the weft")]])
-    logits = given.model.logits(given.model(target, source=source).hidden)[0, :-1].detach()
-    assert found["loss"] == pytest.approx(float(F.cross_entropy(logits, target[0, 1:])), rel=1e-5)
+    end = page_model.tokenizer.special["<|endoftext|>"]
+    source = torch.tensor([[*page_model.tokenizer.encode(WORDS), end]])
+    target = torch.tensor([[end, *page_model.tokenizer.encode("the weft")]])
+    logits = page_model.model.logits(page_model.model(target, source=source).hidden)[0, :-1].detach()
+    assert answer["loss"] == pytest.approx(float(F.cross_entropy(logits, target[0, 1:])), rel=1e-5)
 
 
 @pytest.mark.lecture("L1-87")
 @pytest.mark.parametrize("kind", ["decoder", "translation", "masked"])
 def test_the_next_token_has_the_scores_of_the_model(kind: str) -> None:
     """All of them, so that their softmax sums to 1; the best ones in order; after any position; with what was appended."""
-    given = subject(kind)
+    page_model = subject(kind)
     at = 4 if kind == "translation" else 2
     more = {"target": "the weft"} if kind == "translation" else {}
-    found = asked(given, "next", text=WORDS, at=at, **more)
-    text = given.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
-    logits = given.model.logits(given.model(text.tokens, **text.more).hidden)[0, at].detach()
-    shown = unpacked(found["logits"])
+    answer = ask(page_model, "next", text=WORDS, at=at, **more)
+    text = page_model.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
+    logits = page_model.model.logits(page_model.model(text.tokens, **text.more).hidden)[0, at].detach()
+    shown = unpacked(answer["logits"])
     torch.testing.assert_close(shown, logits)
-    assert [id for id, _ in found["best"]] == logits.topk(50).indices.tolist()
+    assert [id for id, _ in answer["best"]] == logits.topk(50).indices.tolist()
     if kind != "masked":
-        longer = asked(given, "next", text=WORDS, added=[7, 9], **more)
-        assert longer["pieces"][-2:] == (given.piece(7), given.piece(9))
-        assert longer["room"] == found["room"] - 2
+        longer = ask(page_model, "next", text=WORDS, added=[7, 9], **more)
+        assert longer["pieces"][-2:] == (page_model.piece(7), page_model.piece(9))
+        assert longer["room"] == answer["room"] - 2
     with pytest.raises(HeddleError, match="there is no position 900"):
-        asked(given, "next", text=WORDS, at=900, **more)
+        ask(page_model, "next", text=WORDS, at=900, **more)
 
 
 @pytest.mark.parametrize("kind", ["decoder", "translation", "ids"])
 def test_beams_are_those_of_the_search(kind: str) -> None:
-    given = subject(kind)
+    page_model = subject(kind)
     text = "3 14 15" if kind == "ids" else "the warp"
-    found = asked(given, "beams", text=text, beams=3, tokens=5)
-    assert [beam["score"] for beam in found["beams"]] == sorted((b["score"] for b in found["beams"]), reverse=True)
-    for beam in found["beams"]:
+    answer = ask(page_model, "beams", text=text, beams=3, tokens=5)
+    assert [beam["score"] for beam in answer["beams"]] == sorted((b["score"] for b in answer["beams"]), reverse=True)
+    for beam in answer["beams"]:
         product = float(np.prod([share for _, _, share in beam["tokens"]]))
         assert float(np.log(product)) == pytest.approx(beam["logprob"], rel=1e-3)
 
@@ -167,35 +167,35 @@ def test_beams_are_those_of_the_search(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["decoder", "translation", "masked"])
 def test_a_map_is_that_of_the_library(kind: str) -> None:
     """Scores and mask give the weights; thumbnails show their largest cells; one query's steps are the row."""
-    given = subject(kind)
+    page_model = subject(kind)
     more = {"target": "the weft"} if kind == "translation" else {}
-    text = given.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
-    attention = trace(given.model, text.tokens, attention="*", **text.more).attention
-    every = asked(given, "heads", text=WORDS, **more)
+    text = page_model.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
+    attention = trace(page_model.model, text.tokens, attention="*", **text.more).attention
+    every = ask(page_model, "heads", text=WORDS, **more)
     assert [each["layer"] for each in every["layers"]] == list(attention)
     for name, shown in zip(attention, every["layers"], strict=True):
         layer = attention[name]
-        found = asked(given, "map", text=WORDS, layer=name, head=1, **more)
-        allowed = unpacked(found["allowed"])
-        scores = unpacked(found["scores"]).masked_fill(~allowed, -torch.inf)
+        answer = ask(page_model, "map", text=WORDS, layer=name, head=1, **more)
+        allowed = unpacked(answer["allowed"])
+        scores = unpacked(answer["scores"]).masked_fill(~allowed, -torch.inf)
         weights = layer.weights(heads=1)[0, 0]
         torch.testing.assert_close(scores.softmax(-1), weights)
-        assert (len(found["rows"]), len(found["columns"])) == tuple(weights.shape)
-        assert found["strongest"] == strongest(layer, 1, 10)
+        assert (len(answer["rows"]), len(answer["columns"])) == tuple(weights.shape)
+        assert answer["strongest"] == strongest(layer, 1, 10)
         small = unpacked(shown["thumbnails"])
         assert small.shape == (2, *weights.shape)
         blocked = ~layer.allowed()[0, 0].expand(weights.shape)
         assert ((small[1] == 255) == blocked).all()
         torch.testing.assert_close(small[1][~blocked].float() / 254, weights[~blocked].float(), atol=0.01, rtol=0)
-        steps = asked(given, "query", text=WORDS, layer=name, head=1, query=3, **more)
+        steps = ask(page_model, "query", text=WORDS, layer=name, head=1, query=3, **more)
         torch.testing.assert_close(unpacked(steps["weights"]), weights[3].float())
         torch.testing.assert_close(unpacked(steps["output"]), layer.output[0, 1, 3].float())
         torch.testing.assert_close(unpacked(steps["k"])[2] @ unpacked(steps["q"]), unpacked(steps["products"])[2])
 
 
 def test_large_maps_have_small_thumbnails() -> None:
-    given = subject("decoder", context=256)
-    shown = asked(given, "heads", text="warp " * 40)["layers"][0]
+    page_model = subject("decoder", context=256)
+    shown = ask(page_model, "heads", text="warp " * 40)["layers"][0]
     assert shown["thumbnails"]["shape"] == [2, 40, 40]
     small = unpacked(shown["thumbnails"])
     assert (small[:, 0, 1:] == 255).all()
@@ -203,40 +203,40 @@ def test_large_maps_have_small_thumbnails() -> None:
 
 
 def test_layers_show_the_lens_and_the_sum_of_the_parts() -> None:
-    given = subject("decoder")
-    assert given.tokenizer is not None
-    found = asked(given, "layers", text=WORDS)
-    tokens = torch.tensor([given.tokenizer.encode(WORDS)])
-    library = lens(given.model, tokens)
-    assert found["losses"] == pytest.approx(library.losses().tolist())
-    assert found["ranks"] == (1 + library.target_ranks).tolist()
-    parts = asked(given, "divided", text=WORDS)
+    page_model = subject("decoder")
+    assert page_model.tokenizer is not None
+    answer = ask(page_model, "layers", text=WORDS)
+    tokens = torch.tensor([page_model.tokenizer.encode(WORDS)])
+    library = lens(page_model.model, tokens)
+    assert answer["losses"] == pytest.approx(library.losses().tolist())
+    assert answer["ranks"] == (1 + library.target_ranks).tolist()
+    parts = ask(page_model, "divided", text=WORDS)
     assert sum(value for _, value in parts["parts"]) == pytest.approx(parts["score"], rel=1e-4)
     assert sum(value for _, value in parts["layers"]) == pytest.approx(parts["score"], rel=1e-4)
-    chosen = asked(given, "divided", text=WORDS, at=3, token=9)
-    logits = trace(given.model, tokens).logits
+    chosen = ask(page_model, "divided", text=WORDS, at=3, token=9)
+    logits = trace(page_model.model, tokens).logits
     assert chosen["score"] == pytest.approx(float(logits[0, 3, 9]), rel=1e-4)
 
 
 def test_a_part_that_is_switched_off_adds_nothing() -> None:
     """As if its output matrix were 0, in every panel; experts, too."""
-    given = subject("decoder")
-    before = unpacked(asked(given, "next", text=WORDS)["logits"])
-    after = unpacked(asked(given, "next", text=WORDS, off=["decoder.1.mixer.heads.0"])["logits"])
+    page_model = subject("decoder")
+    before = unpacked(ask(page_model, "next", text=WORDS)["logits"])
+    after = unpacked(ask(page_model, "next", text=WORDS, off=["decoder.1.mixer.heads.0"])["logits"])
     copy = subject("decoder")
     mixer: Any = copy.model.get_submodule("decoder.blocks.1.mixer")
     with torch.no_grad():
         mixer.o.weight[:, :8] = 0
-    torch.testing.assert_close(after, unpacked(asked(copy, "next", text=WORDS)["logits"]))
+    torch.testing.assert_close(after, unpacked(ask(copy, "next", text=WORDS)["logits"]))
     assert (before - after).abs().max() > 1e-3
-    torch.testing.assert_close(unpacked(asked(given, "next", text=WORDS)["logits"]), before)
+    torch.testing.assert_close(unpacked(ask(page_model, "next", text=WORDS)["logits"]), before)
     mixed = subject("experts")
-    parts = {part["part"]: part for part in asked(mixed, "about")["parts"]}
+    parts = {part["part"]: part for part in ask(mixed, "about")["parts"]}
     assert parts["decoder.0.mixer"]["heads"] == 2
     assert parts["decoder.1.ffn"]["experts"] == 4
-    loads = asked(mixed, "layers", text=WORDS)["loads"]
+    loads = ask(mixed, "layers", text=WORDS)["loads"]
     assert [sum(load["tokens"]) for load in loads] == [2 * len(WORDS)] * 2
-    less = asked(mixed, "layers", text=WORDS, off=["decoder.0.ffn.experts.1"])["loads"]
+    less = ask(mixed, "layers", text=WORDS, off=["decoder.0.ffn.experts.1"])["loads"]
     assert less[0]["tokens"][1] == 0
     for kind, panel in (
         ("masked", "prefixes"),
@@ -247,32 +247,32 @@ def test_a_part_that_is_switched_off_adds_nothing() -> None:
         other = subject(kind)
         more = {"target": "the weft"} if kind == "translation" else {}
         off = [f"{other.stack}.{layer}.{part}" for layer in (0, 1) for part in ("mixer", "ffn")]
-        whole, less = (asked(other, panel, text=WORDS, off=each, **more) for each in ([], off))
+        whole, less = (ask(other, panel, text=WORDS, off=each, **more) for each in ([], off))
         assert whole != less, kind
         if kind == "decoder":  # what is written is what the model without these parts would write
             product = float(np.prod([share for _, _, share in less["beams"][0]["tokens"]]))
             assert float(np.log(product)) == pytest.approx(less["beams"][0]["logprob"], rel=1e-3)
     for name in ("decoder.9.ffn", "decoder.0.mixer.heads.7", "nothing"):
         with pytest.raises(HeddleError):
-            asked(given, "next", text=WORDS, off=[name])
+            ask(page_model, "next", text=WORDS, off=[name])
 
 
 def test_exchanged_activations_restore_the_difference() -> None:
-    given = subject("decoder")
-    assert given.tokenizer is not None
+    page_model = subject("decoder")
+    assert page_model.tokenizer is not None
     best = {}
     for end in "abcdefghijklmnop":
-        tokens = torch.tensor([given.tokenizer.encode(f"the warp {end}")])
-        best.setdefault(int(trace(given.model, tokens).logits[0, -1].argmax()), f"the warp {end}")
+        tokens = torch.tensor([page_model.tokenizer.encode(f"the warp {end}")])
+        best.setdefault(int(trace(page_model.model, tokens).logits[0, -1].argmax()), f"the warp {end}")
     text, other = list(best.values())[:2]
-    found = asked(given, "exchanged", text=text, other=other)
-    assert found["restored"][-1][-1] == pytest.approx(1.0, abs=1e-4)
-    heads = asked(given, "exchanged", text=text, other=other, by="heads")
+    answer = ask(page_model, "exchanged", text=text, other=other)
+    assert answer["restored"][-1][-1] == pytest.approx(1.0, abs=1e-4)
+    heads = ask(page_model, "exchanged", text=text, other=other, by="heads")
     assert len(heads["restored"]) == len(heads["restored"][0]) == 2
     with pytest.raises(HeddleError, match="both texts are continued by"):
-        asked(given, "exchanged", text=text, other=text)
+        ask(page_model, "exchanged", text=text, other=text)
     with pytest.raises(HeddleError, match="of the same length"):
-        asked(given, "exchanged", text="the warp", other="the")
+        ask(page_model, "exchanged", text="the warp", other="the")
 
 
 @pytest.mark.lecture("L1-06", "L3-25")
@@ -281,9 +281,9 @@ def test_a_walk_has_the_lectures_shapes() -> None:
     tokenizer = train_tokenizer("bytes", [TEXT], None, ("<|endoftext|>",))
     stack = {"depth": 1, "entry": {"positions": "sinusoidal"}, "block": {"mixer": {"heads": 8}}}
     config = {"vocab_size": tokenizer.vocab_size, "dim": 512, "context": 32, "encoder": stack}
-    given = PageModel("lecture", build(TransformerConfig.of(config)).eval(), tokenizer)
+    page_model = PageModel("lecture", build(TransformerConfig.of(config)).eval(), tokenizer)
     assert DEMO[2] == "Thinking Machines"
-    boxes = {box["name"]: box["shape"] for box in asked(given, "walk", text=DEMO[2])["boxes"]}
+    boxes = {box["name"]: box["shape"] for box in ask(page_model, "walk", text=DEMO[2])["boxes"]}
     count = len(DEMO[2])
     assert boxes["encoder.entry"] == boxes["encoder.output"] == [1, count, 512]
     assert boxes["encoder.0.mixer.heads"] == [1, 8, count, 64]
@@ -297,21 +297,21 @@ def test_a_walk_has_the_lectures_shapes() -> None:
 @pytest.mark.parametrize("kind", ["decoder", "translation", "recurrent", "experts", "masked", "classes"])
 def test_plates_are_the_tensors_of_the_pass(kind: str) -> None:
     """The first numbers of each, within half a step of a byte, in the order of the pass; queries, keys and values on one level."""
-    given = subject(kind)
+    page_model = subject(kind)
     more = {"target": "the weft"} if kind == "translation" else {}
-    levels = asked(given, "plates", text=WORDS, **more)["levels"]
-    text = given.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
+    levels = ask(page_model, "plates", text=WORDS, **more)["levels"]
+    text = page_model.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
     names = [plate["name"] for level in levels for plate in level["plates"]]
-    assert names[0] == f"{'encoder' if kind == 'translation' else given.stack}.entry"
+    assert names[0] == f"{'encoder' if kind == 'translation' else page_model.stack}.entry"
     real = [name for name in names if name != "probabilities"]
-    kept = trace(given.model, text.tokens, real, **text.more)
-    assert real == list(kept)
+    traced = trace(page_model.model, text.tokens, real, **text.more)
+    assert real == list(traced)
     for level in levels:
         ends = [plate["name"].rpartition(".")[2] for plate in level["plates"]]
         assert len(ends) == 1 or ends == ["q", "k", "v"]
         for plate in level["plates"]:
-            if plate["name"] in kept:
-                whole = kept[plate["name"]].float()
+            if plate["name"] in traced:
+                whole = traced[plate["name"]].float()
                 assert plate["shape"] == list(whole.shape)
                 first = whole[0] if whole.dim() == 4 else whole[:1]
                 drawn = unpacked(plate["numbers"])
@@ -326,47 +326,47 @@ def test_a_decoder_alone_that_translates_shows_the_pair() -> None:
     tokenizer = train_tokenizer("bytes", [TEXT], None, ("<|endoftext|>", "<start_translation>"))
     stack = {"depth": 1, "entry": {"positions": "learned"}, "block": {"mixer": {"heads": 2}}}
     config = {"vocab_size": tokenizer.vocab_size, "dim": 16, "context": 40, "decoder": stack}
-    given = PageModel("joined", build(TransformerConfig.of(config), seed=1).eval(), tokenizer)
+    page_model = PageModel("joined", build(TransformerConfig.of(config), seed=1).eval(), tokenizer)
     boundary = tokenizer.special["<start_translation>"]
-    assert asked(given, "about")["translates"]
-    read = given.read(PANELS["heads"].query.of({"text": "warp", "target": "weft"}, where="test"))
+    assert ask(page_model, "about")["translates"]
+    read = page_model.read(PANELS["heads"].query.of({"text": "warp", "target": "weft"}, where="test"))
     assert read.tokens[0].tolist() == [*tokenizer.encode("warp"), boundary, *tokenizer.encode("weft")]
-    own = given.read(PANELS["heads"].query.of({"text": "warp"}, where="test")).tokens[0].tolist()
-    best = translate(given.model, tokenizer, ["warp"], beams=1)[0][0].text
+    own = page_model.read(PANELS["heads"].query.of({"text": "warp"}, where="test")).tokens[0].tolist()
+    best = translate(page_model.model, tokenizer, ["warp"], beams=1)[0][0].text
     assert own == [*tokenizer.encode("warp"), boundary, *tokenizer.encode(best)][:40]
-    assert len(asked(given, "next", text="warp")["pieces"]) == 5
-    assert not asked(subject("decoder"), "about")["translates"]
+    assert len(ask(page_model, "next", text="warp")["pieces"]) == 5
+    assert not ask(subject("decoder"), "about")["translates"]
 
 
 @pytest.mark.parametrize("kind", ["decoder", "translation", "recurrent", "experts"])
 def test_every_box_shows_its_tensor(kind: str) -> None:
-    given = subject(kind)
+    page_model = subject(kind)
     more = {"target": "the weft"} if kind == "translation" else {}
-    boxes = asked(given, "walk", text=WORDS, **more)["boxes"]
-    text = given.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
-    kept = trace(given.model, text.tokens, [box["name"] for box in boxes], **text.more)
-    assert [box["name"] for box in boxes] == list(kept)
+    boxes = ask(page_model, "walk", text=WORDS, **more)["boxes"]
+    text = page_model.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
+    traced = trace(page_model.model, text.tokens, [box["name"] for box in boxes], **text.more)
+    assert [box["name"] for box in boxes] == list(traced)
     for box in boxes:
-        found = asked(given, "tensor", text=WORDS, name=box["name"], **more)
-        whole = kept[box["name"]]
-        assert box["shape"] == list(whole.shape) == found["shape"]
+        answer = ask(page_model, "tensor", text=WORDS, name=box["name"], **more)
+        whole = traced[box["name"]]
+        assert box["shape"] == list(whole.shape) == answer["shape"]
         matrix = whole[0, 0] if whole.dim() == 4 else whole[0]
-        torch.testing.assert_close(unpacked(found["matrix"]), matrix.float())
-        assert len(found["rows"]) == len(matrix)
+        torch.testing.assert_close(unpacked(answer["matrix"]), matrix.float())
+        assert len(answer["rows"]) == len(matrix)
     with pytest.raises(HeddleError, match="this model has no tensor"):
-        asked(given, "tensor", text=WORDS, name="decoder.0.nothing")
+        ask(page_model, "tensor", text=WORDS, name="decoder.0.nothing")
 
 
 def test_a_wide_tensor_keeps_its_last_column() -> None:
     """Of more than 256 columns the first 255 and the last are sent, and the page names their numbers."""
-    given = subject("decoder", dim=260)
+    page_model = subject("decoder", dim=260)
     name = "decoder.0.residual_after"
-    found = asked(given, "tensor", text=WORDS, name=name)
-    text = given.read(PANELS["heads"].query.of({"text": WORDS}, where="test"))
-    whole = trace(given.model, text.tokens, [name])[name][0].float()
-    assert found["shape"] == [1, len(WORDS), 260]
-    assert found["columns"] == [*range(255), 259]
-    torch.testing.assert_close(unpacked(found["matrix"]), whole[:, found["columns"]])
+    answer = ask(page_model, "tensor", text=WORDS, name=name)
+    text = page_model.read(PANELS["heads"].query.of({"text": WORDS}, where="test"))
+    whole = trace(page_model.model, text.tokens, [name])[name][0].float()
+    assert answer["shape"] == [1, len(WORDS), 260]
+    assert answer["columns"] == [*range(255), 259]
+    torch.testing.assert_close(unpacked(answer["matrix"]), whole[:, answer["columns"]])
 
 
 def test_a_head_that_pools_costs_the_same_for_every_length() -> None:
@@ -379,14 +379,14 @@ def test_a_head_that_pools_costs_the_same_for_every_length() -> None:
 
 
 def test_texts_that_do_not_fit_are_refused() -> None:
-    given = subject("decoder")
-    for text, said in (("w" * 65, "64 learned positions"), ("a" * 70, "64 learned positions")):
-        with pytest.raises(HeddleError, match=said):
-            asked(given, "heads", text=text)
-    assert asked(given, "heads", text="")["pieces"] == ("<|endoftext|>",)
+    page_model = subject("decoder")
+    for text, message in (("w" * 65, "64 learned positions"), ("a" * 70, "64 learned positions")):
+        with pytest.raises(HeddleError, match=message):
+            ask(page_model, "heads", text=text)
+    assert ask(page_model, "heads", text="")["pieces"] == ("<|endoftext|>",)
     with pytest.raises(HeddleError, match="the text is empty"):
-        asked(subject("ids"), "heads", text="")
+        ask(subject("ids"), "heads", text="")
     with pytest.raises(HeddleError, match="the text is full"):
-        asked(given, "next", text="w" * 64, added=[3])
+        ask(page_model, "next", text="w" * 64, added=[3])
     with pytest.raises(HeddleError, match="there is no token 9999"):
-        asked(given, "next", text="w", added=[9999])
+        ask(page_model, "next", text="w", added=[9999])

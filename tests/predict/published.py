@@ -46,8 +46,8 @@ def published(folder: Path, architecture: str, template: tuple[str, ...] = (), *
     """A random model of an architecture, imported, beside the one of transformers; and both tokenizers."""
     made: Any = getattr(transformers, architecture)
     config = made.config_class(**{**(T5 if architecture.startswith("T5") else SIZES), **more})
-    theirs = made(config).eval()
-    theirs.save_pretrained(folder / "published")
+    reference = made(config).eval()
+    reference.save_pretrained(folder / "published")
     names = {
         "unk_token": "[UNK]",
         "cls_token": "[CLS]",
@@ -60,4 +60,4 @@ def published(folder: Path, architecture: str, template: tuple[str, ...] = (), *
     import_model(folder / "published", folder / "run")
     model, tokenizer = load(folder / "run", "cpu")
     assert tokenizer is not None
-    return model, tokenizer, theirs, cut
+    return model, tokenizer, reference, cut

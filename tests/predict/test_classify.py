@@ -54,8 +54,8 @@ def test_what_predicts_is_what_training_scores(kind: str, pairs: bool, stack: st
     """-log p of every label, from probabilities of texts, is the loss of the training task for the same records."""
     there = records(kind, 24, pairs=pairs, most=14)
     corpus = Corpus(None, there)
-    said = {"context": 16 if pairs else 10, **({stack: {"entry": {"types": 2}}} if pairs else {})}
-    model = build(model_for(TASKS[kind], corpus, stack, **said), seed=1)
+    settings = {"context": 16 if pairs else 10, **({stack: {"entry": {"types": 2}}} if pairs else {})}
+    model = build(model_for(TASKS[kind], corpus, stack, **settings), seed=1)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3).add_(0.01)  # far from what a new model says of everything
@@ -67,10 +67,10 @@ def test_what_predicts_is_what_training_scores(kind: str, pairs: bool, stack: st
     texts: list[Any] = random_texts(there, "text")
     if pairs:
         texts = list(zip(texts, random_texts(there, "pair"), strict=True))
-    found = classify(model, TOKENIZER, texts)
-    assert any(each.cut for each in found)
+    predictions = classify(model, TOKENIZER, texts)
+    assert any(each.cut for each in predictions)
     labels = there.columns["label"]
-    for number, (each, loss) in enumerate(zip(found, losses, strict=True)):
+    for number, (each, loss) in enumerate(zip(predictions, losses, strict=True)):
         right = labels[number].tolist()
         if isinstance(each, TextNumber):
             assert (each.number - right[0]) ** 2 == pytest.approx(loss, rel=1e-4)
@@ -139,13 +139,13 @@ def test_texts_in_a_batch_have_the_probabilities_that_they_have_alone(monkeypatc
 
 def test_a_published_classifier_says_what_transformers_says(tmp_path: Path) -> None:
     labels = {"id2label": {0: "cold", 1: "warm", 2: "hot"}, "label2id": {"cold": 0, "warm": 1, "hot": 2}}
-    model, tokenizer, theirs, cut = published(tmp_path, "BertForSequenceClassification", **labels)
+    model, tokenizer, reference, cut = published(tmp_path, "BertForSequenceClassification", **labels)
     items: list[Any] = ["the warps", ("the weft is held", "and thrown over"), "loom", ("the", "warp and the weft over")]
     for item, each in zip(items, classify(model, tokenizer, items), strict=True):
         texts = item if isinstance(item, tuple) else (item,)
         with torch.no_grad():
             expected = (
-                theirs(**cut(*texts, return_tensors="pt", return_token_type_ids=True)).logits.softmax(-1)[0].tolist()
+                reference(**cut(*texts, return_tensors="pt", return_token_type_ids=True)).logits.softmax(-1)[0].tolist()
             )
         assert isinstance(each, TextClass)
         assert list(each.probabilities.values()) == pytest.approx(expected, abs=1e-5)
@@ -157,19 +157,19 @@ def test_a_published_model_of_several_labels_says_what_transformers_pipeline_say
     """Sigmoids, not a softmax; the threshold chooses, and travels with the model."""
     names = {0: "cold", 1: "warm", 2: "hot"}
     means = {"id2label": names, "problem_type": "multi_label_classification"}
-    model, tokenizer, theirs, cut = published(tmp_path, "BertForSequenceClassification", **means)
-    pipe: Any = TextClassificationPipeline(model=theirs, tokenizer=cut, top_k=None)
+    model, tokenizer, reference, cut = published(tmp_path, "BertForSequenceClassification", **means)
+    pipe: Any = TextClassificationPipeline(model=reference, tokenizer=cut, top_k=None)
     texts = ["the warps", "loom", "the weft is held"]
-    found = classify(model, tokenizer, texts)
+    predictions = classify(model, tokenizer, texts)
     chosen = []
-    for each, expected in zip(found, pipe(texts), strict=True):
+    for each, expected in zip(predictions, pipe(texts), strict=True):
         assert isinstance(each, TextLabels)
-        wanted = {one["label"]: one["score"] for one in expected}
-        assert dict(each.probabilities) == pytest.approx(wanted, abs=1e-6)
+        scores_by_label = {one["label"]: one["score"] for one in expected}
+        assert dict(each.probabilities) == pytest.approx(scores_by_label, abs=1e-6)
         assert list(each.probabilities) == list(names.values())
-        assert set(each.labels) == {name for name, share in wanted.items() if share > 0.5}
+        assert set(each.labels) == {name for name, share in scores_by_label.items() if share > 0.5}
         chosen.append(len(each.labels))
-    assert sum(found[0].probabilities.values()) != pytest.approx(1.0, abs=1e-2)  # type: ignore[union-attr]
+    assert sum(predictions[0].probabilities.values()) != pytest.approx(1.0, abs=1e-2)  # type: ignore[union-attr]
     for threshold, counts in ((0.0, [3, 3, 3]), (1.0, [0, 0, 0]), (0.5, chosen), (None, chosen)):
         assert [len(each.labels) for each in classify(model, tokenizer, texts, threshold=threshold)] == counts  # type: ignore[union-attr]
     eager = build(model.config.override({"head.threshold": 0.999}))
@@ -181,13 +181,13 @@ def test_a_published_model_of_several_labels_says_what_transformers_pipeline_say
 
 
 def test_published_tags_are_those_of_transformers(tmp_path: Path) -> None:
-    model, tokenizer, theirs, cut = published(tmp_path, "BertForTokenClassification", num_labels=4)
+    model, tokenizer, reference, cut = published(tmp_path, "BertForTokenClassification", num_labels=4)
     items: list[Any] = ["the wefts is warped", ["loom", "helded"]]
     for item, each in zip(items, classify(model, tokenizer, items), strict=True):
         words = item.split() if isinstance(item, str) else item
         encoded = cut([words], is_split_into_words=True, return_tensors="pt")
         with torch.no_grad():
-            expected = theirs(**encoded).logits.softmax(-1)[0]
+            expected = reference(**encoded).logits.softmax(-1)[0]
         places = [encoded.word_ids().index(number) for number in range(len(words))]
         assert isinstance(each, WordClasses)
         assert [word.word for word in each.words] == words
@@ -198,11 +198,11 @@ def test_published_tags_are_those_of_transformers(tmp_path: Path) -> None:
 
 def test_words_that_do_not_fit_have_no_class() -> None:
     model = build(model_for(TASKS["tags"], Corpus(records("tags")), context=6))
-    (found,) = classify(model, TOKENIZER, ["the warp is held and the weft"])
-    assert isinstance(found, WordClasses)
-    assert [word.label is None for word in found.words] == [False] * 4 + [True] * 3
-    assert found.words[-1].probability is None
-    assert found.cut
+    (prediction,) = classify(model, TOKENIZER, ["the warp is held and the weft"])
+    assert isinstance(prediction, WordClasses)
+    assert [word.label is None for word in prediction.words] == [False] * 4 + [True] * 3
+    assert prediction.words[-1].probability is None
+    assert prediction.cut
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_a_blank_text_has_a_row_and_no_class_and_a_warning_says_so() -> None:
     model = build(model_for(TASKS["class"], Corpus(records("class"))))
     plain = classify(model, TOKENIZER, ["warp", "weft over"])
     with pytest.warns(UserWarning, match="classify: 2 texts of 4 empty or only whitespace: the result is None"):
-        found = classify(model, TOKENIZER, ["", "warp", " \n", "weft over"])
-    assert found == [None, plain[0], None, plain[1]]
+        predictions = classify(model, TOKENIZER, ["", "warp", " \n", "weft over"])
+    assert predictions == [None, plain[0], None, plain[1]]
     with pytest.warns(UserWarning, match="1 text of 2"):  # training leaves out a pair if one of its texts is blank
         pair, missing = classify(model, TOKENIZER, [("warp", "weft"), ("warp", "")])
     assert pair is not None
@@ -246,17 +246,17 @@ def test_a_blank_text_has_a_row_and_no_class_and_a_warning_says_so() -> None:
 
 def test_what_cannot_be_classified_is_refused() -> None:
     model = build(model_for(TASKS["class"], Corpus(records("class"))))
-    for texts, said in (
+    for texts, message in (
         (["warp", 3], "item 1 is an int, but must be a text or a pair of texts"),
         ([["warp", " ", "x"]], "item 0 has 3 parts"),
         ([("warp", "weft", "loom")], "item 0 has 3 parts"),
         (["warp", None], "item 1 is a NoneType"),
     ):
-        with pytest.raises(HeddleError, match=said):
+        with pytest.raises(HeddleError, match=message):
             classify(model, TOKENIZER, texts)
-    for head, said in (("language", "predicts tokens"), ("embedding", "returns vectors"), ("none", "has no head")):
+    for head, message in (("language", "predicts tokens"), ("embedding", "returns vectors"), ("none", "has no head")):
         other = build(TransformerConfig.of({**model.config.to_dict(), "head": {"kind": head}}))
-        with pytest.raises(HeddleError, match=f"this model {said}, so it cannot classify; heddle train"):
+        with pytest.raises(HeddleError, match=f"this model {message}, so it cannot classify; heddle train"):
             heddle.classify(other, TOKENIZER, ["warp"])
     larger = train_tokenizer("bytes", [])
     with pytest.raises(HeddleError, match="use the model's own tokenizer"):

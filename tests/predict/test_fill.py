@@ -53,13 +53,13 @@ def test_a_text_with_a_mask_is_the_row_that_training_hides_a_token_in(kind: str)
 
 
 def test_published_masks_are_filled_as_by_transformers(tmp_path: Path) -> None:
-    model, tokenizer, theirs, cut = published(tmp_path, "BertForMaskedLM")
-    pipeline: Any = transformers.pipeline("fill-mask", model=theirs, tokenizer=cut, top_k=3)
+    model, tokenizer, reference, cut = published(tmp_path, "BertForMaskedLM")
+    pipeline: Any = transformers.pipeline("fill-mask", model=reference, tokenizer=cut, top_k=3)
     texts = ["the [MASK] is held", "[MASK] the weft is [MASK] over"]
-    for text, found in zip(texts, fill(model, tokenizer, texts, top=3), strict=True):
+    for text, result in zip(texts, fill(model, tokenizer, texts, top=3), strict=True):
         expected = pipeline(text)
         for candidates, their in zip(
-            found.masks, expected if isinstance(expected[0], list) else [expected], strict=True
+            result.masks, expected if isinstance(expected[0], list) else [expected], strict=True
         ):
             assert [each.id for each in candidates] == [each["token"] for each in their]
             assert [each.probability for each in candidates] == pytest.approx(
@@ -86,9 +86,9 @@ def test_several_masks_are_filled_in_one_by_one() -> None:
         "[MASK] weft [MASK] thrown [MASK] the",
         "[MASK] [MASK] over the warp",
     ]
-    found = fill(model, tokenizer, texts)
+    fills = fill(model, tokenizer, texts)
     changed = 0
-    for text, each in zip(texts, found, strict=True):
+    for text, each in zip(texts, fills, strict=True):
         encoded = [mask if word == "[MASK]" else tokenizer.encode(word)[0] for word in text.split()]
         ids, best, product = list(encoded), list[int](), 1.0
         while mask in ids:
@@ -112,11 +112,11 @@ def test_several_masks_are_filled_in_one_by_one() -> None:
 def test_what_cannot_be_filled_in_is_refused() -> None:
     tokenizer = tokenizer_of("words")
     model = encoder(tokenizer)
-    for text, said in (
+    for text, message in (
         ("the warp", r"item 0 has no \[MASK\] to fill in"),
         ("[MASK] " * 80, "item 0 is longer than the model's context of 64 tokens"),
     ):
-        with pytest.raises(HeddleError, match=said):
+        with pytest.raises(HeddleError, match=message):
             fill(model, tokenizer, [text])
     with pytest.warns(UserWarning, match="fill: 1 text of 2"):
         assert fill(model, tokenizer, [" ", "the [MASK]"]) == [None, *fill(model, tokenizer, ["the [MASK]"])]

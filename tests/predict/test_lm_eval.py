@@ -56,15 +56,24 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[HarnessModel, Any, P
     tokenizer = heddle.train_tokenizer("bpe", [" ".join(WORDS) * 30], 300)
     block = {"mixer": {"heads": 2, "relative": {"kind": "rotary"}, "bias": False}, "norm": {"kind": "rms"}}
     block["ffn"] = {"kind": "gated", "bias": False}
-    said = {"vocab_size": tokenizer.vocab_size, "dim": 16, "context": CONTEXT, "decoder": {"depth": 2, "block": block}}
-    model = build(TransformerConfig.of({**said, "initial": {"std": 0.4, "scale_residual": False}}))
+    settings = {
+        "vocab_size": tokenizer.vocab_size,
+        "dim": 16,
+        "context": CONTEXT,
+        "decoder": {"depth": 2, "block": block},
+    }
+    model = build(TransformerConfig.of({**settings, "initial": {"std": 0.4, "scale_residual": False}}))
     heddle.save(model, folder / "run", tokenizer)
     export_model(folder / "run", folder / "out")
-    theirs = HFLM(pretrained=str(folder / "out"), device="cpu", dtype="float32", batch_size=4)
-    return HarnessModel.create_from_arg_string(f"run={folder / 'run'},batch_size=3", {"device": "cpu"}), theirs, folder
+    reference = HFLM(pretrained=str(folder / "out"), device="cpu", dtype="float32", batch_size=4)
+    return (
+        HarnessModel.create_from_arg_string(f"run={folder / 'run'},batch_size=3", {"device": "cpu"}),
+        reference,
+        folder,
+    )
 
 
-def asked(*args: Any) -> Any:
+def request(*args: Any) -> Any:
     return SimpleNamespace(args=args)
 
 
@@ -74,55 +83,56 @@ def text(draw: random.Random, least: int, most: int) -> str:
 
 def test_log_probabilities_are_those_of_the_harness(both: tuple[HarnessModel, Any, Path]) -> None:
     """With contexts that are empty, that end with a blank, and that are longer than the model's; and rolling over long texts."""
-    ours, theirs, _ = both
+    ours, reference, _ = both
     draw = random.Random(0)
     pairs = [(text(draw, 1, 12), " " + text(draw, 1, 4)) for _ in range(20)]
     pairs += [("", "the warp"), ("the warp ", "is held"), (text(draw, 60, 60), " over a loom")]
-    requests = [asked(*pair) for pair in pairs]
-    for mine, other in zip(ours.loglikelihood(requests), theirs.loglikelihood(requests), strict=True):
-        assert mine == (pytest.approx(other[0], abs=1e-3), other[1])
+    requests = [request(*pair) for pair in pairs]
+    for actual, other in zip(ours.loglikelihood(requests), reference.loglikelihood(requests), strict=True):
+        assert actual == (pytest.approx(other[0], abs=1e-3), other[1])
     # A continuation that is the most probable one is told as such.
-    first = theirs.generate_until([asked("the warp", {"max_gen_toks": 3, "until": []})])[0]
+    first = reference.generate_until([request("the warp", {"max_gen_toks": 3, "until": []})])[0]
     assert (
-        ours.loglikelihood([asked("the warp", first)])[0][1] == theirs.loglikelihood([asked("the warp", first)])[0][1]
+        ours.loglikelihood([request("the warp", first)])[0][1]
+        == reference.loglikelihood([request("the warp", first)])[0][1]
     )
-    texts = [asked(text(draw, 1, 60)) for _ in range(8)]
-    expected = theirs.loglikelihood_rolling(texts)
+    texts = [request(text(draw, 1, 60)) for _ in range(8)]
+    expected = reference.loglikelihood_rolling(texts)
     assert ours.loglikelihood_rolling(texts) == pytest.approx(expected, abs=2e-3)
     with pytest.raises(HeddleError, match=f"but the model's context is {CONTEXT}"):
-        ours.loglikelihood([asked("the", text(draw, 60, 60))])
+        ours.loglikelihood([request("the", text(draw, 60, 60))])
 
 
 def test_texts_are_those_of_the_harness(both: tuple[HarnessModel, Any, Path]) -> None:
     """Greedy, of different lengths and stop texts, with contexts that lose their beginning."""
-    ours, theirs, _ = both
+    ours, reference, _ = both
     draw = random.Random(1)
-    requests = [asked(text(draw, 1, 9), {"until": [], "max_gen_toks": 8}) for _ in range(5)]
-    requests += [asked(text(draw, 30, 40), {"until": [" is", "x"], "max_gen_toks": 12}) for _ in range(4)]
-    found = ours.generate_until(requests)
-    assert found == theirs.generate_until(requests)
-    assert len(set(found)) > 3
+    requests = [request(text(draw, 1, 9), {"until": [], "max_gen_toks": 8}) for _ in range(5)]
+    requests += [request(text(draw, 30, 40), {"until": [" is", "x"], "max_gen_toks": 12}) for _ in range(4)]
+    texts = ours.generate_until(requests)
+    assert texts == reference.generate_until(requests)
+    assert len(set(texts)) > 3
     with pytest.raises(HeddleError, match="generates 24 tokens, but the model's context is 24"):
-        ours.generate_until([asked("the", {"max_gen_toks": 24})])
+        ours.generate_until([request("the", {"max_gen_toks": 24})])
     with pytest.raises(HeddleError, match="generation_kwargs: num_beams = 4 is not supported"):
-        ours.generate_until([asked("the", {"num_beams": 4})])
-    sampled = [asked("the", {"do_sample": True, "temperature": 1.0, "top_k": 5, "max_gen_toks": 4})]
+        ours.generate_until([request("the", {"num_beams": 4})])
+    sampled = [request("the", {"do_sample": True, "temperature": 1.0, "top_k": 5, "max_gen_toks": 4})]
     assert ours.generate_until(sampled) == ours.generate_until(sampled)
     # lm-eval counts a temperature that is not given as 0.
-    greedy, unsaid = ([asked("the", {"do_sample": each, "max_gen_toks": 4})] for each in (False, True))
+    greedy, unsaid = ([request("the", {"do_sample": each, "max_gen_toks": 4})] for each in (False, True))
     assert ours.generate_until(unsaid) == ours.generate_until(greedy)
     with pytest.raises(HeddleError, match="generation_kwargs: could not convert string to float: 'warm'"):
-        ours.generate_until([asked("the", {"temperature": "warm"})])
+        ours.generate_until([request("the", {"temperature": "warm"})])
 
 
 def test_tasks_have_the_figures_of_the_harness(
     both: tuple[HarnessModel, Any, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Multiple choice, perplexity and writing, from local files, on the command line."""
-    ours, theirs, folder = both
+    ours, reference, folder = both
     draw = random.Random(2)
     questions = [text(draw, 2, 6) for _ in range(12)]
-    written = theirs.generate_until([asked(each, {"until": ["held"], "max_gen_toks": 6}) for each in questions])
+    written = reference.generate_until([request(each, {"until": ["held"], "max_gen_toks": 6}) for each in questions])
     rows = [
         {"question": question, "choices": [" warp", " weft is held", " a loom"], "answer": draw.randint(0, 2),
          "text": text(draw, 5, 40), "written": right if number % 2 else "something else"}
@@ -131,10 +141,10 @@ def test_tasks_have_the_figures_of_the_harness(
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     where = {"data_files": {"test": str(tmp_path / "rows.jsonl")}, "cache_dir": str(tmp_path / "cache")}
     files = []
-    for name, said in TASKS.items():
+    for name, task in TASKS.items():
         files.append(str(tmp_path / f"{name}.yaml"))
         shared = f"task: {name}\ndataset_path: json\ndataset_kwargs: {json.dumps(where)}\ntest_split: test\n"
-        Path(files[-1]).write_text(shared + said)
+        Path(files[-1]).write_text(shared + task)
     capsys.readouterr()
     run_command(
         [
@@ -146,24 +156,24 @@ def test_tasks_have_the_figures_of_the_harness(
             "--json",
         ]
     )
-    found = json.loads(capsys.readouterr().out)["tasks"]
+    scores = json.loads(capsys.readouterr().out)["tasks"]
     expected = simple_evaluate(
-        model=theirs,
+        model=reference,
         tasks=files,
         task_manager=TaskManager(include_defaults=False),
         bootstrap_iters=0,
         log_samples=False,
     )["results"]
-    assert set(found) == set(expected) == set(TASKS)
-    for name, measured in found.items():
+    assert set(scores) == set(expected) == set(TASKS)
+    for name, measured in scores.items():
         assert measured["examples"] == len(rows)
         figures = {key: value for key, value in measured.items() if key != "examples" and not key.endswith("_stderr")}
         their = {key.removesuffix(",none"): value for key, value in expected[name].items() if isinstance(value, float)}
         assert figures == {key: pytest.approx(their[key], rel=1e-4) for key in figures}
         assert figures
-    assert {"acc", "acc_norm"} <= found["choices"].keys()
-    assert {"word_perplexity", "bits_per_byte"} <= found["texts"].keys()
-    assert found["writing"]["exact_match"] == 0.5
+    assert {"acc", "acc_norm"} <= scores["choices"].keys()
+    assert {"word_perplexity", "bits_per_byte"} <= scores["texts"].keys()
+    assert scores["writing"]["exact_match"] == 0.5
     limited = evaluate_tasks(ours.model, ours._tokenizer, files[:1], limit=3)
     assert limited["choices"]["examples"] == 3
 
@@ -209,28 +219,28 @@ def test_a_request_starts_from_what_training_started_texts_with(layout: Any) -> 
         return sum(float(scores[place - 1, ids[place]]) for place in range(len(before), len(ids)))
 
     begin = [] if layout == "concatenate" else [end]
-    found = ours.loglikelihood([asked("the warp", " is"), asked("", "the warp")])
-    assert found[0][0] == pytest.approx(by_hand([*begin, *tokenizer.encode("the warp")], " is"), abs=1e-4)
-    assert found[1][0] == pytest.approx(by_hand([end], "the warp"), abs=1e-4)
-    (rolled,) = ours.loglikelihood_rolling([asked("the warp is")])
+    values = ours.loglikelihood([request("the warp", " is"), request("", "the warp")])
+    assert values[0][0] == pytest.approx(by_hand([*begin, *tokenizer.encode("the warp")], " is"), abs=1e-4)
+    assert values[1][0] == pytest.approx(by_hand([end], "the warp"), abs=1e-4)
+    (rolled,) = ours.loglikelihood_rolling([request("the warp is")])
     assert rolled == pytest.approx(by_hand([end], "the warp is"), abs=1e-4)
     for prompt in ("the warp", ""):
         written = heddle.generate_text(model, tokenizer, prompt, max_tokens=6, temperature=0)
-        assert ours.generate_until([asked(prompt, {"until": [], "max_gen_toks": 6})]) == [written]
+        assert ours.generate_until([request(prompt, {"until": [], "max_gen_toks": 6})]) == [written]
 
 
-@pytest.mark.parametrize("said", MISTAKES, ids=range(len(MISTAKES)))
-def test_a_mistake_in_a_task_is_one_line(both: tuple[HarnessModel, Any, Path], tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize("message", MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_in_a_task_is_one_line(both: tuple[HarnessModel, Any, Path], tmp_path: Path, message: str) -> None:
     ours, _, _ = both
     (tmp_path / "rows.jsonl").write_text('{"text": "the warp"}\n{"text": "is held"}\n')
     (tmp_path / "beside.py").write_text("found = 1\n")
-    (tmp_path / "wrong.yaml").write_text(said.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "wrong.yaml").write_text(message.replace("FOLDER", str(tmp_path)))
     with pytest.raises(HeddleError) as refusal:
         evaluate_tasks(ours.model, ours._tokenizer, [str(tmp_path / "wrong.yaml")])
     line = str(refusal.value)
     assert line.startswith(f"lm-eval cannot evaluate {tmp_path / 'wrong.yaml'}: ")
     assert line.endswith("; check the task and the data that it names")
-    assert MISTAKES[said] in line
+    assert MISTAKES[message] in line
     assert "\n" not in line
 
 
@@ -253,17 +263,17 @@ def test_what_the_harness_cannot_do_is_refused(both: tuple[HarnessModel, Any, Pa
     ours, _, folder = both
     with pytest.raises(HeddleError, match=r"none.yaml: no such file"):
         evaluate_tasks(ours.model, ours._tokenizer, ["none.yaml"])
-    for said, line in (
+    for settings, line in (
         (f"run={folder / 'run'},dtype=float16", "model_args: dtype is unknown"),
         (f"run={folder / 'run'},batch_size=auto", "batch_size = auto: must be a whole number"),
         ("run=nowhere", "nowhere"),
     ):
         with pytest.raises(HeddleError, match=line):
-            HarnessModel.create_from_arg_string(said)
+            HarnessModel.create_from_arg_string(settings)
     plain = heddle.train_tokenizer("characters", ["the warp"], special=())
     model = build(heddle.sized(1, vocab_size=plain.vocab_size, context=8, dim=16))
     with pytest.raises(HeddleError, match="no end-of-text token"):
-        HarnessModel(model, plain).loglikelihood([asked("", "the")])
+        HarnessModel(model, plain).loglikelihood([request("", "the")])
     block = {"mixer": {"heads": 2}}
     encoder = build(
         TransformerConfig.of({"vocab_size": 9, "dim": 16, "context": 8, "encoder": {"depth": 1, "block": block}})

@@ -204,8 +204,8 @@ def store(name: str, place: Path) -> Store:
     task = RUNS[name].task
     if task.kind not in RECORDS:
         return texts(place)
-    found = [RECORDS[task.kind](number, text) for number, text in enumerate(SHORT)]
-    examples = [Example(record, label, str(number)) for number, (record, label) in enumerate(found)]
+    records = [RECORDS[task.kind](number, text) for number, text in enumerate(SHORT)]
+    examples = [Example(record, label, str(number)) for number, (record, label) in enumerate(records)]
     return build_records(place / "data", examples, TOKENIZER, 0.3, task.labels, chat=task.chat(None))
 
 

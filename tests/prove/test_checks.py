@@ -60,10 +60,10 @@ def test_a_state_that_is_lost_once_it_is_full_is_found(
     update, far = Rolling.update, Subject(build(config)).state_windows()[-1]
 
     def losing(self: Rolling, new, at, keys):  # type: ignore[no-untyped-def]
-        found = update(self, new, at, keys)
+        values = update(self, new, at, keys)
         if self.window == far and int(at.position.max()) >= far and (at.form in ("padded", "ragged") or not ragged):
             self.buffers = tuple(torch.zeros_like(buffer) for buffer in self.buffers)
-        return found
+        return values
 
     assert rolling(config).holds
     monkeypatch.setattr(Rolling, "update", losing)
@@ -147,25 +147,25 @@ def test_types_are_said_to_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cached call that forgets the types is found by every check of a cache."""
     forward = Transformer.forward
 
-    def forgetful(self: Transformer, tokens: Tensor, *given: Any, cache: Any = None, **more: Any) -> Any:
+    def forgetful(self: Transformer, tokens: Tensor, *args: Any, cache: Any = None, **more: Any) -> Any:
         more = more if cache is None else {**more, "types": None}
-        return forward(self, tokens, *given, cache=cache, **more)
+        return forward(self, tokens, *args, cache=cache, **more)
 
     config = model({**HEADS, "window": 7}, {"entry": {"types": 2}})
     cached = {"cached one by one", "cached in chunks", "rolling window", "rows alone", "forked rows", "joined rows"}
-    found = verdicts(config)
-    assert {found[check].word for check in cached} <= {"EXACT", "ROUNDING"}
-    assert all(verdict.holds for verdict in found.values())
+    verdict_words = verdicts(config)
+    assert {verdict_words[check].word for check in cached} <= {"EXACT", "ROUNDING"}
+    assert all(verdict.holds for verdict in verdict_words.values())
     monkeypatch.setattr(Transformer, "forward", forgetful)
     assert failed(config) == cached
 
 
 def test_a_few_numbers_that_are_all_small_may_round_as_others_do() -> None:
-    wanted, found = {"output": torch.tensor([1e-6])}, {"output": torch.tensor([1.1e-6])}
+    expected, actual = {"output": torch.tensor([1e-6])}, {"output": torch.tensor([1.1e-6])}
     bounds = {"output": 1e-7}
-    assert judge("a", [Comparison("", found, wanted)], bounds).word == "DIFFERENT"
-    assert judge("a", [Comparison("", found, wanted)], bounds, {"output": 1.0}).word == "ROUNDING"
-    assert judge("a", [Comparison("", found, wanted, exact=True)], bounds, {"output": 1.0}).word == "DIFFERENT"
+    assert judge("a", [Comparison("", actual, expected)], bounds).word == "DIFFERENT"
+    assert judge("a", [Comparison("", actual, expected)], bounds, {"output": 1.0}).word == "ROUNDING"
+    assert judge("a", [Comparison("", actual, expected, exact=True)], bounds, {"output": 1.0}).word == "DIFFERENT"
 
 
 def test_a_first_loss_is_not_asked_of_scores_that_begin_large() -> None:

@@ -17,12 +17,12 @@ def test_a_killed_run_ends_like_one_left_alone(
     before: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One kill, inside a save after some steps; without its optimizer's state it would end elsewhere."""
-    run, said = directory("next token, rotary", tmp_path / "run"), list[str]()
+    run, messages = directory("next token, rotary", tmp_path / "run"), list[str]()
     files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     monkeypatch.setattr(kills, "CHILD_PROGRAM", before + kills.CHILD_PROGRAM)
-    verdict = kills.check_resume(run, 1, seed=1, progress=said.append)
+    verdict = kills.check_resume(run, 1, seed=1, progress=messages.append)
     assert verdict.word == word, verdict
-    assert said[:2] == ["resume: an undisturbed copy", "resume: kill 1 of 1"]
+    assert messages[:2] == ["resume: an undisturbed copy", "resume: kill 1 of 1"]
     assert "1 kill (1 in save)" in verdict.detail
     assert files == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}, "the run stays as it is"
 

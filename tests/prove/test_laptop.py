@@ -34,13 +34,13 @@ def choices(data: Any) -> Any:
     """A layer without its sizes: of a number only that it is said, whether heads are grouped, whether there are experts."""
     if not isinstance(data, dict):
         return "a size" if isinstance(data, int) and not isinstance(data, bool) else data
-    found = {key: choices(value) for key, value in data.items() if key not in COUNTS}
+    chosen = {key: choices(value) for key, value in data.items() if key not in COUNTS}
     if "kv_heads" in data:
         kv_heads = data["kv_heads"] or data["heads"]
-        found["key heads"] = "all" if kv_heads == data["heads"] else "one" if kv_heads == 1 else "some"
+        chosen["key heads"] = "all" if kv_heads == data["heads"] else "one" if kv_heads == 1 else "some"
     if "experts" in data:
-        found["experts"] = (bool(data["shared"]), data["active"] == 1, data["active"] == data["experts"])
-    return found
+        chosen["experts"] = (bool(data["shared"]), data["active"] == 1, data["active"] == data["experts"])
+    return chosen
 
 
 def kinds(config: TransformerConfig) -> dict[str, set[str]]:

@@ -71,7 +71,7 @@ def wrapped(change: Callable[..., tuple[Any, ...]]) -> Callable[[pytest.MonkeyPa
 
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
         sound = objective.cross_entropy
-        monkeypatch.setattr(objective, "cross_entropy", lambda *given: sound(*change(*given)))
+        monkeypatch.setattr(objective, "cross_entropy", lambda *args: sound(*change(*args)))
 
     return plant
 
@@ -89,7 +89,7 @@ def shifted(monkeypatch: pytest.MonkeyPatch) -> None:
 def uneven_terms(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault: the routers' terms count once for a row, not once for each of its documents."""
     sound = MoE._terms
-    monkeypatch.setattr(MoE, "_terms", lambda self, *given: sound(self, *given) / given[2].documents)
+    monkeypatch.setattr(MoE, "_terms", lambda self, *args: sound(self, *args) / args[2].documents)
 
 
 def straight(monkeypatch: pytest.MonkeyPatch) -> None:

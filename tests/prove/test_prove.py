@@ -49,23 +49,23 @@ def test_a_large_model_is_tried_with_its_own_choices_at_laptop_size() -> None:
 
 
 def test_a_proof_is_data() -> None:
-    found = prove_config(tiny()).to_dict()
-    assert json.loads(json.dumps(found)) == found
-    assert {check["check"]: check["word"] for check in found["checks"]}["routing"] == "NOT CHECKED"
+    data = prove_config(tiny()).to_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert {check["check"]: check["word"] for check in data["checks"]}["routing"] == "NOT CHECKED"
 
 
 def test_the_first_differing_place_is_named() -> None:
-    wanted = {"entry": torch.ones(2, 3), "layer 0": torch.ones(2, 3), "output": torch.ones(2, 3)}
-    near = {**wanted, "layer 0": wanted["layer 0"] + 1e-6}
-    far = {**wanted, "layer 0": wanted["layer 0"] + 1e-3, "output": wanted["output"] + 1.0}
-    bounds = dict.fromkeys(wanted, 1e-6)
-    assert judge("a", [Comparison("", wanted, wanted)], bounds).word == "EXACT"
-    assert judge("a", [Comparison("", near, wanted)], bounds).word == "ROUNDING"
-    assert judge("a", [Comparison("", near, wanted, exact=True)], bounds).word == "DIFFERENT"
-    verdict = judge("a", [Comparison("case", far, wanted)], bounds)
+    expected = {"entry": torch.ones(2, 3), "layer 0": torch.ones(2, 3), "output": torch.ones(2, 3)}
+    near = {**expected, "layer 0": expected["layer 0"] + 1e-6}
+    far = {**expected, "layer 0": expected["layer 0"] + 1e-3, "output": expected["output"] + 1.0}
+    bounds = dict.fromkeys(expected, 1e-6)
+    assert judge("a", [Comparison("", expected, expected)], bounds).word == "EXACT"
+    assert judge("a", [Comparison("", near, expected)], bounds).word == "ROUNDING"
+    assert judge("a", [Comparison("", near, expected, exact=True)], bounds).word == "DIFFERENT"
+    verdict = judge("a", [Comparison("case", far, expected)], bounds)
     assert (verdict.word, verdict.layer, verdict.detail) == ("DIFFERENT", "layer 0", "case")
-    broken = {**wanted, "output": torch.full((2, 3), torch.nan)}
-    assert judge("a", [Comparison("", broken, wanted)], bounds).word == "DIFFERENT"
+    broken = {**expected, "output": torch.full((2, 3), torch.nan)}
+    assert judge("a", [Comparison("", broken, expected)], bounds).word == "DIFFERENT"
     blocked = {"output": torch.tensor([1.0, -torch.inf])}
     assert judge("a", [Comparison("", {"output": torch.tensor([1.0, 0.5])}, blocked)], bounds).word == "DIFFERENT"
     assert (
@@ -89,17 +89,17 @@ def test_a_model_that_rounds_too_much_cannot_be_told_apart_from_a_wrong_one() ->
 
 
 def test_what_breaks_off_does_not_hold() -> None:
-    found = prove(awaken(build(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Failing"}), seed=1), 1))
-    words = {verdict.check: (verdict.word, verdict.detail) for verdict in found.verdicts}
+    proof = prove(awaken(build(tiny(mixer={"kind": "custom", "target": "tests.prove.mixers:Failing"}), seed=1), 1))
+    words = {verdict.check: (verdict.word, verdict.detail) for verdict in proof.verdicts}
     assert words["cached one by one"] == ("DIFFERENT", "raised KeyError: 'my own error'")
     assert words["causality"][0] == "EXACT"
-    json.dumps(found.to_dict(), allow_nan=False)
+    json.dumps(proof.to_dict(), allow_nan=False)
 
 
 def test_sizes_that_no_family_has_are_not_exported_though_the_small_model_could_be() -> None:
-    found = {verdict.check: verdict for verdict in prove_config(preset("gpt3-13b-as-printed")).verdicts}
-    assert found["export"].word == "NOT CHECKED"
-    assert "5140" in found["export"].detail
+    by_check = {verdict.check: verdict for verdict in prove_config(preset("gpt3-13b-as-printed")).verdicts}
+    assert by_check["export"].word == "NOT CHECKED"
+    assert "5140" in by_check["export"].detail
 
 
 def test_another_function_in_training_is_found() -> None:

@@ -92,5 +92,5 @@ def test_a_loop_that_mixes_up_its_rows_is_found(monkeypatch: pytest.MonkeyPatch)
     model = awaken(build(config, seed=1), 1)
     assert not [verdict for verdict in prove(model).verdicts if not verdict.holds]
     feed = engine.feed
-    monkeypatch.setattr(engine, "feed", lambda *given, **more: feed(*given, **more).flip(0))
+    monkeypatch.setattr(engine, "feed", lambda *args, **more: feed(*args, **more).flip(0))
     assert {verdict.check for verdict in prove(model).verdicts if not verdict.holds} == {"drawn tokens"}

@@ -98,24 +98,24 @@ def test_csv_has_every_number(pair: list[Path], tmp_path: Path) -> None:
 def events_in(folder: Path) -> dict[tuple[str, int], float]:
     """All values of the event files, read as TensorFlow documents the format: length, its checksum, the event, its checksum."""
     event = pytest.importorskip("tensorboardX.proto.event_pb2").Event
-    found: dict[tuple[str, int], float] = {}
+    events: dict[tuple[str, int], float] = {}
     for file in folder.iterdir():
         data, place = file.read_bytes(), 0
         while place < len(data):
             (length,) = struct.unpack_from("<Q", data, place)
             each = event.FromString(data[place + 12 : place + 12 + length])
-            found |= {(value.tag, each.step): value.simple_value for value in each.summary.value}
+            events |= {(value.tag, each.step): value.simple_value for value in each.summary.value}
             place += 16 + length
-    return found
+    return events
 
 
 def test_event_files_have_every_number(pair: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     assert write_events(pair, tmp_path / "events") == 2 * (4 * 5 + 2 * 3)
-    found = events_in(tmp_path / "events" / "slow")
-    assert len(found) == 26
-    assert [found["loss", step] for step in range(1, 5)] == [3.75, 3.5, 3.25, 3.0]
-    assert (found["validation_loss", 2], found["expert_load/decoder.0/1", 3]) == (3.25, 1.0)
+    events = events_in(tmp_path / "events" / "slow")
+    assert len(events) == 26
+    assert [events["loss", step] for step in range(1, 5)] == [3.75, 3.5, 3.25, 3.0]
+    assert (events["validation_loss", 2], events["expert_load/decoder.0/1", 3]) == (3.25, 1.0)
     with pytest.raises(HeddleError, match="slow already exists: remove it"):
         write_events(pair, tmp_path / "events")
 
@@ -181,10 +181,10 @@ def test_smoothing_is_a_weighted_mean() -> None:
     """numpy computes the weights of every earlier value."""
     values = np.random.default_rng(0).normal(size=300).tolist()
     keep = 1 - 1 / 6
-    found = smoothed(values)
+    averages = smoothed(values)
     for place in (0, 1, 17, 299):
         weights = keep ** np.arange(place, -1, -1)
-        assert found[place] == pytest.approx(float(np.average(values[: place + 1], weights=weights)))
+        assert averages[place] == pytest.approx(float(np.average(values[: place + 1], weights=weights)))
     assert smoothed([]) == []
 
 

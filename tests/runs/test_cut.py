@@ -61,8 +61,8 @@ def part_of(variant: str, folder: Path, depth: int | None, context: int | None) 
     config._attn_implementation = "eager"
     smaller, state = kind(config), kind.from_pretrained(folder / "published").state_dict()
     computed = variant.startswith("marian")  # its positions
-    wanted = {name: each for name, each in smaller.state_dict().items() if not (computed and "positions" in name)}
-    smaller.load_state_dict({name: state[name][: len(each)] for name, each in wanted.items()}, strict=not computed)
+    tensors = {name: each for name, each in smaller.state_dict().items() if not (computed and "positions" in name)}
+    smaller.load_state_dict({name: state[name][: len(each)] for name, each in tensors.items()}, strict=not computed)
     return smaller.eval()
 
 
@@ -92,17 +92,17 @@ def test_the_part_computes_what_it_does_in_transformers(
     planned, run = begun(tmp_path, variant, what, model)
     assert planned.cut
     shutil.rmtree(tmp_path / "base")  # the run needs nothing else
-    ours, theirs = open_session(run).model.eval(), part_of(variant, tmp_path, depth, context)
+    ours, reference = open_session(run).model.eval(), part_of(variant, tmp_path, depth, context)
     assert context is None or ours.config.context == context
     assert {len(stack.blocks) for stack in ours.config.stacks().values()} == {depth} or depth is None
     tokens = torch.randint(3, ours.config.vocab_size, (2, min(40, ours.config.context)))
     with torch.inference_mode():
         if what == "translation":
-            found = ours.logits(ours(tokens, source=tokens).hidden)
-            expected = theirs(input_ids=tokens, decoder_input_ids=tokens).logits
+            output = ours.logits(ours(tokens, source=tokens).hidden)
+            expected = reference(input_ids=tokens, decoder_input_ids=tokens).logits
         else:
-            found, expected = ours.logits(ours(tokens).hidden), theirs(input_ids=tokens).logits
-    assert torch.allclose(found, expected, atol=1e-5)
+            output, expected = ours.logits(ours(tokens).hidden), reference(input_ids=tokens).logits
+    assert torch.allclose(output, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -68,16 +68,16 @@ BEST = {
 def test_a_run_learns_resumes_and_keeps_its_classes(
     labelled: Labelled, quick: None, tmp_path: Path, kind: str, stack: str
 ) -> None:
-    said = labelled(kind, stack=stack, steps=30, batch=32, evaluate_every=15)
+    settings = labelled(kind, stack=stack, steps=30, batch=32, evaluate_every=15)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    prepare(said, whole)
+    prepare(settings, whole)
     reports: list[Any] = []
     result = Trainer(whole, [reports.append]).run()
     name, least = BEST[kind]
     assert result.metrics[name] > least
     assert any(report.sample and report.sample.startswith("[") for report in reports) or kind == "token_classification"
     if kind == "token_classification":  # one kind is enough: sessions know no tasks
-        prepare(said, stopped)
+        prepare(settings, stopped)
         train(stopped, 18)
         assert written(stopped) == written(whole)
     shown = show_step(whole, step=2)
@@ -132,16 +132,16 @@ def test_pairs_are_read_where_their_column_is_named(labelled: Labelled, quick: N
     pairs = [(" ".join(one), " ".join(other)) for one, other in zip(rows, rows[1:] + rows[:1], strict=True)]
     lines = [{"text": one, "second": other, "label": int("fox" in other)} for one, other in pairs]
     table.write_text("\n".join(map(json.dumps, lines)))
-    said = labelled("classification", steps=2).to_dict()
+    settings = labelled("classification", steps=2).to_dict()
     data = {"sources": [str(table)], "tokenizer": "words", "pair": "second"}
-    prepare(RunConfig.of({**said, "data": data}), tmp_path / "run")
+    prepare(RunConfig.of({**settings, "data": data}), tmp_path / "run")
     trainer = Trainer(tmp_path / "run")
     batch = trainer.session.batch()
     separator = trainer.session.run.tokenizer.special["[SEP]"]
     real = batch.layout.real.any(1)
     assert ((batch.tokens == separator) & batch.layout.real).sum(1)[real].tolist() == [2] * int(real.sum())
     with pytest.raises(HeddleError, match=r"names a column that task.kind = 'token_classification' does not read"):
-        RunConfig.of({**said, "data": data, "task": {"kind": "token_classification"}})
+        RunConfig.of({**settings, "data": data, "task": {"kind": "token_classification"}})
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")

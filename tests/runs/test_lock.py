@@ -61,9 +61,9 @@ def test_it_ends_with_the_trainer(begin: Begin) -> None:
         finished.run()
     damaged = begin("damaged", steps=2)
     (damaged / "config.json").write_text((damaged / "config.json").read_text().replace('"cpu"', '"mps"'))
-    with pytest.raises(HeddleError) as kept:
+    with pytest.raises(HeddleError) as caught:
         Trainer(damaged)
-    assert "mps" in str(kept.value)  # its traceback is alive, and the trainer in it
+    assert "mps" in str(caught.value)  # its traceback is alive, and the trainer in it
     assert not is_held(damaged)
 
 
@@ -101,12 +101,12 @@ def test_a_moment_of_asking_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_name_that_is_being_prepared_is_taken(config: Callable[..., object], tmp_path: Path, quick: None) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     with (
         pytest.raises(HeddleError, match=r"run is being prepared by another process; choose another --name"),
         write_directory(tmp_path / "run"),
     ):
-        prepare(config(), tmp_path / "run", told.append)  # type: ignore[arg-type]
-    assert told == []
+        prepare(config(), tmp_path / "run", messages.append)  # type: ignore[arg-type]
+    assert messages == []
     (tmp_path / ".run.0123abcd.partial").mkdir()  # as a killed process leaves it
     prepare(config(), tmp_path / "run")  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def start(tmp_path: Path, corpus: Path, quick: None) -> Start:
         base: dict[str, Any] | None = None,
         task: Any = "next_token",
         data: dict[str, Any] | None = None,
-        **said: Any,
+        **settings: Any,
     ) -> Path:
         place = tmp_path / "base"
         if not place.exists():
@@ -52,9 +52,9 @@ def start(tmp_path: Path, corpus: Path, quick: None) -> Start:
             if base is None:
                 table["decoder"] = {"depth": 2, "block": {"mixer": {"heads": 2}}}
             save(build(heddle.config.TransformerConfig.of(table), seed=1), place, TOKENIZER)
-        said = {**TRAIN, "lora": {"rank": 2}, "learning_rate": 0.03, **said}
+        settings = {**TRAIN, "lora": {"rank": 2}, "learning_rate": 0.03, **settings}
         sources = {"sources": [str(corpus)], **(data or {})}
-        config = {"data": sources, "model": {"from": str(place)}, "task": task, "train": said}
+        config = {"data": sources, "model": {"from": str(place)}, "task": task, "train": settings}
         prepare(RunConfig.of(config), tmp_path / name)
         return tmp_path / name
 
@@ -62,7 +62,7 @@ def start(tmp_path: Path, corpus: Path, quick: None) -> Start:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "settings",
     [
         {"precision": "bf16", "accumulate": 2, "lora": {"rank": 2, "dropout": 0.3}},
         {"ema": 0.8, "patience": 3},
@@ -70,9 +70,9 @@ def start(tmp_path: Path, corpus: Path, quick: None) -> Start:
     ],
     ids=str,
 )
-def test_stopping_changes_nothing(start: Start, tmp_path: Path, said: dict[str, Any]) -> None:
+def test_stopping_changes_nothing(start: Start, tmp_path: Path, settings: dict[str, Any]) -> None:
     """Also with the mean of adapters and their moving average; the adapter alone is equal, too."""
-    run = start(steps=8, evaluate_every=2, save_every=3, **said)
+    run = start(steps=8, evaluate_every=2, save_every=3, **settings)
     stopped = shutil.copytree(run, tmp_path / "stopped")
     train(run)
     train(stopped, 1, 4, 5)
@@ -128,8 +128,8 @@ def test_a_run_that_was_stopped_is_a_model(start: Start) -> None:
     with torch.no_grad():
         expected = session.model(tokens).hidden
         for place in (run, checkpoints(run)[0][1]):
-            found = load(place, "cpu").model(tokens).hidden
-            assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+            hidden = load(place, "cpu").model(tokens).hidden
+            assert (hidden - expected).abs().max() < 1e-5 * expected.abs().max()
     del trainer, session
     copied = shutil.copytree(checkpoints(run)[0][1], run.parent / "elsewhere")
     assert "its adapters need start.safetensors" in refusal(lambda: load(copied))
@@ -167,8 +167,8 @@ def reviews(tmp_path: Path) -> Path:
 def test_a_new_head_is_trained_beside_adapters(start: Start, tmp_path: Path, reviews: Path, stack: str) -> None:
     """The run says so in its config, and the adapter alone brings the head: it makes the same classifier of the base."""
     base = {stack: {"depth": 1, "block": {"mixer": {"heads": 2}}}, "head": {"transform": stack == "encoder"}}
-    said = {"base": base, "task": "classification", "data": {"sources": [str(reviews)]}}
-    run = start(**said, steps=40, save_every=20, evaluate_every=20)
+    settings = {"base": base, "task": "classification", "data": {"sources": [str(reviews)]}}
+    run = start(**settings, steps=40, save_every=20, evaluate_every=20)
     assert read_config(run).train.lora.head is True
     stopped = shutil.copytree(run, tmp_path / "stopped")
     train(run)
@@ -202,12 +202,12 @@ def test_a_chat_templates_tokens_and_the_template_come_with_the_run(start: Start
     assert merged.config.chat == model.config.chat is not None
     assert words.special == tokenizer.special
     assert all(torch.equal(value, merged.state_dict()[name]) for name, value in model.state_dict().items())
-    said = refusal(lambda: merge_adapter(tmp_path / "base", run / "adapter.safetensors", tmp_path / "alone"))
-    assert "rows for added tokens; name its own base, and the run that trained it" in said
+    message = refusal(lambda: merge_adapter(tmp_path / "base", run / "adapter.safetensors", tmp_path / "alone"))
+    assert "rows for added tokens; name its own base, and the run that trained it" in message
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "trained"),
+    ("run_head", "base_head", "trained"),
     [
         ({"transform": True}, {"kind": "classifier", "classes": 2}, True),
         ({"transform": True}, {}, True),
@@ -216,9 +216,9 @@ def test_a_chat_templates_tokens_and_the_template_come_with_the_run(start: Start
     ],
 )
 def test_a_head_is_trained_if_it_is_new_or_scores_classes(
-    mine: dict[str, Any], theirs: dict[str, Any], trained: bool
+    run_head: dict[str, Any], base_head: dict[str, Any], trained: bool
 ) -> None:
-    model, start = (config_of(family="encoder").override({"head": head}) for head in (mine, theirs))
+    model, start = (config_of(family="encoder").override({"head": head}) for head in (run_head, base_head))
     config = RunConfig(train=TrainConfig.of({"lora": {"rank": 2}}))
     completed = check_start(config, build(model, "meta"), StartRun("runs/base", start, start, 9))
     assert completed.train.lora is not None
@@ -295,8 +295,8 @@ def test_fit_leaves_merged_weights_and_an_adapter(tmp_path: Path) -> None:
     model = build(heddle.sized(1, vocab_size=TOKENIZER.vocab_size, context=SIZES["context"], dim=16), seed=2)
     save(model, tmp_path / "base", TOKENIZER)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    said = {"lora": {"rank": 2, "layers": ["*.mixer.*"]}, "batch": 4, "progress": False, "learning_rate": 0.02}
-    history = fit(model, TOKENIZER, TEXT, steps=10, validation=0.2, **said)
+    settings = {"lora": {"rank": 2, "layers": ["*.mixer.*"]}, "batch": 4, "progress": False, "learning_rate": 0.02}
+    history = fit(model, TOKENIZER, TEXT, steps=10, validation=0.2, **settings)
     assert history.losses[-1] < history.losses[0]
     assert model.state_dict().keys() == before.keys()
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}

@@ -34,9 +34,9 @@ def test_micro_batches_are_rounded_up_and_a_source_has_no_targets(
     monkeypatch.setattr(need, "step_size", lambda task: StepSize(100, targets))
     model = SimpleNamespace(stacks=lambda: dict.fromkeys(range(stacks)))
     task = acting(Task, shapes=lambda self: [(8, 16), (3, 64)], spec=SimpleNamespace(model=model))
-    found = need.Need.of(task, TrainConfig(accumulate=3))
-    assert found.shapes == ((3, 16), (1, 64))
-    assert found.targets == pytest.approx(share)
+    estimate = need.Need.of(task, TrainConfig(accumulate=3))
+    assert estimate.shapes == ((3, 16), (1, 64))
+    assert estimate.targets == pytest.approx(share)
 
 
 def test_the_shape_that_needs_most_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,8 +161,8 @@ def test_what_is_left_open(begin: Begin, tmp_path: Path) -> None:
     assert chosen.batch == 258  # the first multiple of 3 from 4096 / 16 on
     assert (chosen.warmup, chosen.evaluate_every, chosen.save_every) == (20, 50, 50)
     assert chosen.learning_rate == pytest.approx(6e-3 * 4)  # width 16 is 16 times smaller than 256
-    said = {"batch": 6, "evaluate_every": 7, "save_every": 8, "warmup": 4, "learning_rate": 0.5, "steps": 5}
-    chosen = SavedConfig.read(begin("said", **said) / "config.json").chosen
+    settings = {"batch": 6, "evaluate_every": 7, "save_every": 8, "warmup": 4, "learning_rate": 0.5, "steps": 5}
+    chosen = SavedConfig.read(begin("said", **settings) / "config.json").chosen
     assert chosen is not None
     assert (chosen.batch, chosen.evaluate_every, chosen.save_every, chosen.warmup) == (6, 7, 8, 4)
     assert chosen.learning_rate == 0.5
@@ -215,8 +215,8 @@ def test_the_depth_follows_from_the_time(
     depths = []
     for minutes in (0.01, 3.0, 12.0):
         train = {"minutes": minutes, "precision": "fp32", "compile": "off"}
-        said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
-        planned = prepare(said, tmp_path / str(minutes))
+        run_config = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
+        planned = prepare(run_config, tmp_path / str(minutes))
         depth = planned.model.decoder.depth
         deeper = sized(depth + 1, vocab_size=257, context=256)
         seconds = minutes * 60 * SHARE
@@ -241,12 +241,12 @@ def test_the_depth_stays_within_memory(
     room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", TrainConfig())
     monkeypatch.setattr(planning, "available_memory", lambda device: room)
     train = {"minutes": 1e5, "precision": "fp32", "compile": "off"}
-    said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
-    assert prepare(said, tmp_path / "run").model.decoder.depth == 3
+    run_config = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
+    assert prepare(run_config, tmp_path / "run").model.decoder.depth == 3
 
 
 @pytest.mark.parametrize(
-    ("wanted", "minutes", "gain", "compiler", "expected"),
+    ("choice", "minutes", "gain", "compiler", "expected"),
     [
         ("on", 1, 1.0, False, True),
         ("off", 1000, 2.0, True, False),
@@ -259,7 +259,7 @@ def test_the_depth_stays_within_memory(
 def test_compiling(
     planning: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
-    wanted: str,
+    choice: str,
     minutes: int,
     gain: float,
     compiler: bool,
@@ -272,9 +272,9 @@ def test_compiling(
 
     monkeypatch.setattr(planning, "measure", measured)
     monkeypatch.setattr(planning, "has_compiler", lambda: compiler)
-    config, tokens = RunConfig(train=TrainConfig(compile=wanted)), int(minutes * 60 * 1e5)
-    found = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5)
-    assert planning._compile(config, READING, found, "cpu", "fp32", tokens) is expected
+    config, tokens = RunConfig(train=TrainConfig(compile=choice)), int(minutes * 60 * 1e5)
+    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5)
+    assert planning._compile(config, READING, candidate, "cpu", "fp32", tokens) is expected
 
 
 def test_a_precision_that_cannot_win_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,27 +347,27 @@ def test_who_multiplies_is_kept(
     corpus: Path, tmp_path: Path, planning: ModuleType, monkeypatch: pytest.MonkeyPatch, compile_: str, expected: Any
 ) -> None:
     """In the run's config, for whoever continues it; a compiler makes its own choice."""
-    given: list[Any] = []
+    calls: list[Any] = []
 
     def measure(reading: Any, device: str, precision: str, config: Any, by_onednn: Any = (), **how: Any) -> float:
-        given.append(by_onednn)
+        calls.append(by_onednn)
         return 1e5
 
     monkeypatch.setattr(planning, "measure", measure)
     monkeypatch.setattr(rates, "faster_products", lambda model, tokens: ("forward", "weights"))
     train = {"steps": 3, "precision": "fp32", "compile": compile_}
-    said = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
-    assert prepare(said, tmp_path / "run").chosen.onednn == expected
-    assert given[0] == ("forward", "weights")
+    run_config = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
+    assert prepare(run_config, tmp_path / "run").chosen.onednn == expected
+    assert calls[0] == ("forward", "weights")
 
 
 def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> None:
     """A compiled model chooses its own products."""
     with pytest.raises(HeddleError, match="products = onednn"):
         RunConfig.of({"train": {"products": "onednn", "compile": "on"}})
-    found = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0)
+    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0)
     assert (
-        planning._compile(RunConfig(train=TrainConfig(products="onednn")), READING, found, "cpu", "fp32", 10**9)
+        planning._compile(RunConfig(train=TrainConfig(products="onednn")), READING, candidate, "cpu", "fp32", 10**9)
         is False
     )
 
@@ -387,7 +387,7 @@ def test_a_slow_model_is_measured_in_few_steps(monkeypatch: pytest.MonkeyPatch, 
 def test_a_step_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same step of the same model has one rate on a machine; what a step does not depend on does not matter."""
     first = measure(READING, "cpu", "fp32", RunConfig())
-    monkeypatch.setattr(rates, "_seconds", lambda *given: 1.0)
+    monkeypatch.setattr(rates, "_seconds", lambda *args: 1.0)
     assert measure(READING, "cpu", "fp32", RunConfig(train=TrainConfig(minutes=7, seed=3))) == first
     assert measure(READING, "cpu", "fp32", RunConfig(train=TrainConfig(optimizer="sgd"))) == 4 * 8
     assert measure(READING, "cpu", "bf16", RunConfig()) == 4 * 8
@@ -396,11 +396,11 @@ def test_a_step_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("new_machine")
 def test_two_plans_of_one_command_agree(config: Make, tmp_path: Path, planning: ModuleType, monkeypatch: Any) -> None:
     """For real: everything that is decided by measurement, to the last digit; the second plan measures nothing."""
-    said = config(steps=None, minutes=0.02, precision="auto", compile="auto")
-    first = prepare(said, tmp_path / "a").chosen
+    settings = config(steps=None, minutes=0.02, precision="auto", compile="auto")
+    first = prepare(settings, tmp_path / "a").chosen
     monkeypatch.setattr(rates, "_seconds", never)
     monkeypatch.setattr("heddle.account.machine._seconds", never)
-    assert prepare(said, tmp_path / "b").chosen == first
+    assert prepare(settings, tmp_path / "b").chosen == first
 
 
 @pytest.mark.usefixtures("new_machine")
@@ -425,14 +425,14 @@ def test_a_preset_brings_its_batch_its_rate_and_its_optimizer(
     config: Make, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole number of sequences nearest to the preset's tokens, and its highest rate, unless something else is said."""
-    said = {"batch_tokens": 6 * 32 + 9, "learning_rate": 0.004, "optimizer": "adamw"}
-    monkeypatch.setattr("heddle.config.run.preset_training", lambda name: dict(said))
+    settings = {"batch_tokens": 6 * 32 + 9, "learning_rate": 0.004, "optimizer": "adamw"}
+    monkeypatch.setattr("heddle.config.run.preset_training", lambda name: dict(settings))
     model = {"preset": "laptop-tiny", "depth": 1, "dim": 16, "heads": 2, "context": 32}
     planned = prepare(config(model=model, batch=None), run)
     assert (planned.chosen.batch, planned.chosen.learning_rate) == (6, 0.004)
     assert json.loads((run / "config.json").read_text())["train"]["optimizer"] == "adamw"
-    asked = prepare(config(model=model, batch=4, learning_rate=0.1, optimizer="muon"), run.with_name("other"))
-    assert (asked.chosen.batch, asked.chosen.learning_rate) == (4, 0.1)
+    explicit = prepare(config(model=model, batch=4, learning_rate=0.1, optimizer="muon"), run.with_name("other"))
+    assert (explicit.chosen.batch, explicit.chosen.learning_rate) == (4, 0.1)
     assert json.loads((run.with_name("other") / "config.json").read_text())["train"]["optimizer"] == "muon"
     tokens = prepare(config(model=model, batch=None, batch_tokens=100), run.with_name("tokens"))
     assert tokens.chosen.batch == 3

@@ -20,20 +20,20 @@ def test_every_long_phase_is_seen_to_go_on(
     config: Callable[..., RunConfig], quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading, learning a tokenizer and cutting, each of which reads the text once more: slowly, here."""
-    said: list[str] = []
+    messages: list[str] = []
 
-    def slowly(*given: Any) -> Iterator[Document]:
-        before = len(said)
-        for document in read_documents(*given):
+    def slowly(*args: Any) -> Iterator[Document]:
+        before = len(messages)
+        for document in read_documents(*args):
             yield Document(document.text * 4, document.origin)
-        while len(said) == before:
+        while len(messages) == before:
             time.sleep(0.001)
 
     monkeypatch.setattr(import_module("heddle.data.raw"), "read_documents", slowly)
     monkeypatch.setattr("heddle.text.heartbeat.EVERY", 0.02)
-    prepare(config(data={"tokenizer": "bpe", "tokenizer_size": 300}), tmp_path / "run", said.append)
+    prepare(config(data={"tokenizer": "bpe", "tokenizer_size": 300}), tmp_path / "run", messages.append)
     for phase in (r"0\.0 MB read, 0 s", r"0\.0 MB of text read, 0 s", r"0\.0 of 0\.0 MB tokenised, 0 s"):
-        assert any(re.fullmatch(phase, line) for line in said), (phase, said)
+        assert any(re.fullmatch(phase, line) for line in messages), (phase, messages)
 
 
 @pytest.mark.parametrize(

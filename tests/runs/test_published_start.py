@@ -145,17 +145,17 @@ def test_an_encoder_gets_the_head_of_its_family(
     assert read.architectures == [classes + ENDINGS[what]]
     texts = ["the quick fox", "a lazy dog and then some more"]
     model, tokenizer = load(tmp_path / "run", "cpu")
-    theirs, info = getattr(transformers, classes + ENDINGS[what]).from_pretrained(
+    reference, info = getattr(transformers, classes + ENDINGS[what]).from_pretrained(
         tmp_path / "out", output_loading_info=True
     )
     cut = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     with torch.inference_mode():
-        answer = theirs.eval()(**cut(texts, return_tensors="pt", padding=True))
+        answer = reference.eval()(**cut(texts, return_tensors="pt", padding=True))
     if what == "classification":
         assert not info["missing_keys"]
-        found = classify(model, tokenizer, texts)
-        for row, one in zip(answer.logits.softmax(-1), found, strict=True):
-            expected = {theirs.config.id2label[place]: float(value) for place, value in enumerate(row)}
+        predictions = classify(model, tokenizer, texts)
+        for row, one in zip(answer.logits.softmax(-1), predictions, strict=True):
+            expected = {reference.config.id2label[place]: float(value) for place, value in enumerate(row)}
             assert dict(one.probabilities) == pytest.approx(expected, abs=1e-6)
     if what == "contrastive":
         mask = cut(texts, return_tensors="pt", padding=True).attention_mask[..., None]

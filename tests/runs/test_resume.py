@@ -70,8 +70,8 @@ def test_dropout_draws_anew_at_every_step(begin: Begin) -> None:
     trainer = Trainer(begin(**SETTINGS))
     session = trainer.session
     session.optimizer.step = lambda factor, clip: 0.0
-    given = session.task.examples(0)
-    session.task.examples = lambda step: given
+    examples = session.task.examples(0)
+    session.task.examples = lambda step: examples
     losses = []
     for step in (0, 1, 0):
         session.step = step
@@ -205,7 +205,7 @@ def test_what_a_users_own_mixer_remembers_is_taken_up(begin: Begin, tmp_path: Pa
 def test_a_run_moved_to_a_machine_without_bf16_units(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """It continues in fp32 and says that it is not bit-equal; its config, and what a run starts with, stay."""
     run = begin(precision="bf16", **SETTINGS)
-    monkeypatch.setattr("heddle.runs.session.usable_precision", lambda wanted, device: "fp32")
+    monkeypatch.setattr("heddle.runs.session.usable_precision", lambda precision, device: "fp32")
     monkeypatch.setattr("heddle.runs.session.peak_rate", lambda *arguments, **settings: 1e9)
     started = Trainer(run)
     opening = started.session.opening
@@ -227,15 +227,15 @@ def test_a_run_moved_to_a_machine_without_bf16_units(begin: Begin, monkeypatch: 
 
 def test_a_run_moved_to_a_machine_with_fewer_cores(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begin(threads=1, steps=2)
-    wanted = []
-    monkeypatch.setattr(torch, "set_num_threads", wanted.append)
+    expected = []
+    monkeypatch.setattr(torch, "set_num_threads", expected.append)
     monkeypatch.setattr("heddle.runs.session.cores", lambda: 1)
     assert Trainer(run).session.opening.moved == []
     data = json.loads((run / "config.json").read_text())
     data["chosen"]["threads"] = 8
     (run / "config.json").write_text(json.dumps(data))
     assert Trainer(run).session.opening.moved == ["8 threads were chosen, but this machine has 1 core"]
-    assert wanted == [1, 1]
+    assert expected == [1, 1]
 
 
 @pytest.mark.skipif(not has_onednn(), reason="this torch has no oneDNN")

@@ -19,33 +19,33 @@ def test_a_step_is_shown_as_it_is_read(begin: Begin) -> None:
     session = open_session(run)  # holds the lock
     session.step = 2
     batch = session.batch()
-    found = show_step(run, step=3, rows=2, length=6)
-    assert (found.step, found.steps, found.places, found.targets) == (3, 4, 64, 64)
-    for number, row in enumerate(found.rows):
+    view = show_step(run, step=3, rows=2, length=6)
+    assert (view.step, view.steps, view.places, view.targets) == (3, 4, 64, 64)
+    for number, row in enumerate(view.rows):
         assert row.tokens == batch.tokens[number, :6].tolist()
         assert row.targets == batch.targets[number, :6].tolist()
         assert row.predicts[:-1] == row.pieces[1:]
         assert (row.positions, row.segments, row.weights) == ([0, 1, 2, 3, 4, 5], [0] * 6, [1.0] * 6)
-    whole, window = found.masks
+    whole, window = view.masks
     assert (whole.stack, whole.layers, whole.rule) == ("decoder", [0], "Causal()")
     assert whole.seen == [[key <= query for key in range(6)] for query in range(6)]
     assert (window.layers, window.seen[4]) == ([1], [False, False, True, True, True, False])
 
 
 def test_hidden_tokens_are_the_only_targets(config: Any, quick: None, tmp_path: Path) -> None:
-    said = RunConfig.of({**config(steps=2).to_dict(), "task": "masked"})
-    prepare(said, tmp_path / "run")
-    found = show_step(tmp_path / "run", length=16)
-    (row,) = found.rows
-    assert found.targets == 4 * 2  # 15 % of 16, rounded
+    run_config = RunConfig.of({**config(steps=2).to_dict(), "task": "masked"})
+    prepare(run_config, tmp_path / "run")
+    view = show_step(tmp_path / "run", length=16)
+    (row,) = view.rows
+    assert view.targets == 4 * 2  # 15 % of 16, rounded
     assert [weight > 0 for weight in row.weights] == [target is not None for target in row.targets]
-    assert all(all(query) for query in found.masks[0].seen)
+    assert all(all(query) for query in view.masks[0].seen)
 
 
 def test_a_row_is_shown_from_its_first_target(config: Any, quick: None, tmp_path: Path) -> None:
     """If the places that would be shown have none; `start` says another place, for the mask too."""
-    said = RunConfig.of({**config(steps=2).to_dict(), "task": {"kind": "masked", "share": 0.07}})
-    prepare(said, tmp_path / "run")
+    run_config = RunConfig.of({**config(steps=2).to_dict(), "task": {"kind": "masked", "share": 0.07}})
+    prepare(run_config, tmp_path / "run")
     whole = show_step(tmp_path / "run", rows=4, length=16)
     assert [row.first for row in whole.rows] == [0] * 4
     firsts = [next(place for place, target in enumerate(row.targets) if target is not None) for row in whole.rows]

@@ -53,21 +53,21 @@ KINDS: dict[str, tuple[str, str, str, dict[str, str]]] = {
 
 def settings(folder: Path, kind: str, **more: Any) -> RunConfig:
     task, files, _, columns = KINDS[kind]
-    wanted = f"{folder}/{files}"
+    pattern = f"{folder}/{files}"
     if kind == "parallel files":
-        wanted = f"{folder}/{files[:-1]}[ed][ne]"
-    data = {"sources": wanted.format("train"), "tokenizer": "bytes", **columns, **more}
+        pattern = f"{folder}/{files[:-1]}[ed][ne]"
+    data = {"sources": pattern.format("train"), "tokenizer": "bytes", **columns, **more}
     return RunConfig.of({"data": data, "model": SIZES, "task": task, "train": TRAIN})
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_become_a_run(folder: Path, quick: None, kind: str) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     config = settings(folder, kind)
-    mine = config.data.sources[0].replace("train", "val")
-    prepare(settings(folder, kind, validation_sources=mine), folder / "run", said.append)
-    assert said[1].startswith("84 records, 0.0 MB")
-    assert "validation: 4 records of validation_sources" in said
+    validation_file = config.data.sources[0].replace("train", "val")
+    prepare(settings(folder, kind, validation_sources=validation_file), folder / "run", messages.append)
+    assert messages[1].startswith("84 records, 0.0 MB")
+    assert "validation: 4 records of validation_sources" in messages
     store = open_store(folder / "run" / "data")
     assert isinstance(store, RecordStore)
     assert (len(store.train), len(store.validation)) == (80, 4)
@@ -77,12 +77,12 @@ def test_files_become_a_run(folder: Path, quick: None, kind: str) -> None:
 
 
 def test_a_share_of_the_records_is_held_out_by_their_content(folder: Path, quick: None) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     (folder / "train.en").write_text((folder / "train.en").read_text().replace("the dog 7\n", "\n"))
-    prepare(settings(folder, "parallel files", validation=0.2), folder / "run", said.append)
+    prepare(settings(folder, "parallel files", validation=0.2), folder / "run", messages.append)
     first = f"79 records, 0.0 MB; 1 with an empty text left out, the first at {folder}/train.en:8"
-    assert said[1] == first
-    assert any(line.startswith("held out for validation: ") and "of 79 records" in line for line in said)
+    assert messages[1] == first
+    assert any(line.startswith("held out for validation: ") and "of 79 records" in line for line in messages)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_share_of_the_records_is_held_out_by_their_content(folder: Path, quick
         ("a table", {"label": "star"}, "no column 'star'; there are: body, stars, second. Did you mean 'stars'?"),
         ("a table", {"source": "en"}, "source = 'en' names a column that task.kind = 'classification' does not read"),
         ("a table", {"validation": 0.2, "validation_sources": "v.jsonl"}, "validation = 0.2 has no effect"),
-        ("a table", {"sources": []}, "this task reads records of text and label: name their files"),
+        ("a table", {"sources": []}, "this task needs records with text and label: name their files"),
         ("tagged words", {"label": "tag"}, "CoNLL's columns have no names; give a number, from 1"),
     ],
 )
@@ -102,9 +102,9 @@ def test_settings_that_do_not_fit_the_files(folder: Path, kind: str, more: dict[
 
 def test_a_text_may_have_validation_files_too(config: Callable[..., RunConfig], tmp_path: Path, quick: None) -> None:
     (tmp_path / "held.csv").write_text('id,text\n1,"the end, held out"\n2,another\n')
-    said: list[str] = []
-    prepare(config(data={"validation_sources": str(tmp_path / "held.csv")}), tmp_path / "run", said.append)
-    assert any(line.startswith("validation: 2 documents of validation_sources, ") for line in said)
+    messages: list[str] = []
+    prepare(config(data={"validation_sources": str(tmp_path / "held.csv")}), tmp_path / "run", messages.append)
+    assert any(line.startswith("validation: 2 documents of validation_sources, ") for line in messages)
     store: Any = open_store(tmp_path / "run" / "data")
     assert (store.validation.documents, store.train.documents) == (2, 1)
     assert bytes(store.validation.tokens[:17].tolist()) == b"the end, held out"
@@ -112,11 +112,13 @@ def test_a_text_may_have_validation_files_too(config: Callable[..., RunConfig], 
 
 def read(data: dict[str, Any], task: str, directory: Path) -> tuple[list[str], RecordStore | TokenStore]:
     """What is told of sources, and the store that they become."""
-    config, told = RunConfig.of({"data": data, "task": task}), list[str]()
+    config, messages = RunConfig.of({"data": data, "task": task}), list[str]()
     with open_dataset(config.data, config.task) as sources:
-        told.append(sources.read(told.append))
-        store, _ = sources.tokenize(directory, train_tokenizer("bytes", [], special=("<|endoftext|>",)), told.append)
-    return told, store
+        messages.append(sources.read(messages.append))
+        store, _ = sources.tokenize(
+            directory, train_tokenizer("bytes", [], special=("<|endoftext|>",)), messages.append
+        )
+    return messages, store
 
 
 def test_what_cannot_be_read_is_left_out_if_asked_and_counted_in_the_store(tmp_path: Path) -> None:
@@ -127,13 +129,13 @@ def test_what_cannot_be_read_is_left_out_if_asked_and_counted_in_the_store(tmp_p
     for task in ("classification", "next_token"):
         message = refusal(lambda task=task: read(data, task, tmp_path / "none"))  # type: ignore[misc]
         assert message.startswith(f"{tmp_path}/a.jsonl:4: not a line of JSON")
-        told, store = read({**data, "skip_invalid": True}, task, tmp_path / task)
+        messages, store = read({**data, "skip_invalid": True}, task, tmp_path / task)
         counts = {"not JSON": 1, "null": 1, "not UTF-8": 1}
         where = f"{tmp_path}/a.jsonl"
-        assert told[0] == (
+        assert messages[0] == (
             f"left out: 3 of 20 items (not JSON: 1, first {where}:4; null: 1, first {where}:5; not UTF-8: 1, first {where}:6)"
         )
-        assert told[1].startswith("17 ")
+        assert messages[1].startswith("17 ")
         assert open_store(tmp_path / task).left_out == store.left_out == counts
         assert store.provenance is None
     with pytest.raises(HeddleError, match="encoding = 'latin1000' is unknown to Python"):
@@ -155,8 +157,8 @@ def test_files_of_a_folder_that_are_not_read_are_told(tmp_path: Path) -> None:
         "f.json": '[{"text": "a record"}]', "g.json": '{\n"steps": 3\n}', ".hidden": "never",
     }.items():  # fmt: skip
         (folder / name).write_text(text)
-    told, _ = read({"sources": str(folder)}, "next_token", tmp_path / "store")
-    assert told == [
+    messages, _ = read({"sources": str(folder)}, "next_token", tmp_path / "store")
+    assert messages == [
         "5 of 8 files in folders have extensions that are not read: 2 .py, 1 no extension, 1 .pdf, 1 .json; to read them, name "
         f"them by a pattern, such as '{folder}/**/*.py'",
         "3 documents, 0.0 MB",
@@ -169,8 +171,8 @@ def test_a_label_of_the_validation_part_alone_does_not_refuse_training(tmp_path:
     (tmp_path / "a.tsv").write_text("text\tlabel\na b\tx\nc d\ty\ne f\tx\n")
     (tmp_path / "v.tsv").write_text("text\tlabel\ng h\tz\ni j\tx\n")
     data = {"sources": str(tmp_path / "a.tsv"), "validation_sources": str(tmp_path / "v.tsv")}
-    told, store = read(data, "classification", tmp_path / "store")
-    assert told[0] == (
+    messages, store = read(data, "classification", tmp_path / "store")
+    assert messages[0] == (
         f"1 label of the validation part is not in the training part ('z', first {tmp_path}/v.tsv:2): no record teaches it"
     )
     assert isinstance(store, RecordStore)

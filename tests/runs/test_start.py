@@ -28,23 +28,23 @@ def learned(begin: Begin, tmp_path: Path) -> Path:
     return run
 
 
-def start(run: Path, into: Path, corpus: Path, **said: object) -> Path:
+def start(run: Path, into: Path, corpus: Path, **settings: object) -> Path:
     """A run that starts from `run`."""
     table = {"data": {"sources": [str(corpus)]}, "model": {"from": str(run)}, "train": TRAIN}
-    table |= said  # type: ignore[arg-type]
+    table |= settings  # type: ignore[arg-type]
     prepare(RunConfig.of(table), into)
     return into
 
 
 def test_it_has_the_runs_weights_tokenizer_and_ids(learned: Path, tmp_path: Path, corpus: Path) -> None:
     model, tokenizer = load(learned)
-    given = tmp_path / "given"
+    base = tmp_path / "given"
     config = model.config.model_copy(update={"ids": SpecialIds(begin=3, end=3)})
     other = build(config)
     other.load_state_dict(model.state_dict())
-    save(other, given, tokenizer)
-    run = start(given, tmp_path / "run", corpus)
-    shutil.rmtree(given)  # a run needs nothing outside of its directory
+    save(other, base, tokenizer)
+    run = start(base, tmp_path / "run", corpus)
+    shutil.rmtree(base)  # a run needs nothing outside of its directory
     session = open_session(run)
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in session.model.state_dict().items())
     assert session.model.config.ids == SpecialIds(begin=3, end=3)
@@ -78,18 +78,18 @@ def test_a_head_of_another_kind_is_new(learned: Path, tmp_path: Path, corpus: Pa
     bare = build(model.config.override({"head": {"kind": "embedding", "dense": [{}]}}), seed=5)
     bare.load_state_dict({**bare.state_dict(), **{k: v for k, v in model.state_dict().items() if "head" not in k}})
     save(bare, tmp_path / "bare", tokenizer)
-    said: list[str] = []
+    messages: list[str] = []
     table = {"data": {"sources": [str(corpus)]}, "model": {"from": str(tmp_path / "bare")}, "train": TRAIN}
-    prepare(RunConfig.of(table), tmp_path / "run", said.append)
-    assert "the head is new: language" in said
+    prepare(RunConfig.of(table), tmp_path / "run", messages.append)
+    assert "the head is new: language" in messages
     session = open_session(tmp_path / "run")
     assert session.model.config.head.kind == "language"
-    found = session.model.state_dict()
-    assert all(torch.equal(found[name], value) for name, value in bare.state_dict().items() if "head" not in name)
+    state = session.model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in bare.state_dict().items() if "head" not in name)
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("settings", "error"),
     [
         ({"model": {"preset": "gpt2-small"}}, "preset = 'gpt2-small' and from = .* both name a model"),
         (
@@ -105,12 +105,15 @@ def test_a_head_of_another_kind_is_new(learned: Path, tmp_path: Path, corpus: Pa
     ],
 )
 def test_what_the_run_decides_is_refused(
-    learned: Path, tmp_path: Path, corpus: Path, said: dict[str, object], error: str
+    learned: Path, tmp_path: Path, corpus: Path, settings: dict[str, object], error: str
 ) -> None:
     table: dict[str, object] = {"data": {"sources": [str(corpus)]}, "model": {"from": str(learned)}, "train": TRAIN}
     mixed = {
         **table,
-        **{key: {**table.get(key, {}), **value} if isinstance(value, dict) else value for key, value in said.items()},
+        **{
+            key: {**table.get(key, {}), **value} if isinstance(value, dict) else value
+            for key, value in settings.items()
+        },
     }  # type: ignore[dict-item]
     with pytest.raises(HeddleError, match=error):
         prepare(RunConfig.of(mixed), tmp_path / "run")

@@ -32,24 +32,24 @@ def table(corpus: Path, quick: None) -> dict[str, Any]:
 def test_a_series_is_its_runs(table: dict[str, Any], tmp_path: Path) -> None:
     """Bit for bit what each config gives alone; the text is tokenised once; a second call trains what was added alone."""
     lines: list[str] = []
-    found = sweep(variants(table), tmp_path / "s", tell=lines.append)
-    assert [each.run.name for each in found] == ["s-learning_rate=0.001", "s-learning_rate=0.01"]
-    assert [each.how for each in found] == ["trained", "trained"]
+    results = sweep(variants(table), tmp_path / "s", tell=lines.append)
+    assert [each.run.name for each in results] == ["s-learning_rate=0.001", "s-learning_rate=0.01"]
+    assert [each.how for each in results] == ["trained", "trained"]
     table["train"]["learning_rate"] = 1e-2
     prepare(RunConfig.of(table), tmp_path / "alone")
     alone = Trainer(tmp_path / "alone").run()
-    assert found[1].loss == alone.loss
-    assert (found[1].run / "metrics.jsonl").read_bytes() == (tmp_path / "alone" / "metrics.jsonl").read_bytes()
-    ours, theirs = (load(run, "cpu").model.state_dict() for run in (found[1].run, tmp_path / "alone"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert results[1].loss == alone.loss
+    assert (results[1].run / "metrics.jsonl").read_bytes() == (tmp_path / "alone" / "metrics.jsonl").read_bytes()
+    ours, reference = (load(run, "cpu").model.state_dict() for run in (results[1].run, tmp_path / "alone"))
+    assert all(torch.equal(ours[name], reference[name]) for name in reference)
     assert sum(line == "cutting the text into tokens" for line in lines) == 1
-    tokens = [each.run / "data" / "train.tokens" for each in found]
+    tokens = [each.run / "data" / "train.tokens" for each in results]
     assert tokens[0].samefile(tokens[1])
-    assert (found[1].run / "tokenizer.json").read_bytes() == (tmp_path / "alone" / "tokenizer.json").read_bytes()
+    assert (results[1].run / "tokenizer.json").read_bytes() == (tmp_path / "alone" / "tokenizer.json").read_bytes()
     table["train"]["learning_rate"] = [3e-3, 1e-2, 1e-3]
     again = sweep(variants(table), tmp_path / "s")
     assert [each.how for each in again] == ["trained", "kept", "kept"]
-    assert [again[2].loss, again[1].loss] == [each.loss for each in found]
+    assert [again[2].loss, again[1].loss] == [each.loss for each in results]
     table["train"]["steps"] = 4
     with pytest.raises(
         HeddleError, match=r"s-learning_rate=0\.003 exists and has other settings: train\.steps; choose"
@@ -59,13 +59,13 @@ def test_a_series_is_its_runs(table: dict[str, Any], tmp_path: Path) -> None:
 
 def test_a_stopped_series_is_continued(table: dict[str, Any], tmp_path: Path) -> None:
     """The run that was stopped continues from its last step, and ends as if it had never stopped."""
-    told: list[tuple[str, int]] = []
+    progress: list[tuple[str, int]] = []
 
     def watching(stop: bool) -> Any:
         @contextmanager
         def watch(session: Session) -> Iterator[Any]:
             def reader(report: Report) -> None:
-                told.append((session.run.directory.name, report.step))
+                progress.append((session.run.directory.name, report.step))
                 if stop and "0.01" in session.run.directory.name and report.step == 2:
                     raise KeyboardInterrupt
 
@@ -78,11 +78,11 @@ def test_a_stopped_series_is_continued(table: dict[str, Any], tmp_path: Path) ->
     with pytest.raises(KeyboardInterrupt):
         sweep(variants(table), tmp_path / "s", watch=watching(stop=True))
     assert not (tmp_path / "s-learning_rate=0.01" / "model.safetensors").exists()
-    told.clear()
-    found = sweep(variants(table), tmp_path / "s", watch=watching(stop=False))
-    assert [each.how for each in found] == ["kept", "continued"]
-    assert [step for _, step in told] == [2, 3, 3]
-    assert [each.loss for each in found] == [each.loss for each in whole]
+    progress.clear()
+    results = sweep(variants(table), tmp_path / "s", watch=watching(stop=False))
+    assert [each.how for each in results] == ["kept", "continued"]
+    assert [step for _, step in progress] == [2, 3, 3]
+    assert [each.loss for each in results] == [each.loss for each in whole]
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,11 @@ def test_the_interval_contains_the_mean_in_95_percent_of_series(runs: int) -> No
     draws = np.random.default_rng(runs).normal(3.0, 0.25, size=(40000, runs))
     half = quantile(runs - 1) * draws.std(1, ddof=1) / runs**0.5
     assert np.mean(np.abs(draws.mean(1) - 3.0) < half) == pytest.approx(0.95, abs=0.004)
-    found = seed_statistics(draws[0].tolist())
-    assert (found.runs, found.mean, found.deviation) == pytest.approx((runs, draws[0].mean(), draws[0].std(ddof=1)))
-    assert (found.low, found.high) == pytest.approx((found.mean - half[0], found.mean + half[0]))
+    statistics = seed_statistics(draws[0].tolist())
+    assert (statistics.runs, statistics.mean, statistics.deviation) == pytest.approx(
+        (runs, draws[0].mean(), draws[0].std(ddof=1))
+    )
+    assert (statistics.low, statistics.high) == pytest.approx((statistics.mean - half[0], statistics.mean + half[0]))
 
 
 def test_seeds_are_put_together() -> None:

@@ -35,9 +35,9 @@ def shared(config: Callable[..., RunConfig], quick: None, tmp_path: Path) -> Cal
     def prepared(name: str, task: Any = "next_token", **more: Any) -> list[str]:
         data = {**BPE, "store": str(tmp_path / "store"), **more.pop("data", {})}
         made = config(data=data, **more).to_dict()
-        said: list[str] = []
-        prepare(RunConfig.of({**made, "task": task}), tmp_path / name, said.append)
-        return said
+        messages: list[str] = []
+        prepare(RunConfig.of({**made, "task": task}), tmp_path / name, messages.append)
+        return messages
 
     return prepared
 
@@ -60,8 +60,8 @@ def test_a_second_run_takes_the_tokens(
     prepare(config(data=BPE, steps=2, seed=3), tmp_path / "alone")
     shutil.rmtree(tmp_path / "store")
     assert Trainer(tmp_path / "b").run().loss == Trainer(tmp_path / "alone").run().loss
-    ours, theirs = (load(tmp_path / each, "cpu").model.state_dict() for each in ("b", "alone"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    ours, reference = (load(tmp_path / each, "cpu").model.state_dict() for each in ("b", "alone"))
+    assert all(torch.equal(ours[name], reference[name]) for name in reference)
     assert served_ids(load_tokenizer(tmp_path / "b"), tmp_path / "b" / "data").word == "EXACT"
 
 
@@ -83,7 +83,7 @@ def test_what_changes_no_token(shared: Callable[..., list[str]], tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "reason"),
     [
         ({"validation": 0.2}, "validation = 0.1 there and 0.2 here"),
         ({"tokenizer_size": 310}, "tokenizer_size = 300 there and 310 here"),
@@ -97,17 +97,17 @@ def test_what_changes_no_token(shared: Callable[..., list[str]], tmp_path: Path,
     ],
 )
 def test_what_differs_is_said(
-    shared: Callable[..., list[str]], tmp_path: Path, more: dict[str, Any], said: str
+    shared: Callable[..., list[str]], tmp_path: Path, more: dict[str, Any], reason: str
 ) -> None:
     shared("a")
     (tmp_path / "more.txt").write_text("more text\n" * 20)
     (tmp_path / "table.jsonl").write_text(json.dumps({"text": "more text"}) + "\n")
     train_tokenizer("bpe", " ".join(map(str, range(2000))), 300).save(tmp_path / "other")
-    found = json.loads(json.dumps(more).replace("{}", str(tmp_path)))
+    settings = json.loads(json.dumps(more).replace("{}", str(tmp_path)))
     before = sorted(tmp_path.iterdir())
-    message = refusal(lambda: shared("b", data=found))
+    message = refusal(lambda: shared("b", data=settings))
     assert message.startswith(f"store = '{tmp_path / 'store'}' was made from something else (")
-    assert said.replace("{}", str(tmp_path)) in message
+    assert reason.replace("{}", str(tmp_path)) in message
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -142,8 +142,8 @@ def test_a_flipped_bit_is_found(shared: Callable[..., list[str]], tmp_path: Path
     file.write_bytes(data)
     assert f"{file}: damaged, checksum mismatch" in refusal(lambda: shared("c"))
     for run in ("a", "b"):
-        said = refusal(lambda run=run: Trainer(tmp_path / run))  # type: ignore[misc]
-        assert f"{tmp_path / run / 'data' / 'validation.tokens'}: damaged" in said
+        message = refusal(lambda run=run: Trainer(tmp_path / run))  # type: ignore[misc]
+        assert f"{tmp_path / run / 'data' / 'validation.tokens'}: damaged" in message
     assert not (tmp_path / "c").exists()
 
 
@@ -160,8 +160,8 @@ def test_where_files_cannot_be_linked(
     assert (tmp_path / "a" / "data" / "train.tokens").is_symlink()
     assert Trainer(tmp_path / "a").run().loss > 0
     shutil.rmtree(tmp_path / "store")
-    said = refusal(lambda: Trainer(tmp_path / "a"))
-    assert f"train.tokens: links to {tmp_path / 'store' / 'train.tokens'}, which is gone; restore that store" in said
+    message = refusal(lambda: Trainer(tmp_path / "a"))
+    assert f"train.tokens: links to {tmp_path / 'store' / 'train.tokens'}, which is gone; restore that store" in message
 
 
 def test_a_store_is_written_whole_or_not_at_all(
@@ -191,8 +191,8 @@ def test_sources_that_change_while_they_are_tokenised(
         return store
 
     monkeypatch.setattr(module, "build_store", built)
-    said = refusal(lambda: begin("run"))
-    assert said == f"{corpus}: changed since; the text has changed since it was first read: run the command again"
+    message = refusal(lambda: begin("run"))
+    assert message == f"{corpus}: changed since; the text has changed since it was first read: run the command again"
     assert not (tmp_path / "run").exists()
 
 
@@ -223,33 +223,33 @@ class TestSeries:
 
     def test_runs_that_differ_in_rows_or_tasks(self, table: dict[str, Any], tmp_path: Path) -> None:
         table["data"] |= {"layout": ["concatenate", "documents"], "tokenizer_size": [300, 310]}
-        said: list[str] = []
-        found = sweep(variants(table), tmp_path / "s", said.append)
-        assert said.count(CUTTING) == 2  # one per tokenizer
-        assert not [line for line in said if "are not used" in line]
-        files = [each.run / "data" / "train.tokens" for each in found]
+        messages: list[str] = []
+        results = sweep(variants(table), tmp_path / "s", messages.append)
+        assert messages.count(CUTTING) == 2  # one per tokenizer
+        assert not [line for line in messages if "are not used" in line]
+        files = [each.run / "data" / "train.tokens" for each in results]
         assert [files[0].samefile(file) for file in files] == [True, True, False, False]
 
     def test_a_source_that_changed_is_tokenised_again(
         self, table: dict[str, Any], corpus: Path, tmp_path: Path
     ) -> None:
-        said: list[str] = []
-        sweep(variants(table, seeds=1), tmp_path / "s", said.append)
+        messages: list[str] = []
+        sweep(variants(table, seeds=1), tmp_path / "s", messages.append)
         corpus.write_text(corpus.read_text() + " more")
-        sweep(variants(table, seeds=2), tmp_path / "s", said.append)
-        assert said.count(CUTTING) == 2
-        assert f"the tokens of {tmp_path / 's-seed0'} are not used: {corpus}: changed since" in said
+        sweep(variants(table, seeds=2), tmp_path / "s", messages.append)
+        assert messages.count(CUTTING) == 2
+        assert f"the tokens of {tmp_path / 's-seed0'} are not used: {corpus}: changed since" in messages
 
     def test_tokens_that_are_gone_or_damaged_are_made_again(self, table: dict[str, Any], tmp_path: Path) -> None:
-        said: list[str] = []
-        found = sweep(variants(table, seeds=2), tmp_path / "s")
-        shutil.rmtree(found[0].run / "data")
-        file = found[1].run / "data" / "train.tokens"
+        messages: list[str] = []
+        results = sweep(variants(table, seeds=2), tmp_path / "s")
+        shutil.rmtree(results[0].run / "data")
+        file = results[1].run / "data" / "train.tokens"
         file.write_bytes(b"\0" * file.stat().st_size)
-        sweep(variants(table, seeds=3), tmp_path / "s", said.append)
-        assert said.count(CUTTING) == 1
-        assert [line.partition(" are not used: ")[2] for line in said if " are not used: " in line] == [
-            f"{found[0].run / 'data'}: not a token store (meta.json: No such file or directory)",
+        sweep(variants(table, seeds=3), tmp_path / "s", messages.append)
+        assert messages.count(CUTTING) == 1
+        assert [line.partition(" are not used: ")[2] for line in messages if " are not used: " in line] == [
+            f"{results[0].run / 'data'}: not a token store (meta.json: No such file or directory)",
             f"{file}: damaged, checksum mismatch; restore the file or train a new run",
         ]
 

@@ -45,8 +45,8 @@ def test_what_is_published_is_what_was_trained(begin: Begin) -> None:
     run = begin(steps=3, precision="bf16")
     trainer = Trainer(run)
     trainer.run()
-    found, tokenizer = load(run, "cpu")
-    for name, value in found.state_dict().items():
+    model, tokenizer = load(run, "cpu")
+    for name, value in model.state_dict().items():
         assert value.dtype == torch.float32
         assert torch.equal(value, trainer.session.optimizer.masters[name]), name
     assert tokenizer is not None
@@ -69,9 +69,9 @@ def test_what_is_published_is_scored_once(
 ) -> None:
     trainer, calls = Trainer(begin(steps=60, **settings)), list[int]()
 
-    def counted(*given: Any, **more: Any) -> Evaluation:
+    def counted(*args: Any, **more: Any) -> Evaluation:
         calls.append(trainer.session.step)
-        return evaluate(*given, **more)
+        return evaluate(*args, **more)
 
     monkeypatch.setattr("heddle.runs.trainer.evaluate", counted)
     result = trainer.run()

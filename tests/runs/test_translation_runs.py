@@ -43,7 +43,7 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(config: Make, quick: None, table: Path) -> Make:
+def make_config(config: Make, quick: None, table: Path) -> Make:
     """A run on that table; `asked("decoder", steps=3)` of a decoder alone."""
 
     def made(family: str = "encoder-decoder", task: Any = "translation", **train: Any) -> RunConfig:
@@ -57,10 +57,10 @@ def asked(config: Make, quick: None, table: Path) -> Make:
 
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
-def test_a_run_is_planned_learns_and_resumes_bit_for_bit(asked: Make, tmp_path: Path, family: str) -> None:
-    said = asked(family, steps=12, batch_tokens=256, evaluate_every=6, learning_rate=1e-2)
+def test_a_run_is_planned_learns_and_resumes_bit_for_bit(make_config: Make, tmp_path: Path, family: str) -> None:
+    settings = make_config(family, steps=12, batch_tokens=256, evaluate_every=6, learning_rate=1e-2)
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    planned = prepare(said, whole)
+    planned = prepare(settings, whole)
     shutil.copytree(whole, stopped)
     assert tuple(planned.model.stacks()) == tuple(family.split("-"))
     assert (planned.chosen.batch, planned.chosen.batch_tokens) == (8, 256)
@@ -78,15 +78,15 @@ def test_a_run_is_planned_learns_and_resumes_bit_for_bit(asked: Make, tmp_path: 
 
 
 @pytest.mark.parametrize("family", ["encoder-decoder", "decoder"])
-def test_a_step_is_shown_as_it_is_read(asked: Make, tmp_path: Path, family: str) -> None:
+def test_a_step_is_shown_as_it_is_read(make_config: Make, tmp_path: Path, family: str) -> None:
     """The decoder's ids beside their targets, the source in a table of its own, and the mask of each kind of attention."""
-    prepare(asked(family, steps=4), tmp_path / "run")
+    prepare(make_config(family, steps=4), tmp_path / "run")
     session = open_session(tmp_path / "run")
     session.step = 2
     batch = session.batch()
-    found = show_step(tmp_path / "run", step=3, rows=2, length=10)
-    assert (found.places, found.targets) == (tokens_read(batch), int(batch.weights.sum()))
-    for number, row in enumerate(found.rows):
+    view = show_step(tmp_path / "run", step=3, rows=2, length=10)
+    assert (view.places, view.targets) == (tokens_read(batch), int(batch.weights.sum()))
+    for number, row in enumerate(view.rows):
         assert row.tokens == batch.tokens[number, :10].tolist()
         assert row.targets == [None if id < 0 else id for id in batch.targets[number, :10].tolist()]
         assert row.answer is None
@@ -95,7 +95,7 @@ def test_a_step_is_shown_as_it_is_read(asked: Make, tmp_path: Path, family: str)
             assert row.source.tokens == batch.source[number, :10].tolist()
             assert [segment < 0 for segment in row.source.segments] == [piece == "" for piece in row.source.pieces]
     real = (batch.layout.segment[0, :10] >= 0).tolist()
-    shown = {mask.stack: mask.seen for mask in found.masks}
+    shown = {mask.stack: mask.seen for mask in view.masks}
     width = len(real)
     assert shown["decoder"] == [[key <= query and real[query] for key in range(width)] for query in range(width)]
     if batch.source_layout is None:
@@ -120,16 +120,16 @@ def test_the_global_batch_is_the_same_for_any_number_of_ranks(family: str, count
             if getattr(whole, name) is None:
                 continue
             rows = [row for part in parts for row in getattr(part, name)]
-            for row, wanted in zip(rows, getattr(whole, name), strict=True):
-                assert torch.equal(row, wanted[: len(row)])
-                assert fill is None or (wanted[len(row) :] == fill).all()
+            for row, expected in zip(rows, getattr(whole, name), strict=True):
+                assert torch.equal(row, expected[: len(row)])
+                assert fill is None or (expected[len(row) :] == fill).all()
     assert empty
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_torchrun_trains_what_one_process_trains(asked: Make, tmp_path: Path) -> None:
+def test_torchrun_trains_what_one_process_trains(make_config: Make, tmp_path: Path) -> None:
     run, together = tmp_path / "run", tmp_path / "together"
-    prepare(asked(steps=4, batch_tokens=256, evaluate_every=2, learning_rate=1e-2), run)
+    prepare(make_config(steps=4, batch_tokens=256, evaluate_every=2, learning_rate=1e-2), run)
     shutil.copytree(run, together)
     Trainer(run).run()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -142,8 +142,8 @@ def test_torchrun_trains_what_one_process_trains(asked: Make, tmp_path: Path) ->
         [json.loads(line) for line in (each / "metrics.jsonl").read_text().splitlines()] for each in (run, together)
     )
     for name in ("loss", "validation_loss", "accuracy"):
-        found, wanted = ([row[name] for row in rows if name in row] for rows in (two, one))
-        assert found == pytest.approx(wanted, abs=2e-5)
+        actual, expected = ([row[name] for row in rows if name in row] for rows in (two, one))
+        assert actual == pytest.approx(expected, abs=2e-5)
     weights = [load_file(each / "model.safetensors") for each in (run, together)]
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-4, msg=name)
@@ -163,10 +163,10 @@ def test_every_preset_with_two_stacks_trains(name: str) -> None:
     assert evaluate(model, made).loss < 2.25  # 14 ids: 2.64 nats
 
 
-def test_a_family_that_does_not_suit_is_refused(asked: Make, tmp_path: Path) -> None:
+def test_a_family_that_does_not_suit_is_refused(make_config: Make, tmp_path: Path) -> None:
     with pytest.raises(HeddleError, match="family = 'encoder' does not suit the task, which needs encoder-decoder or"):
-        prepare(asked("encoder"), tmp_path / "run")
+        prepare(make_config("encoder"), tmp_path / "run")
     with pytest.raises(HeddleError, match=r"source_loss applies .* set family=decoder"):
-        prepare(asked(task={"kind": "translation", "source_loss": True}), tmp_path / "run")
+        prepare(make_config(task={"kind": "translation", "source_loss": True}), tmp_path / "run")
     with pytest.raises(HeddleError, match="family = 'decoder' is for a model without a preset"):
         RunConfig.of({"model": {"preset": "t5-small", "family": "decoder"}})

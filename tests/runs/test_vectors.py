@@ -59,10 +59,10 @@ def test_the_run_begins_with_the_files_rows(begin: Begin, tmp_path: Path, tied: 
         if word in WORDS:
             expected["embedding.weight"][trainer.session.run.tokenizer.encode(word)[0]] = torch.tensor(row)
     assert ("head.weight" in expected) is not tied
-    found = trainer.session.model.state_dict()
-    assert found.keys() == expected.keys()
+    state = trainer.session.model.state_dict()
+    assert state.keys() == expected.keys()
     for name, value in expected.items():
-        assert torch.equal(found[name], value), name
+        assert torch.equal(state[name], value), name
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -106,17 +106,17 @@ def test_a_run_from_before_there_were_vectors(begin: Begin) -> None:
 
 def test_damaged_rows_are_refused_until_there_is_a_checkpoint(begin: Begin, file: Path) -> None:
     run = begin(vectors=str(file), data=DATA, steps=4, evaluate_every=2)
-    kept = run / "vectors.safetensors"
-    sound = kept.read_bytes()
-    kept.write_bytes(sound[:-1] + b"!")
+    rows_file = run / "vectors.safetensors"
+    sound = rows_file.read_bytes()
+    rows_file.write_bytes(sound[:-1] + b"!")
     with pytest.raises(HeddleError, match=r"vectors.safetensors: damaged"):
         Trainer(run)
-    kept.write_bytes(sound)
+    rows_file.write_bytes(sound)
     trainer = Trainer(run)
     stop_after(2, trainer)
     with pytest.raises(Interrupted):
         trainer.run()
-    kept.unlink()
+    rows_file.unlink()
     assert Trainer(run).session.step == 2
 
 
@@ -153,9 +153,9 @@ class TestRefusals:
         self, config: Callable[..., RunConfig], tmp_path: Path, model: dict[str, Any], advice: str
     ) -> None:
         file = write(tmp_path / "v", width=12)
-        said = self.refusal(config(model=model, vectors=str(file)), tmp_path / "run")
-        assert said.startswith(f"{file}: its vectors have 12 numbers and {advice}")
-        assert said.endswith("set dim=12") or "fix" in advice
+        message = self.refusal(config(model=model, vectors=str(file)), tmp_path / "run")
+        assert message.startswith(f"{file}: its vectors have 12 numbers and {advice}")
+        assert message.endswith("set dim=12") or "fix" in advice
 
     def test_a_width_of_tokens_beside_positions(self, config: Callable[..., RunConfig], tmp_path: Path) -> None:
         file = write(tmp_path / "v", width=12)
@@ -180,8 +180,8 @@ def test_a_file_that_knows_nothing_is_refused(config: Callable[..., RunConfig], 
 def test_the_width_of_the_advice_works(config: Callable[..., RunConfig], tmp_path: Path, quick: None) -> None:
     """Without any other size: the depth is still chosen."""
     file = write(tmp_path / "v", width=12)
-    said = config(model={**dict.fromkeys(SIZES), "context": 16, "dim": 12}, data=DATA, vectors=str(file))
-    assert prepare(said, tmp_path / "run").model.dim == 12
+    settings = config(model={**dict.fromkeys(SIZES), "context": 16, "dim": 12}, data=DATA, vectors=str(file))
+    assert prepare(settings, tmp_path / "run").model.dim == 12
 
 
 def test_fit_takes_the_model_as_it_is() -> None:

@@ -101,21 +101,21 @@ class Server(Running):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    found = Server(ServeConfig(engine=ENGINE, body=1 << 16, body_seconds=1.0, seconds=20.0))
-    yield found
-    found.stop()
+    started = Server(ServeConfig(engine=ENGINE, body=1 << 16, body_seconds=1.0, seconds=20.0))
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as found:
-        yield found
+    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as openai_client:
+        yield openai_client
 
 
 @pytest.fixture(scope="module")
 def http(server: Server) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.url, timeout=30) as found:
-        yield found
+    with httpx2.Client(base_url=server.url, timeout=30) as connection:
+        yield connection
 
 
 @pytest.fixture

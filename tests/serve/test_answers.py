@@ -29,19 +29,19 @@ def test_the_bytes_of_tokens_join_to_the_text(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode("the weft is held")
     decoder = ByteDecoder(tokenizer)
-    found = [decoder.push(SampledToken(id, 0.0)) for id in ids]
+    pushed = [decoder.push(SampledToken(id, 0.0)) for id in ids]
     text = tokenizer.decode(ids)
-    assert b"".join(each.raw for each in found).decode() == text == decode(tokenizer, ids)
-    assert [text[each.offset :].encode().startswith(each.raw) for each in found] == [True] * len(found)
+    assert b"".join(each.raw for each in pushed).decode() == text == decode(tokenizer, ids)
+    assert [text[each.offset :].encode().startswith(each.raw) for each in pushed] == [True] * len(pushed)
 
 
 def test_half_a_character_has_its_own_byte_and_its_characters_place() -> None:
     decoder = ByteDecoder(TOKENIZER, start=3)
     ids = [*TOKENIZER.encode("éa"), *TOKENIZER.encode("é")[:1], *TOKENIZER.encode("b")]
-    found = [decoder.push(SampledToken(id, 0.0)) for id in ids]
-    assert [each.raw for each in found] == [b"\xc3", b"\xa9", b"a", b"\xc3", b"b"]
+    pushed = [decoder.push(SampledToken(id, 0.0)) for id in ids]
+    assert [each.raw for each in pushed] == [b"\xc3", b"\xa9", b"a", b"\xc3", b"b"]
     assert TOKENIZER.decode(ids) == "éa\ufffdb"
-    assert [each.offset for each in found] == [3, 3, 4, 5, 6]
+    assert [each.offset for each in pushed] == [3, 3, 4, 5, 6]
 
 
 def test_ids_before_a_text_are_silent_once() -> None:
@@ -101,13 +101,13 @@ def test_what_is_used_counts_sources_and_every_text() -> None:
     assert read == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
 
 
-@pytest.mark.parametrize(("wanted", "tables"), [(None, ()), (0, None), (1, [{"b": -0.5}])])
-def test_no_alternatives_are_no_tables(wanted: int | None, tables: Any) -> None:
-    token = DecodedToken(97, b"a", -0.7, (Alternative(98, b"b", -0.5),) if wanted else (), 0)
-    found = completion_logprobs([token], wanted)
-    assert (found is None) == (wanted is None)
-    if found is not None:
-        assert (found["tokens"], found["token_logprobs"], found["top_logprobs"]) == (["a"], [-0.7], tables)
+@pytest.mark.parametrize(("count", "tables"), [(None, ()), (0, None), (1, [{"b": -0.5}])])
+def test_no_alternatives_are_no_tables(count: int | None, tables: Any) -> None:
+    token = DecodedToken(97, b"a", -0.7, (Alternative(98, b"b", -0.5),) if count else (), 0)
+    logprobs = completion_logprobs([token], count)
+    assert (logprobs is None) == (count is None)
+    if logprobs is not None:
+        assert (logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]) == (["a"], [-0.7], tables)
 
 
 def test_lm_eval_reads_from_names_whether_a_text_is_the_most_probable() -> None:
@@ -146,7 +146,7 @@ def words(request: pytest.FixtureRequest) -> Iterator[tuple[httpx2.Client, Token
 @pytest.mark.parametrize("echo", [False, True])
 def test_tokens_and_their_places_are_those_of_the_text(words: tuple[httpx2.Client, Tokenizer], echo: bool) -> None:
     http, _ = words
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "model": "words",
         "prompt": "the weft is",
         "max_tokens": 9,
@@ -154,17 +154,17 @@ def test_tokens_and_their_places_are_those_of_the_text(words: tuple[httpx2.Clien
         "logprobs": 3,
         "echo": echo,
     }
-    (choice,) = http.post("/v1/completions", json=asked).json()["choices"]
-    said, text = choice["logprobs"], choice["text"]
-    whole = [token for token in said["tokens"] if not token.startswith("bytes:")]  # others are parts of characters
-    if choice["finish_reason"] == "length" and len(whole) == len(said["tokens"]):
+    (choice,) = http.post("/v1/completions", json=request).json()["choices"]
+    logprobs, text = choice["logprobs"], choice["text"]
+    whole = [token for token in logprobs["tokens"] if not token.startswith("bytes:")]  # others are parts of characters
+    if choice["finish_reason"] == "length" and len(whole) == len(logprobs["tokens"]):
         assert "".join(whole) == text
-    places = [each for each in zip(said["tokens"], said["text_offset"], strict=True) if each[0] in whole]
+    places = [each for each in zip(logprobs["tokens"], logprobs["text_offset"], strict=True) if each[0] in whole]
     assert len(places) > 2
     assert all(text[place:].startswith(token) for token, place in places if place < len(text))
-    with http.stream("POST", "/v1/completions", json={**asked, "stream": True}) as stream:
+    with http.stream("POST", "/v1/completions", json={**request, "stream": True}) as stream:
         lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line and "[DONE]" not in line]
     parts = [httpx2.Response(200, text=line).json()["choices"][0] for line in lines]
     assert "".join(part["text"] for part in parts) == text
     for key in ("tokens", "text_offset", "token_logprobs", "top_logprobs"):
-        assert [each for part in parts for each in part["logprobs"][key]] == said[key]
+        assert [each for part in parts for each in part["logprobs"][key]] == logprobs[key]

@@ -209,15 +209,15 @@ def test_a_million_faults_are_one(http: httpx2.Client) -> None:
     for field, value in (("prompt", [1] * 9_000 + [-1]), ("prompt", [[-1]] * 9_000), ("prompt", ["a"] * 9_000 + [1])):
         answer = http.post("/v1/completions", json={**PLAIN, field: value})
         check_error(answer, 400, "prompt")
-    found = CompletionRequest.model_validate({**PLAIN, "prompt": [1, 2]})
-    assert found.prompt == [1, 2]
+    request = CompletionRequest.model_validate({**PLAIN, "prompt": [1, 2]})
+    assert request.prompt == [1, 2]
     with pytest.raises(ValidationError) as raised:
         CompletionRequest.model_validate({**PLAIN, "prompt": [[-1]] * 1000})
     assert raised.value.error_count() < 10
 
 
 def test_what_a_client_sends_back_may_be_null(http: httpx2.Client) -> None:
-    said = {
+    answer = {
         "role": "assistant",
         "content": "b",
         "refusal": None,
@@ -225,7 +225,7 @@ def test_what_a_client_sends_back_may_be_null(http: httpx2.Client) -> None:
         "audio": None,
         "tool_calls": None,
     }
-    body = {**CHAT, "messages": [*CHAT["messages"], said, *CHAT["messages"]], "max_tokens": 2, "tools": None}
+    body = {**CHAT, "messages": [*CHAT["messages"], answer, *CHAT["messages"]], "max_tokens": 2, "tools": None}
     assert http.post("/v1/chat/completions", json=body).status_code == 200
     body = {"model": "plain", "input": "a", "encoding_format": None}
     assert http.post("/v1/embeddings", json=body).status_code == 200
@@ -367,9 +367,9 @@ def slow_down(server: Server, seconds: float) -> None:
     """Let each pass of the plain model take so long."""
     original = server.models["plain"].forward
 
-    def slow(*given: Any, **more: Any) -> Any:
+    def slow(*args: Any, **more: Any) -> Any:
         time.sleep(seconds)
-        return original(*given, **more)
+        return original(*args, **more)
 
     server.models["plain"].forward = slow  # type: ignore[method-assign]
 
@@ -423,14 +423,14 @@ def test_translations_and_classes(http: httpx2.Client) -> None:
     assert [each["tokens"] <= 5 for each in answer["translations"]] == [True, True]
     whole = http.post("/translate", json={"model": "both", "text": ["a" * 99] * 20, "crop": True, "max_tokens": 2})
     assert len(whole.json()["translations"]) == 20
-    (found,) = http.post("/classify", json={"model": "classifier", "text": "warp"}).json()["predictions"]
-    assert sum(found["probabilities"].values()) == pytest.approx(1)
+    (prediction,) = http.post("/classify", json={"model": "classifier", "text": "warp"}).json()["predictions"]
+    assert sum(prediction["probabilities"].values()) == pytest.approx(1)
 
 
 def test_an_error_counts_all_texts_of_the_request(http: httpx2.Client) -> None:
     """Although a few of them are computed at a time."""
-    asked = {"model": "both", "text": ["a"] * 17 + ["a" * 99], "max_tokens": 1}
-    check_error(http.post("/translate", json=asked), 400, "source 17 has 99 tokens")
+    request = {"model": "both", "text": ["a"] * 17 + ["a" * 99], "max_tokens": 1}
+    check_error(http.post("/translate", json=request), 400, "source 17 has 99 tokens")
     check_error(
         http.post("/v1/embeddings", json={"model": "plain", "input": ["a"] * 16 + [" "]}), 400, "item 16 is empty"
     )
@@ -438,8 +438,8 @@ def test_an_error_counts_all_texts_of_the_request(http: httpx2.Client) -> None:
 
 def test_the_servers_limit_of_tokens_applies_to_translations(start: Callable[..., Server]) -> None:
     with httpx2.Client(base_url=start(max_tokens=3).url) as http:
-        found = http.post("/translate", json={"model": "both", "text": ["warp", "weft"]}).json()["translations"]
-        assert all(each["tokens"] <= 3 for each in found)
+        translations = http.post("/translate", json={"model": "both", "text": ["warp", "weft"]}).json()["translations"]
+        assert all(each["tokens"] <= 3 for each in translations)
 
 
 def test_a_prompt_that_is_read_as_a_whole_is_not_scored() -> None:
@@ -447,10 +447,10 @@ def test_a_prompt_that_is_read_as_a_whole_is_not_scored() -> None:
     server = Server(ServeConfig(engine=ENGINE), [ServedRun("prefix", model, TOKENIZER)])
     try:
         with httpx2.Client(base_url=server.url) as http:
-            asked = {"model": "prefix", "prompt": "warp", "max_tokens": 2}
-            assert http.post("/v1/completions", json={**asked, "echo": True}).status_code == 200
+            request = {"model": "prefix", "prompt": "warp", "max_tokens": 2}
+            assert http.post("/v1/completions", json={**request, "echo": True}).status_code == 200
             check_error(
-                http.post("/v1/completions", json={**asked, "echo": True, "logprobs": 0}), 400, "leave out echo"
+                http.post("/v1/completions", json={**request, "echo": True, "logprobs": 0}), 400, "leave out echo"
             )
     finally:
         server.stop()
@@ -461,29 +461,29 @@ def test_a_forced_beginning_is_no_text_and_no_constraint_forbids_it() -> None:
     ids = {"decoder_start": 2, "end": 2, "forced_begin": 3, "forced_end": 2}
     model = build(TransformerConfig.of({**BOTH, **LOUD, "ids": ids}), seed=1).eval()
     server = Server(ServeConfig(engine=ENGINE), [ServedRun("bart", model, TOKENIZER)])
-    asked: dict[str, Any] = {"model": "bart", "prompt": "warp", "max_tokens": 12, "logprobs": 1}
+    request: dict[str, Any] = {"model": "bart", "prompt": "warp", "max_tokens": 12, "logprobs": 1}
     try:
         with httpx2.Client(base_url=server.url) as http:
-            once = {**asked, "logit_bias": {"3": -100}}
+            once = {**request, "logit_bias": {"3": -100}}
             (plain,) = http.post("/v1/completions", json=once).json()["choices"]
             assert plain["logprobs"]["tokens"][0] == ""
             assert not plain["text"].startswith(TOKENIZER.decode([3]))
-            (chosen,) = http.post("/v1/completions", json={**asked, "guided_choice": ["warp", "weft"]}).json()[
+            (chosen,) = http.post("/v1/completions", json={**request, "guided_choice": ["warp", "weft"]}).json()[
                 "choices"
             ]
             assert chosen["text"] in ("warp", "weft")
-            (cut,) = http.post("/v1/completions", json={**asked, "guided_regex": "[a-c]{40}"}).json()["choices"]
+            (cut,) = http.post("/v1/completions", json={**request, "guided_regex": "[a-c]{40}"}).json()["choices"]
             assert re.fullmatch("[a-c]{10}", cut["text"])
     finally:
         server.stop()
 
 
 def test_pairs_are_classified_as_pairs(http: httpx2.Client, server: Server) -> None:
-    asked = {"model": "pairs", "text": ["warp", "weft"] * 9, "pair": ["loom", "reed"] * 9}
-    found = http.post("/classify", json=asked).json()["predictions"]
-    pairs = list(zip(asked["text"], asked["pair"], strict=True))
+    request = {"model": "pairs", "text": ["warp", "weft"] * 9, "pair": ["loom", "reed"] * 9}
+    predictions = http.post("/classify", json=request).json()["predictions"]
+    pairs = list(zip(request["text"], request["pair"], strict=True))
     expected = classify(models()["classifier"], TOKENIZER, pairs)
-    assert [each["probabilities"] for each in found] == [pytest.approx(each.probabilities) for each in expected]
+    assert [each["probabilities"] for each in predictions] == [pytest.approx(each.probabilities) for each in expected]
 
 
 def test_an_embedding_says_whether_its_text_was_cut(http: httpx2.Client) -> None:
@@ -494,15 +494,15 @@ def test_an_embedding_says_whether_its_text_was_cut(http: httpx2.Client) -> None
 def test_metrics_and_description(http: httpx2.Client, server: Server) -> None:
     http.post("/v1/completions", json={**PLAIN, "max_tokens": 5})
     server.check_idle("plain")  # an answer leaves a moment before its row is out of the worker's books
-    told = http.get("/metrics").text
-    assert 'heddle:num_requests_running{model_name="plain"} 0.0' in told
-    assert "heddle:time_to_first_token_seconds_bucket" in told
+    metrics = http.get("/metrics").text
+    assert 'heddle:num_requests_running{model_name="plain"} 0.0' in metrics
+    assert "heddle:time_to_first_token_seconds_bucket" in metrics
     http.post("/classify", json={"model": "plain", "text": "a"})
     http.get("/made/up")
-    told = http.get("/metrics").text
-    assert re.search(r'heddle:requests_total\{code="200",path="/v1/completions"\} [1-9]', told)
-    assert re.search(r'heddle:requests_total\{code="400",path="/classify"\} [1-9]', told)
-    assert re.search(r'heddle:requests_total\{code="404",path="other"\} [1-9]', told)
+    metrics = http.get("/metrics").text
+    assert re.search(r'heddle:requests_total\{code="200",path="/v1/completions"\} [1-9]', metrics)
+    assert re.search(r'heddle:requests_total\{code="400",path="/classify"\} [1-9]', metrics)
+    assert re.search(r'heddle:requests_total\{code="404",path="other"\} [1-9]', metrics)
     paths = http.get("/openapi.json").json()["paths"]
     assert {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/translate", "/classify"} <= set(paths)
 
@@ -532,11 +532,11 @@ def test_a_template_without_an_end_is_an_error_of_its_request() -> None:
     )
     model = build(DECODER.override({"chat": {"template": source}}), seed=1).eval()
     server = Server(ServeConfig(engine=ENGINE), [ServedRun("mean", model, TOKENIZER)])
-    asked: dict[str, Any] = {"model": "mean", "max_tokens": 2}
+    request: dict[str, Any] = {"model": "mean", "max_tokens": 2}
     try:
         with httpx2.Client(base_url=server.url, timeout=30) as http:
             for content, error in (("endless", "did not finish within 1 s"), ("file", "no loader"), ("warp", None)):
-                body = {**asked, "messages": [{"role": "user", "content": content}]}
+                body = {**request, "messages": [{"role": "user", "content": content}]}
                 answer = http.post("/v1/chat/completions", json=body)
                 if error is None:
                     assert answer.json()["usage"]["completion_tokens"] in (1, 2)
@@ -552,15 +552,15 @@ def test_ids_without_text_may_be_among_the_most_probable() -> None:
     server = Server(ServeConfig(engine=ENGINE), [ServedRun("wide", wide, TOKENIZER)])
     try:
         with httpx2.Client(base_url=server.url, timeout=30) as http:
-            asked: dict[str, Any] = {"model": "wide", "prompt": "a", "max_tokens": 8, "logprobs": 20, "seed": 1}
-            (choice,) = http.post("/v1/completions", json=asked).json()["choices"]
+            request: dict[str, Any] = {"model": "wide", "prompt": "a", "max_tokens": 8, "logprobs": 20, "seed": 1}
+            (choice,) = http.post("/v1/completions", json=request).json()["choices"]
             shown = {name for each in choice["logprobs"]["top_logprobs"] for name in each}
             assert {f"<{id}>" for id in range(TOKENIZER.vocab_size, TOKENIZER.vocab_size + 200)} & shown
             talk = {**CHAT, "model": "wide", "max_tokens": 8, "logprobs": True, "top_logprobs": 20}
             assert len(http.post("/v1/chat/completions", json=talk).json()["choices"][0]["logprobs"]["content"]) > 0
             prompt = [97, TOKENIZER.vocab_size + 7]
-            (said,) = http.post("/v1/completions", json={**asked, "prompt": prompt, "echo": True}).json()["choices"]
-            assert said["text"].startswith(f"a<{prompt[1]}>")
-            assert said["logprobs"]["tokens"][:2] == ["a", f"<{prompt[1]}>"]
+            (echoed,) = http.post("/v1/completions", json={**request, "prompt": prompt, "echo": True}).json()["choices"]
+            assert echoed["text"].startswith(f"a<{prompt[1]}>")
+            assert echoed["logprobs"]["tokens"][:2] == ["a", f"<{prompt[1]}>"]
     finally:
         server.stop()

@@ -37,15 +37,15 @@ def test_a_request_may_name_a_prompt(client: openai.OpenAI, fields: dict[str, An
     """As `heddle.embed` is called; without one, the model's default prompt."""
     texts = ["the warp", "a weft that is much longer than the model reads"]
     answer = client.embeddings.create(model="vectors", input=texts, extra_body=fields)
-    wanted = heddle.embed(MODEL, TOKENIZER, texts, **fields).vectors
-    assert wanted.shape == (2, 16 if "pooling" in fields else 5)
-    np.testing.assert_allclose([each.embedding for each in answer.data], wanted, atol=1e-6)
+    expected = heddle.embed(MODEL, TOKENIZER, texts, **fields).vectors
+    assert expected.shape == (2, 16 if "pooling" in fields else 5)
+    np.testing.assert_allclose([each.embedding for each in answer.data], expected, atol=1e-6)
     prompt = fields.get("prompt", {"query": "query: ", None: "passage: "}[fields.get("prompt_name")])
     assert answer.usage.prompt_tokens == sum(len(prompt + text) for text in texts)  # of bytes
 
 
 @pytest.mark.parametrize(
-    ("fields", "param", "said"),
+    ("fields", "param", "message"),
     [
         ({"prompt_name": "qery"}, "prompt_name", "Did you mean 'query'?"),
         ({"prompt_name": "query", "prompt": "find: "}, "prompt_name", "exclude each other"),
@@ -54,7 +54,7 @@ def test_a_request_may_name_a_prompt(client: openai.OpenAI, fields: dict[str, An
     ],
     ids=str,
 )
-def test_other_prompts_are_refused(client: openai.OpenAI, fields: dict[str, Any], param: str, said: str) -> None:
-    with pytest.raises(openai.BadRequestError, match=said) as refused:
+def test_other_prompts_are_refused(client: openai.OpenAI, fields: dict[str, Any], param: str, message: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=message) as refused:
         client.embeddings.create(model="vectors", input="the warp", extra_body=fields)
     assert refused.value.param == param

@@ -18,7 +18,7 @@ TALK = [SystemMessage("weave"), HumanMessage("two yarns")]
 
 
 @pytest.fixture
-def told(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def access(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Where the server is, by connections that end with the test; nothing is told to anybody else."""
     monkeypatch.setenv("LANGSMITH_TRACING", "false")
     with httpx2.Client(timeout=30) as http:
@@ -26,19 +26,19 @@ def told(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
 
 
 @pytest.fixture
-def chat(told: dict[str, Any]) -> ChatOpenAI:
-    return ChatOpenAI(model="chat", seed=4, max_completion_tokens=12, **told)
+def chat(access: dict[str, Any]) -> ChatOpenAI:
+    return ChatOpenAI(model="chat", seed=4, max_completion_tokens=12, **access)
 
 
 def test_an_answer_is_that_of_the_other_client(chat: ChatOpenAI, client: OpenAI) -> None:
-    found = chat.invoke(TALK)
+    answer = chat.invoke(TALK)
     messages: Any = [{"role": "system", "content": "weave"}, {"role": "user", "content": "two yarns"}]
     same = client.chat.completions.create(model="chat", messages=messages, seed=4, max_completion_tokens=12)
-    assert found.content == same.choices[0].message.content
-    assert found.response_metadata["finish_reason"] == same.choices[0].finish_reason
+    assert answer.content == same.choices[0].message.content
+    assert answer.response_metadata["finish_reason"] == same.choices[0].finish_reason
     assert same.usage is not None
-    assert found.usage_metadata is not None
-    assert found.usage_metadata["output_tokens"] == same.usage.completion_tokens
+    assert answer.usage_metadata is not None
+    assert answer.usage_metadata["output_tokens"] == same.usage.completion_tokens
 
 
 def test_a_streamed_answer_is_the_whole_one(chat: ChatOpenAI) -> None:
@@ -50,7 +50,7 @@ def test_several_conversations_at_once(chat: ChatOpenAI) -> None:
     assert [each.content for each in chat.batch(talks)] == [chat.invoke(talk).content for talk in talks]
 
 
-def test_vectors(told: dict[str, Any], client: OpenAI) -> None:
-    found = OpenAIEmbeddings(model="encoder", check_embedding_ctx_length=False, **told)
+def test_vectors(access: dict[str, Any], client: OpenAI) -> None:
+    embeddings = OpenAIEmbeddings(model="encoder", check_embedding_ctx_length=False, **access)
     listed = client.embeddings.create(model="encoder", input=["warp", "weft"], encoding_format="float")
-    assert found.embed_documents(["warp", "weft"]) == [pytest.approx(each.embedding) for each in listed.data]
+    assert embeddings.embed_documents(["warp", "weft"]) == [pytest.approx(each.embedding) for each in listed.data]

@@ -27,7 +27,7 @@ WORDS = ["the", "warp", "is", "held", "and", "weft", "thrown", "over", "a", "loo
 CONTEXT = 48
 
 
-def asked(*args: Any) -> Any:
+def request(*args: Any) -> Any:
     return SimpleNamespace(args=args)
 
 
@@ -39,11 +39,16 @@ def test_log_likelihoods_and_texts_are_those_of_the_exported_model(tmp_path: Pat
     tokenizer = heddle.train_tokenizer("bpe", [" ".join(WORDS) * 30], 300)
     block = {"mixer": {"heads": 2, "relative": {"kind": "rotary"}, "bias": False}, "norm": {"kind": "rms"}}
     block["ffn"] = {"kind": "gated", "bias": False}
-    said = {"vocab_size": tokenizer.vocab_size, "dim": 16, "context": CONTEXT, "decoder": {"depth": 2, "block": block}}
-    model = build(TransformerConfig.of({**said, "initial": {"std": 0.4, "scale_residual": False}})).eval()
+    settings = {
+        "vocab_size": tokenizer.vocab_size,
+        "dim": 16,
+        "context": CONTEXT,
+        "decoder": {"depth": 2, "block": block},
+    }
+    model = build(TransformerConfig.of({**settings, "initial": {"std": 0.4, "scale_residual": False}})).eval()
     heddle.save(model, tmp_path / "run", tokenizer)
     export_model(tmp_path / "run", tmp_path / "out")
-    theirs = HFLM(pretrained=str(tmp_path / "out"), device="cpu", dtype="float32", batch_size=4)
+    reference = HFLM(pretrained=str(tmp_path / "out"), device="cpu", dtype="float32", batch_size=4)
     server = Server(ServeConfig(engine=ENGINE), [ServedRun("loom", model, tokenizer)])
     try:
         client = LocalCompletionsAPI(
@@ -54,21 +59,21 @@ def test_log_likelihoods_and_texts_are_those_of_the_exported_model(tmp_path: Pat
             batch_size=4,
         )
         draw = random.Random(0)
-        pairs = [asked(text(draw, 1, 9), " " + text(draw, 1, 4)) for _ in range(20)]
-        first = theirs.generate_until([asked("the warp", {"max_gen_toks": 3, "until": []})])[0]
+        pairs = [request(text(draw, 1, 9), " " + text(draw, 1, 4)) for _ in range(20)]
+        first = reference.generate_until([request("the warp", {"max_gen_toks": 3, "until": []})])[0]
         for words in WORDS:  # the most probable continuation of some
-            found = theirs.generate_until([asked(words, {"max_gen_toks": 1, "until": []})])[0]
-            pairs.append(asked(words, found))
-        mine, other = client.loglikelihood(pairs), theirs.loglikelihood(pairs)
-        for one, another in zip(mine, other, strict=True):
+            result = reference.generate_until([request(words, {"max_gen_toks": 1, "until": []})])[0]
+            pairs.append(request(words, result))
+        actual, other = client.loglikelihood(pairs), reference.loglikelihood(pairs)
+        for one, another in zip(actual, other, strict=True):
             assert one == (pytest.approx(another[0], abs=1e-3), another[1])
-        assert {greedy for _, greedy in mine} == {True, False}
-        writing = [asked(text(draw, 1, 9), {"until": [" is"], "max_gen_toks": 8}) for _ in range(6)]
-        assert client.generate_until(writing) == theirs.generate_until(writing)
+        assert {greedy for _, greedy in actual} == {True, False}
+        writing = [request(text(draw, 1, 9), {"until": [" is"], "max_gen_toks": 8}) for _ in range(6)]
+        assert client.generate_until(writing) == reference.generate_until(writing)
         if curl := shutil.which("curl"):
             body = '{"model": "loom", "prompt": "the warp", "temperature": 0, "max_tokens": 3}'
             words = [curl, "-sS", f"{server.url}/v1/completions", "-H", "Content-Type: application/json", "-d", body]
-            told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-            assert f'"text":{json.dumps(first, ensure_ascii=False)}' in told
+            output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+            assert f'"text":{json.dumps(first, ensure_ascii=False)}' in output
     finally:
         server.stop()

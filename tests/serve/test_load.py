@@ -22,8 +22,8 @@ def test_no_request_breaks_the_server(server: Server) -> None:
 
 
 def test_streams_whose_clients_leave(server: Server) -> None:
-    found = load(server.url, "plain", streams=20, tokens=24, leave=0.4)
-    assert 0 < found["left"] < 20
+    outcome = load(server.url, "plain", streams=20, tokens=24, leave=0.4)
+    assert 0 < outcome["left"] < 20
 
 
 def test_a_killed_server_closes_its_streams_and_the_next_one_answers(tmp_path: Path) -> None:
@@ -37,9 +37,9 @@ def test_a_killed_server_closes_its_streams_and_the_next_one_answers(tmp_path: P
         line = next(line for line in process.stderr if line.startswith("serving"))
         return process, re.findall(r"http://\S+", line)[0]
 
-    asked = {"model": "loom", "prompt": "warp", "max_tokens": 60, "logit_bias": {"97": 100}}
+    request = {"model": "loom", "prompt": "warp", "max_tokens": 60, "logit_bias": {"97": 100}}
     process, url = start()
-    with process, httpx2.stream("POST", f"{url}/completions", json={**asked, "stream": True}) as stream:
+    with process, httpx2.stream("POST", f"{url}/completions", json={**request, "stream": True}) as stream:
         lines = stream.iter_lines()
         next(lines)
         process.kill()
@@ -47,7 +47,7 @@ def test_a_killed_server_closes_its_streams_and_the_next_one_answers(tmp_path: P
             list(lines)
     process, url = start()
     with process:
-        assert httpx2.post(f"{url}/completions", json=asked).json()["choices"][0]["text"] == "a" * 60
+        assert httpx2.post(f"{url}/completions", json=request).json()["choices"][0]["text"] == "a" * 60
         process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         process.wait(20)

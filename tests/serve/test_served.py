@@ -51,23 +51,23 @@ def test_texts_of_a_request_have_seeds_of_their_own_and_no_more_tokens_than_the_
     served: dict[str, ServedModel],
 ) -> None:
     body = CompletionRequest(model="plain", seed=5)
-    for wanted, tokens in ((6, 6), (7, 7), (8, 7)):
-        samplings = sampling_configs(body, served["plain"], ServeConfig(max_tokens=7), 3, wanted, None)
+    for requested, tokens in ((6, 6), (7, 7), (8, 7)):
+        samplings = sampling_configs(body, served["plain"], ServeConfig(max_tokens=7), 3, requested, None)
         assert [(each.seed, each.max_tokens) for each in samplings] == [(seed, tokens) for seed in (5, 6, 7)]
 
 
 def test_a_bias_of_minus_100_bans_an_id() -> None:
-    found = CompletionRequest(model="m", logit_bias={120: -100, 121: -99.5, 122: 100}).sampling(5, None, 1)
-    assert found.banned == ((120,),)
-    assert dict(found.logit_bias) == {121: -99.5, 122: 100}
+    sampling = CompletionRequest(model="m", logit_bias={120: -100, 121: -99.5, 122: 100}).sampling(5, None, 1)
+    assert sampling.banned == ((120,),)
+    assert dict(sampling.logit_bias) == {121: -99.5, 122: 100}
 
 
 def test_a_shorter_translation_than_the_models_shortest_is_possible() -> None:
     """The server's limit is below what the model's files ask for."""
-    found = TranslateRequest(model="m", text="a").beam_config(3, DecodingDefaults(min_tokens=10, max_tokens=30))
-    assert (found.max_tokens, found.min_tokens) == (3, 2)
-    found = TranslateRequest(model="m", text="a").beam_config(None, DecodingDefaults(min_tokens=10, max_tokens=30))
-    assert (found.max_tokens, found.min_tokens) == (30, 10)
+    config = TranslateRequest(model="m", text="a").beam_config(3, DecodingDefaults(min_tokens=10, max_tokens=30))
+    assert (config.max_tokens, config.min_tokens) == (3, 2)
+    config = TranslateRequest(model="m", text="a").beam_config(None, DecodingDefaults(min_tokens=10, max_tokens=30))
+    assert (config.max_tokens, config.min_tokens) == (30, 10)
 
 
 def test_times_are_from_token_to_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,31 +23,31 @@ def texts(count: int, seed: int, most: int = 9) -> list[list[int]]:
 
 def records(kind: str, count: int = 48, seed: int = 0, pairs: bool = False, **more: Any) -> Records:
     """`class`: how many of two ids the text has; `labels`: which of them; `tags`: of each id; `number`: the share of an id."""
-    found = texts(count, seed, **more)
+    rows = texts(count, seed, **more)
     warp, weft = TOKENIZER.encode("warp weft")[0], TOKENIZER.encode("warp weft")[-1]
-    columns = {"text": Column.of(found)}
+    columns = {"text": Column.of(rows)}
     if pairs:
         columns["pair"] = Column.of(texts(count, seed + 1, **more))
     if kind == "class":
-        columns["label"] = Column.of([[(warp in text) + (weft in text)] for text in found])
+        columns["label"] = Column.of([[(warp in text) + (weft in text)] for text in rows])
         return Records(columns, NAMES)
     if kind == "labels":
         columns["label"] = Column.of(
-            [[number for number, id in enumerate((warp, weft)) if id in text] for text in found]
+            [[number for number, id in enumerate((warp, weft)) if id in text] for text in rows]
         )
         return Records(columns, NAMES[:2])
     if kind == "tags":
         tags = {warp: 1, weft: 2}
-        columns["label"] = Column.of([[tags.get(id, 0) for id in text] for text in found])
+        columns["label"] = Column.of([[tags.get(id, 0) for id in text] for text in rows])
         return Records(columns, ("O", "B-THREAD", "I-THREAD"))
-    columns["label"] = Column.of([[text.count(warp) / len(text)] for text in found], np.float64)
+    columns["label"] = Column.of([[text.count(warp) / len(text)] for text in rows], np.float64)
     return Records(columns)
 
 
 def model_for(config: Any, corpus: Corpus, stack: str = "encoder", **more: Any) -> TransformerConfig:
     """A model of one block for a task; with `types` for pairs."""
-    said = {"depth": 1, "dim": 16, "heads": 2, "context": 16, stack: {"depth": 1}, **more}
-    return ModelChoice.of(said).resolve(TOKENIZER.vocab_size, 1, 16, config, classes=corpus.classes)
+    settings = {"depth": 1, "dim": 16, "heads": 2, "context": 16, stack: {"depth": 1}, **more}
+    return ModelChoice.of(settings).resolve(TOKENIZER.vocab_size, 1, 16, config, classes=corpus.classes)
 
 
 def spec_for(

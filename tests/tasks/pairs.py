@@ -36,10 +36,10 @@ def of(*texts: tuple[str, str]) -> Records:
 
 
 def task(
-    family: str = "both", records: Records | None = None, rows: int = 8, context: int | None = None, **said: Any
+    family: str = "both", records: Records | None = None, rows: int = 8, context: int | None = None, **settings: Any
 ) -> TranslationTask:
     """A task on some pairs, whose first twenty are held out too."""
     corpus = Corpus(pairs(300) if records is None else records, pairs(20, seed=1) if records is None else records)
-    tokens, layout = said.pop("batch_tokens", None), said.pop("layout", "concatenate")
+    tokens, layout = settings.pop("batch_tokens", None), settings.pop("layout", "concatenate")
     spec = DataSpec(corpus, MODELS[family], rows, 3, context, TOKENIZER, tokens, layout=layout)
-    return TranslationTask(TranslationConfig(**said), spec)
+    return TranslationTask(TranslationConfig(**settings), spec)

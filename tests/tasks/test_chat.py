@@ -84,8 +84,8 @@ def test_the_loss_is_the_plain_cross_entropy_of_answers(tmp_path: Path) -> None:
     inside[shown(ids)[0].index("|")] = inside[shown(ids)[0].index("|", 10)] = False  # the ends of the user's
     assert int(inside.sum()) == 7
     scores = MODEL.eval().logits(MODEL(ids).hidden)[0, :-1].detach()
-    wanted = F.cross_entropy(scores, torch.where(inside, ids[0], IGNORED)[1:], ignore_index=IGNORED)
-    assert evaluate(MODEL, made).loss == pytest.approx(float(wanted), rel=1e-6)
+    expected = F.cross_entropy(scores, torch.where(inside, ids[0], IGNORED)[1:], ignore_index=IGNORED)
+    assert evaluate(MODEL, made).loss == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_packed_conversations_are_whole(tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ def talks(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def begun(talks: Path, quick: None, tmp_path: Path) -> Callable[..., Path]:
-    def made(name: str = "talk", **said: Any) -> Path:
-        data = {"sources": [str(talks)], "messages": "turns", **said.pop("data", {})}
-        model = said.pop("model", {**SIZES, "context": 32})
-        table = {"data": data, "model": model, "task": said.pop("task", "chat"), "train": {**TRAIN, **said}}
+    def made(name: str = "talk", **settings: Any) -> Path:
+        data = {"sources": [str(talks)], "messages": "turns", **settings.pop("data", {})}
+        model = settings.pop("model", {**SIZES, "context": 32})
+        table = {"data": data, "model": model, "task": settings.pop("task", "chat"), "train": {**TRAIN, **settings}}
         if "from" not in model and "tokenizer" not in data:
             data["tokenizer"] = "bytes"
         prepare(RunConfig.of(table), tmp_path / name)
@@ -168,8 +168,8 @@ def test_a_run_serves_what_it_was_trained_on(
         assert records.columns["label"][record][len(prompt)] == 1
     scored = evaluate(model, heddle.runs.session.read_run(run).task())
     eval_command(str(run), str(tmp_path / "talks.jsonl"), json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["tokens"] > scored.tokens > 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["tokens"] > scored.tokens > 0
     verdict = served_ids(tokenizer, run / "data", model.config.chat)
     assert verdict.word == "EXACT"
     assert "ids before" in verdict.detail
@@ -229,8 +229,8 @@ def test_in_python(tmp_path: Path) -> None:
     ids = prompt = template.render(data[3][:1], add_generation_prompt=True)
     while len(ids) < 32 and (len(ids) == len(prompt) or ids[-1] not in template.ends):  # all of it again for each token
         ids = [*ids, int(model.logits(model(torch.tensor([ids])).hidden[0, -1]).argmax())]
-    wanted = tokenizer.decode(ids[len(prompt) : -1 if ids[-1] in template.ends else None])
-    assert heddle.generate.reply(model, tokenizer, data[3][:1], temperature=0, max_tokens=32 - len(prompt)) == wanted
+    expected = tokenizer.decode(ids[len(prompt) : -1 if ids[-1] in template.ends else None])
+    assert heddle.generate.reply(model, tokenizer, data[3][:1], temperature=0, max_tokens=32 - len(prompt)) == expected
     assert template.text(data[0]) == "<|user|>0?<|end|><|assistant|>0<|end|>"
     suited = heddle.tokenizer_for("chat", data, "bytes")
     assert set(CHAT_TOKENS) <= set(suited.special)
@@ -266,14 +266,14 @@ def test_a_published_template_stays_with_the_model(tmp_path: Path, begun: Callab
     assert not notes
     model, ours = load(tmp_path / "imported")
     messages = talk("a?", "b", "c?", system="s")
-    wanted = fast.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert chat_template(model, ours).render(messages, add_generation_prompt=True) == wanted
+    expected = fast.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert chat_template(model, ours).render(messages, add_generation_prompt=True) == expected
     run = begun(model={"from": str(tmp_path / "imported")}, steps=2)
     Trainer(run).run()
     assert load(run).tokenizer.vocab_size == tokenizer.vocab_size
     export_model(run, tmp_path / "out")
     back = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert back.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) == wanted
+    assert back.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) == expected
     generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [259, 257]
 
@@ -282,13 +282,13 @@ def test_published_templates_in_their_forms(tmp_path: Path) -> None:
     """Alone or by name, in a file of its own or not; tokens as texts or as tables; what is not Jinja is left out."""
     assert read_chat(tmp_path) == (None, [])
     named = [{"name": "tool_use", "template": "b"}, {"name": "default", "template": "a"}]
-    said = {
+    config = {
         "chat_template": named,
         "bos_token": {"content": "<s>", "lstrip": False},
         "pad_token": None,
         "model_max_length": 9,
     }
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert read_chat(tmp_path)[0] == ChatTemplateConfig(template="a", tokens={"bos_token": "<s>"})
     (tmp_path / "chat_template.jinja").write_text("c")
     assert read_chat(tmp_path)[0].template == "c"
@@ -311,16 +311,16 @@ def test_a_date_is_that_of_the_start_of_training(begun: Callable[..., Path]) -> 
 
 def test_tables_of_arrow_give_the_same_conversations(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    given = [talk("a", "b", system="s"), talk("c", "d")]
-    datasets.Dataset.from_list([{"messages": each} for each in given]).to_parquet(tmp_path / "talks.parquet")
-    files = [wrote(tmp_path / "talks.jsonl", given), tmp_path / "talks.parquet"]
+    talks = [talk("a", "b", system="s"), talk("c", "d")]
+    datasets.Dataset.from_list([{"messages": each} for each in talks]).to_parquet(tmp_path / "talks.parquet")
+    files = [wrote(tmp_path / "talks.jsonl", talks), tmp_path / "talks.parquet"]
     one, other = ([*read_examples([file], ("messages",), labels="roles")] for file in files)
     assert [each.texts for each in one] == [each.texts for each in other]
     assert [each.label for each in one] == [("system", "user", "assistant"), ("user", "assistant")]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ({"messages": "hello"}, "talks.jsonl:1: column 'messages' must have a list of messages"),
         (
@@ -331,19 +331,19 @@ def test_tables_of_arrow_give_the_same_conversations(tmp_path: Path) -> None:
         ({"conversations": 3}, "talks.jsonl:1: column 'conversations' must have a list of messages"),
     ],
 )
-def test_refused_in_one_line(tmp_path: Path, line: Any, said: str) -> None:
+def test_refused_in_one_line(tmp_path: Path, line: Any, message: str) -> None:
     (tmp_path / "talks.jsonl").write_text(json.dumps(line))
     with pytest.raises(HeddleError) as error:
         [*read_examples([tmp_path / "talks.jsonl"], ("messages",), labels="roles")]
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_templates_that_do_not_fit_are_refused(begun: Callable[..., Path]) -> None:
-    for template, said in (
+    for template, message in (
         ("{% for m in messages %}{{ m.content }}{% endfor %}", "does not end an answer with a special token"),
         ("{% for m in messages %}{{ m.content + '<|end|>' }}{% if loop.last %}.{% endif %}{% endfor %}", "differently"),
     ):
-        with pytest.raises(HeddleError, match=said):
+        with pytest.raises(HeddleError, match=message):
             begun(task={"kind": "chat", "template": template})
     with pytest.raises(HeddleError, match="tokenised by one process"):
         begun(data={"workers": 2})

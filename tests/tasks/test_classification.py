@@ -58,15 +58,16 @@ def test_a_pair_has_types_where_the_model_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "kept"), [((3, 4), (3, 4)), ((20, 2), (6, 2)), ((2, 20), (2, 6)), ((9, 20), (4, 4)), ((0, 20), (0, 8))]
+    ("lengths", "remaining"),
+    [((3, 4), (3, 4)), ((20, 2), (6, 2)), ((2, 20), (2, 6)), ((9, 20), (4, 4)), ((0, 20), (0, 8))],
 )
-def test_the_longer_text_of_a_pair_loses_its_end(lengths: tuple[int, int], kept: tuple[int, int]) -> None:
+def test_the_longer_text_of_a_pair_loses_its_end(lengths: tuple[int, int], remaining: tuple[int, int]) -> None:
     frame = Frame(context=11, begin=(90,), between=(91,), end=(91,))
-    assert frame.cropped_lengths(*lengths) == kept
+    assert frame.cropped_lengths(*lengths) == remaining
     there = Records({name: Column.of([range(length)]) for name, length in zip(("text", "pair"), lengths, strict=True)})
     row, first = frame.row(there, 0)
-    assert row == [90, *range(kept[0]), 91, *range(kept[1]), 91]
-    assert first == kept[0] + 2
+    assert row == [90, *range(remaining[0]), 91, *range(remaining[1]), 91]
+    assert first == remaining[0] + 2
 
 
 def test_long_texts_are_cropped_and_told() -> None:
@@ -114,13 +115,13 @@ def test_class_weights_are_torchs(weights: Any) -> None:
     made = task(ClassificationConfig(class_weights=weights))
     labels = made.spec.records(held_out=False).columns["label"].values
     counts = np.bincount(labels, minlength=3)
-    wanted = {"balanced": 48 / (3 * counts)}.get(str(weights)) if weights == "balanced" else None
-    wanted = np.array([1, 1, 3]) if isinstance(weights, dict) else np.array(weights) if wanted is None else wanted
+    weight = {"balanced": 48 / (3 * counts)}.get(str(weights)) if weights == "balanced" else None
+    weight = np.array([1, 1, 3]) if isinstance(weights, dict) else np.array(weights) if weight is None else weight
     model = build(made.spec.model)
     batch = made.batch(ExampleIndices(np.arange(12)))
     loss = made.objective(model)(batch)
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)
-    expected = F.cross_entropy(scores, batch.targets, weight=torch.tensor(wanted).float())
+    expected = F.cross_entropy(scores, batch.targets, weight=torch.tensor(weight).float())
     torch.testing.assert_close(loss.total / loss.count, expected)
     assert made.batch(ExampleIndices(np.arange(4), held_out=True)).weights.tolist() == [1.0] * 4
 
@@ -130,13 +131,13 @@ def test_what_is_counted_gives_the_measures_of_scikit_learn() -> None:
     for seed in range(12):
         draw = np.random.default_rng(seed)
         classes = 2 + seed % 4
-        found, right = draw.integers(0, classes, (2, 20, 3))
-        right = np.where(draw.random((20, 3)) < 0.4, found, right)
-        found[found == 3], right[right >= 2] = 2, 1  # one class never occurs, and others are only predicted
+        predicted, right = draw.integers(0, classes, (2, 20, 3))
+        right = np.where(draw.random((20, 3)) < 0.4, predicted, right)
+        predicted[predicted == 3], right[right >= 2] = 2, 1  # one class never occurs, and others are only predicted
         weights = (draw.random((20, 3)) < 0.8).astype(np.float32)
-        sums = class_counts(torch.tensor(found), torch.tensor(right), torch.tensor(weights), classes)
+        sums = class_counts(torch.tensor(predicted), torch.tensor(right), torch.tensor(weights), classes)
         means = {name: each.sum().item() / float(weights.sum()) for name, each in sums.items()}
-        got, pair = class_metrics(means, classes), (right[weights > 0], found[weights > 0])
+        got, pair = class_metrics(means, classes), (right[weights > 0], predicted[weights > 0])
         assert got["accuracy"] == pytest.approx(accuracy_score(*pair))
         assert got["accuracy"] == pytest.approx(f1_score(*pair, average="micro"))
         assert got["macro_f1"] == pytest.approx(f1_score(*pair, average="macro"))
@@ -183,31 +184,31 @@ def test_the_head_follows_the_data_and_the_stack(stack: str) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    given = spec_for(CONFIG, "class")
-    model = given.model
+    spec = spec_for(CONFIG, "class")
+    model = spec.model
     with pytest.raises(HeddleError, match=r"the records have the classes cold, warm, hot, but the model has 2 of them"):
-        ClassificationTask(CONFIG, replace(given, model=model.override({"head.classes": 2, "head.names": ()})))
+        ClassificationTask(CONFIG, replace(spec, model=model.override({"head.classes": 2, "head.names": ()})))
     other = model.override({"head.names": ("cold", "warm", "mild")})
     with pytest.raises(HeddleError, match=r"but the model has cold, warm, mild"):
-        ClassificationTask(CONFIG, replace(given, model=other))
-    for labels, said in (
+        ClassificationTask(CONFIG, replace(spec, model=other))
+    for labels, message in (
         ([[0], [3]], "a label is 3, but the classes are 0 to 2"),
         ([[0], [1, 2]], "record 1 has 2 labels, but a text needs exactly one"),
     ):
         wrong = Records({"text": Column.of([[1], [1]]), "label": Column.of(labels)}, NAMES)
-        with pytest.raises(HeddleError, match=said):
-            ClassificationTask(CONFIG, replace(given, corpus=Corpus(wrong)))
+        with pytest.raises(HeddleError, match=message):
+            ClassificationTask(CONFIG, replace(spec, corpus=Corpus(wrong)))
     with pytest.raises(HeddleError, match=r"'hott' is not one of the classes cold, warm, hot. Did you mean 'hot'"):
-        ClassificationTask(ClassificationConfig(class_weights={"hott": 2.0}), given)
+        ClassificationTask(ClassificationConfig(class_weights={"hott": 2.0}), spec)
     with pytest.raises(HeddleError, match="class_weights has 2 numbers, but there are 3 classes"):
-        ClassificationTask(ClassificationConfig(class_weights=(1.0, 2.0)), given)
-    made = ClassificationTask(CONFIG, given)
-    for head, said in (
+        ClassificationTask(ClassificationConfig(class_weights=(1.0, 2.0)), spec)
+    made = ClassificationTask(CONFIG, spec)
+    for head, message in (
         ({"kind": "language"}, "needs a classifier with 3 classes"),
         ({"kind": "classifier", "classes": 4}, "needs a classifier with 3 classes"),
         ({"kind": "classifier", "classes": 3, "pooling": "none"}, "needs a pooling other than 'none'"),
     ):
-        with pytest.raises(HeddleError, match=said):
+        with pytest.raises(HeddleError, match=message):
             made.objective(build(TransformerConfig.of({**model.to_dict(), "head": head})))
     with pytest.raises(HeddleError, match="must be 3 different names"):
         model.override({"head.names": ("a", "b")})

@@ -43,25 +43,25 @@ WORDS = [("red", "rot"), ("green", "grün"), ("blue", "blau"), ("black", "schwar
          ("pink", "rosa")]  # fmt: skip
 
 
-def task(negatives: bool = False, count: int = 7, rows: int = 2, **said: Any) -> ContrastiveTask:
+def task(negatives: bool = False, count: int = 7, rows: int = 2, **settings: Any) -> ContrastiveTask:
     texts = [
         {"text": one, "pair": other, **({"negative": one[:2]} if negatives else {})} for one, other in WORDS[:count]
     ]
     records = records_of([Example(each, None, "") for each in texts], TOKENIZER)
     spec = DataSpec(Corpus(records, records), CONFIG, rows, 3, tokenizer=TOKENIZER)
-    return ContrastiveTask(ContrastiveConfig(**{"group": 3, "temperature": 0.2, **said}), spec)
+    return ContrastiveTask(ContrastiveConfig(**{"group": 3, "temperature": 0.2, **settings}), spec)
 
 
 def vectors(made: ContrastiveTask, group: int) -> list[np.ndarray]:
     """The vectors of the texts of a held-out group, each computed alone, in fp64: [K N E]."""
     (records,) = made.rows(held_out=True).records(np.array([group]))
     columns = made.spec.records(held_out=True).columns
-    found = []
+    result = []
     for name in made.names:
         rows = [torch.tensor([made.frame.single_row(columns[name][record])]) for record in records.tolist()]
         alone = [MODEL.head(MODEL(row).hidden, None, MODEL.embedding.weight)[0].detach() for row in rows]
-        found.append(torch.stack(alone).double().numpy())
-    return found
+        result.append(torch.stack(alone).double().numpy())
+    return result
 
 
 def formula(x: list[np.ndarray], temperature: float) -> tuple[np.ndarray, np.ndarray]:
@@ -83,8 +83,8 @@ def test_the_loss_is_that_of_the_formula(negatives: bool) -> None:
     batch = made.batch(ExampleIndices(np.arange(2), held_out=True))
     assert [len(group) for group in made.rows(held_out=True).records(np.arange(2))] == [3, 4]
     assert batch.targets.tolist() == [[0, 1, 2, IGNORED], [0, 1, 2, 3]]
-    found = [formula(vectors(made, group), 0.2) for group in range(2)]
-    nats, ranks = (np.concatenate([each[part] for each in found]) for part in range(2))
+    losses = [formula(vectors(made, group), 0.2) for group in range(2)]
+    nats, ranks = (np.concatenate([each[part] for each in losses]) for part in range(2))
     objective = made.objective(MODEL)
     with torch.no_grad():
         loss = objective(batch)
@@ -118,8 +118,8 @@ def without_equals(rows: list[tuple[str, ...]], vectors: list[np.ndarray], tempe
             wrong = [
                 unit[number][n] @ vector / temperature for candidate, vector in candidates if candidate not in right
             ]
-            mine = unit[number][n] @ unit[1 - number][n] / temperature
-            nats[n] += (np.log(np.exp([mine, *wrong]).sum()) - mine) / 2
+            own_score = unit[number][n] @ unit[1 - number][n] / temperature
+            nats[n] += (np.log(np.exp([own_score, *wrong]).sum()) - own_score) / 2
     return nats
 
 
@@ -219,11 +219,11 @@ def begun(tmp_path: Path, quick: None) -> Callable[..., Path]:
     lines = "".join(f"{one}\t{other}\t{one[:5]}\n" for one, other in numbers(60))
     (tmp_path / "pairs.tsv").write_text(f"words\tdigits\tnear\n{lines}")
 
-    def made(name: str = "run", **said: Any) -> Path:
+    def made(name: str = "run", **settings: Any) -> Path:
         data = {"sources": [str(tmp_path / "pairs.tsv")], "tokenizer": "bytes", "text": "words", "pair": "digits",
                 "negative": "near"}  # fmt: skip
         task = {"kind": "contrastive", "group": 4}
-        table = {"data": data, "model": {**SIZES, "context": 24}, "task": task, "train": {**TRAIN, **said}}
+        table = {"data": data, "model": {**SIZES, "context": 24}, "task": task, "train": {**TRAIN, **settings}}
         prepare(RunConfig.of(table), tmp_path / name)
         return tmp_path / name
 
@@ -255,9 +255,9 @@ def test_batch_counts_groups_and_batch_tokens_bound_them(begun: Callable[..., Pa
 
 def test_fewer_pairs_than_a_group_should_have_are_told() -> None:
     """Their accuracy is among fewer candidates, which is easier."""
-    said = task(count=6, group=7).remarks()
-    assert said[0] == "only 6 training pairs for a group of 7, so each is compared with fewer"
-    assert "only 6 held-out pairs for a group of 7, so each is compared with fewer" in said
+    remarks = task(count=6, group=7).remarks()
+    assert remarks[0] == "only 6 training pairs for a group of 7, so each is compared with fewer"
+    assert "only 6 held-out pairs for a group of 7, so each is compared with fewer" in remarks
     assert not any("only" in line for line in task(count=7, group=7).remarks())
 
 

@@ -29,10 +29,10 @@ TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 def test_words_beyond_the_context_have_the_wrong_class() -> None:
     """Against all words at once, with spans as sets; a span that goes on beyond the context is not found by its beginning."""
     draw = np.random.default_rng(0)
-    found = texts(30, 1, most=14)
-    tags = [draw.choice(5, len(text), p=[0.2, 0.1, 0.35, 0.1, 0.25]).tolist() for text in found]
+    records = texts(30, 1, most=14)
+    tags = [draw.choice(5, len(text), p=[0.2, 0.1, 0.35, 0.1, 0.25]).tolist() for text in records]
     config, context = TokenClassificationConfig(), 7
-    corpus = Corpus(validation=Records({"text": Column.of(found), "label": Column.of(tags)}, TAGS))
+    corpus = Corpus(validation=Records({"text": Column.of(records), "label": Column.of(tags)}, TAGS))
     model = build(model_for(config, corpus, context=context), seed=4)
     made = TokenClassificationTask(config, DataSpec(corpus, model.config, tokenizer=WORDS))
     result = evaluate(model, made, rows=4)
@@ -41,9 +41,9 @@ def test_words_beyond_the_context_have_the_wrong_class() -> None:
         batch = made.batch(ExampleIndices(np.array([number]), held_out=True))
         scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)
         read = scores[0].argmax(-1).tolist()[1 : 1 + min(len(row), context - 2)]
-        right += sum(mine == wanted for mine, wanted in zip(read, row, strict=False))
-        mine, wanted = spans([TAGS[each] for each in read]), spans([TAGS[each] for each in row])
-        hits, there, guesses = hits + len(mine & wanted), there + len(wanted), guesses + len(mine)
+        right += sum(predicted == expected for predicted, expected in zip(read, row, strict=False))
+        predicted, expected = spans([TAGS[each] for each in read]), spans([TAGS[each] for each in row])
+        hits, there, guesses = hits + len(predicted & expected), there + len(expected), guesses + len(predicted)
     words, cut = sum(map(len, tags)), sum(max(0, len(row) - context + 2) for row in tags)
     assert result.metrics["accuracy"] == pytest.approx(right / words)
     assert result.metrics["span_f1"] == pytest.approx(2 * hits / (there + guesses))
@@ -79,16 +79,16 @@ def test_what_a_short_context_leaves_out_is_what_a_long_one_scores(name: str, tm
         task: sum(int((task.batch(each).weights > 0).sum()) for each in task.held_out(4).batches)
         for task in (short, long)
     }
-    found, whole = short.extent(), long.extent()
-    assert found is not None
+    extent, whole = short.extent(), long.extent()
+    assert extent is not None
     assert whole is not None
     assert whole.cut == whole.shortened == 0
     assert whole.targets - whole.unscored == scored[long]
-    assert found.targets - found.cut - found.unscored == scored[short]
-    assert found.targets == whole.targets
+    assert extent.targets - extent.cut - extent.unscored == scored[short]
+    assert extent.targets == whole.targets
     cuts = name.startswith(("next token, doc", "translation", "chat", "tags"))
-    assert (found.cut > 0) == cuts
-    assert (found.shortened > 0) == (not name.startswith(("next token, r", "next token, p")))
+    assert (extent.cut > 0) == cuts
+    assert (extent.shortened > 0) == (not name.startswith(("next token, r", "next token, p")))
 
 
 def made(name: str, spec: DataSpec, context: int) -> Any:
@@ -111,8 +111,8 @@ def test_blank_records_and_what_is_cut_are_told_with_fits_score() -> None:
     )
     model = build(model_for(config, corpus, context=8).override({"vocab_size": TOKENIZER.vocab_size}), seed=0)
     blank = ([" ", ""], ["x", "y"])
-    said: Any = {"validation": [*rows, blank], "progress": False, "evaluate_every": 1}
-    history = fit(model, TOKENIZER, rows, 2, task=config, **said)
+    settings: Any = {"validation": [*rows, blank], "progress": False, "evaluate_every": 1}
+    history = fit(model, TOKENIZER, rows, 2, task=config, **settings)
     assert history.evaluation is not None
     extent = history.evaluation.extent
     assert extent is not None
@@ -124,9 +124,9 @@ def test_blank_records_and_what_is_cut_are_told_with_fits_score() -> None:
 
 
 def test_what_is_scored_is_the_rest_of_what_is_cut_and_unscored() -> None:
-    found = Extent(10, cut=2, unscored=3, examples=5, left_out=1)
-    assert found.share == 0.5
-    assert found.unscored_counts() == {"cut": 2, "unscored": 3, "left_out": 1}
+    extent = Extent(10, cut=2, unscored=3, examples=5, left_out=1)
+    assert extent.share == 0.5
+    assert extent.unscored_counts() == {"cut": 2, "unscored": 3, "left_out": 1}
     assert Extent(0).share == 1.0
     assert Extent(7, examples=3).unscored_counts() == {}
     assert (

@@ -48,8 +48,8 @@ def widened(batch: Batch, by: int) -> Batch:
     width = batch.tokens.shape[1]
     lengths = (batch.layout.segment >= 0).sum(1).tolist()
 
-    def wider(found: torch.Tensor, fill: float) -> torch.Tensor:
-        return torch.nn.functional.pad(found, (0, by), value=fill) if found.shape == batch.tokens.shape else found
+    def wider(tensor: torch.Tensor, fill: float) -> torch.Tensor:
+        return torch.nn.functional.pad(tensor, (0, by), value=fill) if tensor.shape == batch.tokens.shape else tensor
 
     return Batch(
         wider(batch.tokens, 1),
@@ -68,7 +68,7 @@ def test_only_the_records_decide_the_gradient(kind: str, stack: str) -> None:
     objective = task.objective(build(task.spec.model))
     places = np.arange(8)
     whole = task.batch(ExampleIndices(places))
-    wanted = gradients(objective, whole)
+    expected = gradients(objective, whole)
     others = {
         "micro-batches": whole.split(4),
         "padding": [widened(whole, 5)],
@@ -77,8 +77,8 @@ def test_only_the_records_decide_the_gradient(kind: str, stack: str) -> None:
         "alone": [task.batch(ExampleIndices(places[row : row + 1])) for row in range(8)],
     }
     for name, batches in others.items():
-        for found, right in zip(gradients(objective, *batches), wanted, strict=True):
-            assert (found - right).abs().max() <= 2e-5 * max(right.abs().max().item(), 1e-3), name
+        for gradient, right in zip(gradients(objective, *batches), expected, strict=True):
+            assert (gradient - right).abs().max() <= 2e-5 * max(right.abs().max().item(), 1e-3), name
 
 
 @kinds
@@ -91,8 +91,8 @@ def test_ranks_read_what_one_process_reads(kind: str, count: int) -> None:
         whole = task.batch(examples)
         parts = [task.batch(examples.part(rank, count)) for rank in range(count)]
         objective = task.objective(build(model))
-        for found, right in zip(gradients(objective, *parts), gradients(objective, whole), strict=True):
-            assert (found - right).abs().max() <= 2e-5 * max(right.abs().max().item(), 1e-3)
+        for gradient, right in zip(gradients(objective, *parts), gradients(objective, whole), strict=True):
+            assert (gradient - right).abs().max() <= 2e-5 * max(right.abs().max().item(), 1e-3)
 
 
 @pytest.mark.parametrize("terms", [{"label_smoothing": 0.2}, {"z_loss": 0.01}])
@@ -101,13 +101,13 @@ def test_what_is_reported_does_not_depend_on_what_is_minimised(terms: dict[str, 
     config = ClassificationConfig()
     task = make_task(config, spec_for(config, "class"))
     batch = task.batch(task.examples(0))
-    found = []
-    for said in ({}, terms):
+    reported = []
+    for settings in ({}, terms):
         model = build(task.spec.model)
         optimizer = Optimizer(model, TrainConfig(), 1e-3, "fp32")
-        found.append(train_step(task.objective(model, **said), optimizer, batch, 2, 1.0, 0.0))
-    assert found[0][0] == pytest.approx(found[1][0], abs=1e-6)
-    assert abs(found[0][1] - found[1][1]) > 1e-4 * found[0][1]
+        reported.append(train_step(task.objective(model, **settings), optimizer, batch, 2, 1.0, 0.0))
+    assert reported[0][0] == pytest.approx(reported[1][0], abs=1e-6)
+    assert abs(reported[0][1] - reported[1][1]) > 1e-4 * reported[0][1]
     scores = evaluate(build(task.spec.model), task)
     assert scores.loss == pytest.approx(evaluate(build(task.spec.model), task).loss)
 
@@ -124,8 +124,8 @@ CLASSES: dict[str, tuple[Any, int]] = {
 }
 
 
-def imported(theirs: Any, folder: Path) -> Transformer:
-    theirs.save_pretrained(folder / "theirs")
+def imported(reference: Any, folder: Path) -> Transformer:
+    reference.save_pretrained(folder / "theirs")
     import_model(folder / "theirs", folder / "ours")
     return load(folder / "ours", "cpu").model
 
@@ -136,15 +136,15 @@ def test_losses_and_weights_are_those_of_transformers(kind: str, tmp_path: Path)
     torch.manual_seed(0)
     cls, labels = CLASSES[kind]
     means = {"problem_type": "multi_label_classification"} if kind == "labels" else {}
-    theirs = cls(transformers.BertConfig(**{**BERT.to_dict(), "num_labels": labels, **means})).train()
-    ours = imported(theirs, tmp_path / "before").train()
+    reference = cls(transformers.BertConfig(**{**BERT.to_dict(), "num_labels": labels, **means})).train()
+    ours = imported(reference, tmp_path / "before").train()
     config = {**TASKS, "class": ClassificationConfig(), "labels": MultiLabelConfig()}[kind]
     corpus = Corpus(records(kind, 64, pairs=kind != "tags"))
     model: TransformerConfig = ours.config
     task = make_task(config, DataSpec(corpus, model, 6, tokenizer=TOKENIZER))
     optimizer = Optimizer(ours, TrainConfig(optimizer="adamw", weight_decay=0.1), 1e-3, "fp32")
-    matrices = [each for each in theirs.parameters() if each.dim() > 1]
-    vectors = [each for each in theirs.parameters() if each.dim() == 1]
+    matrices = [each for each in reference.parameters() if each.dim() > 1]
+    vectors = [each for each in reference.parameters() if each.dim() == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), eps=1e-10)
     objective = task.objective(ours)
@@ -152,17 +152,17 @@ def test_losses_and_weights_are_those_of_transformers(kind: str, tmp_path: Path)
         batch = task.batch(task.examples(step))
         real = batch.layout.real
         loss, _ = train_step(objective, optimizer, batch, 2 if len(batch.tokens) % 2 == 0 else 1, 1.0, 0.0)
-        kept = batch.weights > 0 if kind != "tags" else slice(None)  # a row without a record
-        more = {} if batch.types is None else {"token_type_ids": batch.types[kept]}
-        given = {"input_ids": batch.tokens[kept], "attention_mask": real[kept].long(), **more}
-        expected = theirs(**given, labels=batch.targets[kept]).loss
+        rows = batch.weights > 0 if kind != "tags" else slice(None)  # a row without a record
+        more = {} if batch.types is None else {"token_type_ids": batch.types[rows]}
+        inputs = {"input_ids": batch.tokens[rows], "attention_mask": real[rows].long(), **more}
+        expected = reference(**inputs, labels=batch.targets[rows]).loss
         expected.backward()
         plain.step()
         plain.zero_grad()
         assert loss == pytest.approx(expected.item(), abs=1e-4)
-    wanted = imported(theirs, tmp_path / "after").state_dict()
+    trained = imported(reference, tmp_path / "after").state_dict()
     assert kind == "tags" or batch.types is not None
-    for name, found in ours.state_dict().items():
+    for name, parameter in ours.state_dict().items():
         # The gradient of a key's bias is rounding, which AdamW turns into whole steps.
         if not name.endswith("mixer.k.bias"):
-            torch.testing.assert_close(found, wanted[name], rtol=0, atol=1e-4, msg=name)
+            torch.testing.assert_close(parameter, trained[name], rtol=0, atol=1e-4, msg=name)

@@ -55,14 +55,14 @@ def text(sizes: list[int], separator: int | None = END) -> Part:
 
 def documents(part: Part, started: bool = False) -> list[list[int]]:
     """Each document with its end and, if texts have one, what starts a text."""
-    found = [part.tokens[start:stop].tolist() for start, stop in itertools.pairwise(part.starts)]
-    found[-1] += [] if part.separator is None else [part.separator]
-    return [[END] * started + each for each in found]
+    pieces = [part.tokens[start:stop].tolist() for start, stop in itertools.pairwise(part.starts)]
+    pieces[-1] += [] if part.separator is None else [part.separator]
+    return [[END] * started + each for each in pieces]
 
 
-def task(layout: str, train: Part, held_out: Part | None = None, started: bool = False, **said: Any) -> Any:
+def task(layout: str, train: Part, held_out: Part | None = None, started: bool = False, **settings: Any) -> Any:
     model = STARTED if started else MODEL
-    spec = DataSpec(Corpus(train, held_out), model, layout=layout, **{"rows": 4, "seed": 3, **said})  # type: ignore[arg-type]
+    spec = DataSpec(Corpus(train, held_out), model, layout=layout, **{"rows": 4, "seed": 3, **settings})  # type: ignore[arg-type]
     return make_task(NextTokenConfig(), spec)
 
 
@@ -91,17 +91,17 @@ def test_packing_predicts_every_token_once_per_epoch(
     part = text(sizes, separator)
     made = task("pack", part, part, started, rows=rows)
     count = made.rows.packings[False].rows
-    wanted = Counter(pair for document in documents(part, started) for pair in consecutive(document))
+    expected = Counter(pair for document in documents(part, started) for pair in consecutive(document))
     read = [made.rows.read(made.examples(step)) for step in range(2 * count)]
     following = np.concatenate([each.following for each in read])
     tokens = np.concatenate([each.tokens for each in read])
     for epoch in range(2):
         rows_of = slice(epoch * count, (epoch + 1) * count)
         there = following[rows_of] != IGNORED
-        found = Counter(zip(tokens[rows_of][there].tolist(), following[rows_of][there].tolist(), strict=True))
-        assert found == wanted
+        counted_pairs = Counter(zip(tokens[rows_of][there].tolist(), following[rows_of][there].tolist(), strict=True))
+        assert counted_pairs == expected
     chosen = made.held_out(rows)
-    assert Counter(pair for each in chosen.batches for pair in pairs(made.batch(each))) == wanted
+    assert Counter(pair for each in chosen.batches for pair in pairs(made.batch(each))) == expected
     assert chosen.share == 1
 
 
@@ -115,20 +115,20 @@ def test_documents_are_read_once_per_epoch(
         return
     part = text(sizes, separator)
     made = task("documents", part, part, started, rows=rows, batch_tokens=budget, multiple=2)
-    kept = [document[: LENGTH + (len(document) == LENGTH + 1)] for document in documents(part, started)]
-    wanted = Counter(pair for document in kept for pair in consecutive(document))
+    read = [document[: LENGTH + (len(document) == LENGTH + 1)] for document in documents(part, started)]
+    expected = Counter(pair for document in read for pair in consecutive(document))
     steps = int(made.steps_per_epoch())
     places = 0
     for epoch in range(2):
         batches = [made.batch(made.examples(epoch * steps + step)) for step in range(steps)]
-        assert Counter(pair for batch in batches for pair in pairs(batch)) == wanted
+        assert Counter(pair for batch in batches for pair in pairs(batch)) == expected
         places = sum(batch.tokens.numel() for batch in batches)
     assert places == made.rows.buckets.places
     chosen = made.held_out(rows)
-    assert Counter(pair for each in chosen.batches for pair in pairs(made.batch(each))) == wanted
+    assert Counter(pair for each in chosen.batches for pair in pairs(made.batch(each))) == expected
     total = sum(len(document) - 1 for document in documents(part, started))
     assert chosen.share == 1
-    assert (made.extent().targets, made.extent().cut) == (total, total - wanted.total())
+    assert (made.extent().targets, made.extent().cut) == (total, total - expected.total())
 
 
 @pytest.mark.lecture("L0-18", "D-32")
@@ -166,14 +166,14 @@ def test_a_stream_is_a_ring(sizes: list[int], rows: int, separator: int | None, 
     marked = separator is not None  # otherwise documents have nothing between them but what starts each
     ids = [id for document in documents(part, started=not marked) for id in document]
     ids = [END, *ids][: None if whole else -1] if marked else ids
-    wanted = Counter(consecutive(ids))
+    expected = Counter(consecutive(ids))
     held = Counter(pair for each in made.held_out(rows).batches for pair in pairs(made.batch(each)))
-    assert held == wanted
+    assert held == expected
     seen: Counter[tuple[int, int]] = Counter()
     for examples in made.epoch(0):
         seen.update(pairs(made.batch(examples)))
-    assert (seen - wanted).total() == 0
-    assert (wanted - seen).total() < LENGTH
+    assert (seen - expected).total() == 0
+    assert (expected - seen).total() < LENGTH
 
 
 def test_every_layout_learns_how_texts_begin() -> None:
@@ -183,8 +183,8 @@ def test_every_layout_learns_how_texts_begin() -> None:
     for layout in ("concatenate", "documents", "pack"):
         config = sized(1, vocab_size=TOKENIZER.vocab_size, context=16, dim=32)
         model = build(config, seed=0)
-        said: Any = {"layout": layout, "learning_rate": 1e-2, "batch": 16, "progress": False}
-        fit(model, TOKENIZER, texts, 100, **said)
+        settings: Any = {"layout": layout, "learning_rate": 1e-2, "batch": 16, "progress": False}
+        fit(model, TOKENIZER, texts, 100, **settings)
         scores = model.logits(model(torch.tensor([[TOKENIZER.end_of_text]])).hidden[0, -1]).detach()
         assert float(scores.softmax(-1)[ord("Z")]) > 0.9, layout
         # A prompt stands where rows begin: after what starts a text, or anywhere.
@@ -228,10 +228,10 @@ def test_the_global_batch_is_the_same_for_any_number_of_ranks(layout: str, kind:
         whole = made.batch(examples)
         parts = [made.batch(examples.part(rank, count)) for rank in range(count)]
         for name in ("targets", "weights", "tokens"):
-            found = [getattr(part, name) for part in parts]
+            values = [getattr(part, name) for part in parts]
             width = whole.tokens.shape[1]
             fill = {"targets": IGNORED, "weights": 0, "tokens": 0}[name]
-            padded = [torch.nn.functional.pad(each, (0, width - each.shape[1]), value=fill) for each in found]
+            padded = [torch.nn.functional.pad(each, (0, width - each.shape[1]), value=fill) for each in values]
             assert torch.equal(torch.cat(padded), getattr(whole, name))
 
 
@@ -383,7 +383,7 @@ def lines(folder: Path) -> Path:
 @pytest.mark.parametrize("layout", ["documents", "pack"])
 def test_a_run_resumes_bit_for_bit(layout: str, config: Callable[..., RunConfig], quick: None, tmp_path: Path) -> None:
     """And says what it drops, shows its rows, and its evaluation knows its layout."""
-    said = config(
+    settings = config(
         data={"sources": [str(lines(tmp_path))], "layout": layout},
         steps=9,
         evaluate_every=3,
@@ -391,11 +391,11 @@ def test_a_run_resumes_bit_for_bit(layout: str, config: Callable[..., RunConfig]
         batch_tokens=384,
         model={"context": 48},
     )
-    told: list[str] = []
+    messages: list[str] = []
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    planned = prepare(said, whole, told.append)
-    prepare(said, stopped)
-    assert any(line.startswith(f"{layout}: ") for line in told)
+    planned = prepare(settings, whole, messages.append)
+    prepare(settings, stopped)
+    assert any(line.startswith(f"{layout}: ") for line in messages)
     assert planned.chosen.batch_tokens == (384 if layout == "documents" else None)
     result = Trainer(whole).run()
     assert np.isfinite(result.loss)

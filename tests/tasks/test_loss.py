@@ -43,9 +43,9 @@ def full(hidden: Tensor, table: Tensor, targets: Tensor, weights: Tensor, vocab_
     return (F.cross_entropy(logits, targets, reduction="none") * weights).sum()
 
 
-def gradients(loss: Callable[..., Tensor], given: Case, *more: Any) -> tuple[Tensor, Tensor, Tensor]:
-    hidden, table = given[0].detach().clone().requires_grad_(), given[1].detach().clone().requires_grad_()
-    value = loss(hidden, table, *given[2:], *more)
+def gradients(loss: Callable[..., Tensor], inputs: Case, *more: Any) -> tuple[Tensor, Tensor, Tensor]:
+    hidden, table = inputs[0].detach().clone().requires_grad_(), inputs[1].detach().clone().requires_grad_()
+    value = loss(hidden, table, *inputs[2:], *more)
     (3 * value).backward()  # a factor from above must arrive
     assert hidden.grad is not None
     assert table.grad is not None
@@ -55,15 +55,15 @@ def gradients(loss: Callable[..., Tensor], given: Case, *more: Any) -> tuple[Ten
 @pytest.mark.lecture("L1-24", "L2-59")
 @pytest.mark.parametrize("chunk", [1, 4, 5, 13, 100, None])
 def test_it_is_cross_entropy(chunk: int | None) -> None:
-    for ours, theirs in zip(gradients(cross_entropy, case(), chunk), gradients(full, case()), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    for ours, reference in zip(gradients(cross_entropy, case(), chunk), gradients(full, case()), strict=True):
+        torch.testing.assert_close(ours, reference, rtol=0, atol=1e-12)
 
 
 @given(st.integers(1, 9), st.integers(1, 10), st.integers(1, 6), st.integers(0, 3))
 def test_it_is_cross_entropy_at_every_size(rows: int, chunk: int, vocab_size: int, extra: int) -> None:
     drawn = case(rows=rows, vocab_size=vocab_size, extra=extra)
-    for ours, theirs in zip(gradients(cross_entropy, drawn, chunk), gradients(full, drawn), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    for ours, reference in zip(gradients(cross_entropy, drawn, chunk), gradients(full, drawn), strict=True):
+        torch.testing.assert_close(ours, reference, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
@@ -74,13 +74,13 @@ def test_a_bias_and_a_cap_are_part_of_it(cap: float | None, chunk: int | None) -
     bias = torch.linspace(-1, 1, table.shape[0], dtype=torch.float64).requires_grad_()
     logits = F.linear(hidden, table, bias)[:, :vocab_size]
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
-    wanted = (F.cross_entropy(logits, targets, reduction="none") * weights).sum()
-    found, _ = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    expected = (F.cross_entropy(logits, targets, reduction="none") * weights).sum()
+    loss, _ = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk)
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
     leaves = (hidden, table, bias)
-    pairs = zip(torch.autograd.grad(2 * found, leaves), torch.autograd.grad(2 * wanted, leaves), strict=True)
-    for ours, theirs in pairs:
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    pairs = zip(torch.autograd.grad(2 * loss, leaves), torch.autograd.grad(2 * expected, leaves), strict=True)
+    for ours, reference in pairs:
+        torch.testing.assert_close(ours, reference, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
@@ -92,20 +92,20 @@ def test_smoothed_targets_and_small_normalisers(cap: float | None, smoothing: fl
     logits = F.linear(hidden, table, bias)[:, :vocab_size]
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
     smoothed = F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
-    wanted = ((smoothed + z * logits.logsumexp(-1) ** 2) * weights).sum()
+    expected = ((smoothed + z * logits.logsumexp(-1) ** 2) * weights).sum()
     leaves = (hidden, table, bias)
-    gradients = torch.autograd.grad(wanted, leaves, retain_graph=True)
+    gradients = torch.autograd.grad(expected, leaves, retain_graph=True)
     for chunk in (4, None):
-        found, plain = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk, smoothing, z)
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+        loss, plain = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk, smoothing, z)
+        torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
         unchanged = (F.cross_entropy(logits, targets, reduction="none") * weights).sum()
         torch.testing.assert_close(plain, unchanged, rtol=0, atol=1e-12)
         assert not plain.requires_grad
-        for ours, theirs in zip(torch.autograd.grad(found, leaves), gradients, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        for ours, reference in zip(torch.autograd.grad(loss, leaves), gradients, strict=True):
+            torch.testing.assert_close(ours, reference, rtol=0, atol=1e-12)
         with torch.no_grad():
             alone = chunked(hidden, targets, weights, Scores(table, vocab_size, bias, cap), chunk, smoothing, z)
-        torch.testing.assert_close(torch.stack(alone), torch.stack([found, plain]).detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(torch.stack(alone), torch.stack([loss, plain]).detach(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("chunk", [4, None])

@@ -34,10 +34,10 @@ def part(ids: Any, tokenizer: Tokenizer = TOKENIZER) -> Part:
     return Part(np.asarray(ids, dtype=np.uint16), len(ids), 1, 1)
 
 
-def task(rows: int = 8, seed: int = 3, ids: Any = None, **said: Any) -> MaskedTask:
-    found = TOKENIZER.encode(TEXT) if ids is None else ids
-    corpus = Corpus(part(found), part(found[:300]))
-    return MaskedTask(MaskedConfig(**said), DataSpec(corpus, MODEL, rows, seed, tokenizer=TOKENIZER))
+def task(rows: int = 8, seed: int = 3, ids: Any = None, **settings: Any) -> MaskedTask:
+    tokens = TOKENIZER.encode(TEXT) if ids is None else ids
+    corpus = Corpus(part(tokens), part(tokens[:300]))
+    return MaskedTask(MaskedConfig(**settings), DataSpec(corpus, MODEL, rows, seed, tokenizer=TOKENIZER))
 
 
 def test_targets_are_the_hidden_tokens_and_nothing_else_changes() -> None:
@@ -62,10 +62,10 @@ def test_what_replaces_them(masked: float, random: float) -> None:
     batch = made.batch(made.examples(1))
     chosen = batch.targets != IGNORED
     now, before = batch.tokens[chosen], batch.targets[chosen]
-    hidden, kept = (now == MASK).double().mean(), (now == before).double().mean()
+    hidden, unchanged = (now == MASK).double().mean(), (now == before).double().mean()
     luck = random / len(made.ordinary)  # a random token may be the one that was there
     assert hidden.item() == pytest.approx(masked, abs=0.02)
-    assert kept.item() == pytest.approx(1 - masked - random + luck, abs=0.02)
+    assert unchanged.item() == pytest.approx(1 - masked - random + luck, abs=0.02)
     drawn = now[(now != MASK) & (now != before)]
     assert set(drawn.tolist()) <= set(made.ordinary.tolist())
     assert len(drawn) == 0 or len(set(drawn.tolist())) > 0.8 * len(made.ordinary)
@@ -140,14 +140,14 @@ def test_a_decoder_and_a_tokenizer_without_a_mask_are_refused() -> None:
 
 def test_presets_are_those_of_the_task(config: Callable[..., RunConfig], quick: None, tmp_path: Path) -> None:
     """A preset without a language head gets one; one with other stacks is refused."""
-    said = config(data={"tokenizer": "bytes"}, model={"preset": "laptop-encoder", "dim": 16})
-    run = RunConfig.of({**said.to_dict(), "task": "masked"})
+    settings = config(data={"tokenizer": "bytes"}, model={"preset": "laptop-encoder", "dim": 16})
+    run = RunConfig.of({**settings.to_dict(), "task": "masked"})
     prepare(run, tmp_path / "run")
     made = load_config(tmp_path / "run")
     assert preset("laptop-encoder").head.kind == "embedding"
     assert (made["model"]["head"]["kind"], made["task"]["kind"]) == ("language", "masked")
     for name, kind in (("gpt2-small", "masked"), ("laptop-encoder", "next_token")):
-        wrong = RunConfig.of({**said.to_dict(), "task": kind, "model": {"preset": name}})
+        wrong = RunConfig.of({**settings.to_dict(), "task": kind, "model": {"preset": name}})
         with pytest.raises(HeddleError, match=rf"the task '{kind}' trains only an? "):
             prepare(wrong, tmp_path / "other")
 
@@ -155,18 +155,18 @@ def test_presets_are_those_of_the_task(config: Callable[..., RunConfig], quick: 
 def load_config(run: Path) -> dict[str, Any]:
     import json
 
-    found: dict[str, Any] = json.loads((run / "config.json").read_text())
-    return found
+    data: dict[str, Any] = json.loads((run / "config.json").read_text())
+    return data
 
 
 def test_a_run_learns_and_resumes_bit_for_bit(
     config: Callable[..., RunConfig], quick: None, tmp_path: Path, begin: Begin
 ) -> None:
-    said = config(data={"tokenizer": "words"}, steps=30, evaluate_every=10, learning_rate=1e-2, warmup=2)
-    said = RunConfig.of({**said.to_dict(), "task": "masked"})
+    settings = config(data={"tokenizer": "words"}, steps=30, evaluate_every=10, learning_rate=1e-2, warmup=2)
+    settings = RunConfig.of({**settings.to_dict(), "task": "masked"})
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for run in (whole, stopped):
-        prepare(said, run)
+        prepare(settings, run)
     reports: list[Any] = []
     result = Trainer(whole, [reports.append]).run()
     assert result.loss < np.log(20) - 0.1  # 14 words: better than guessing by their number alone
@@ -183,14 +183,14 @@ def test_losses_and_weights_are_those_of_transformers(tmp_path: Path) -> None:
         vocab_size=TOKENIZER.vocab_size, max_position_embeddings=32, hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0, **sizes,
     )  # fmt: skip
-    theirs = transformers.BertForMaskedLM(config).train()
-    theirs.save_pretrained(tmp_path / "before")
+    reference = transformers.BertForMaskedLM(config).train()
+    reference.save_pretrained(tmp_path / "before")
     import_model(tmp_path / "before", tmp_path / "run")
     ours, _ = load(tmp_path / "run", "cpu")
     train = TrainConfig(optimizer="adamw", betas=(0.9, 0.99), weight_decay=0.1)
     optimizer = Optimizer(ours.train(), train, 1e-3, "fp32")
-    matrices = [each for each in theirs.parameters() if each.dim() > 1]
-    vectors = [each for each in theirs.parameters() if each.dim() == 1]
+    matrices = [each for each in reference.parameters() if each.dim() > 1]
+    vectors = [each for each in reference.parameters() if each.dim() == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     plain = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), eps=1e-10)
     made = task(rows=4)
@@ -199,15 +199,15 @@ def test_losses_and_weights_are_those_of_transformers(tmp_path: Path) -> None:
     for step in range(20):
         batch: Batch = made.batch(made.examples(step))
         loss, _ = train_step(objective, optimizer, batch, 2, 1.0, 0.0)
-        expected = theirs(input_ids=batch.tokens, labels=batch.targets).loss
+        expected = reference(input_ids=batch.tokens, labels=batch.targets).loss
         expected.backward()
         plain.step()
         plain.zero_grad()
         assert loss == pytest.approx(expected.item(), abs=1e-4)
-    theirs.save_pretrained(tmp_path / "after")
+    reference.save_pretrained(tmp_path / "after")
     import_model(tmp_path / "after", tmp_path / "trained")
-    wanted = load(tmp_path / "trained", "cpu")[0].state_dict()
-    for name, found in ours.state_dict().items():
+    trained = load(tmp_path / "trained", "cpu")[0].state_dict()
+    for name, parameter in ours.state_dict().items():
         # The gradient of a key's bias is rounding, which AdamW turns into whole steps.
         if not name.endswith("mixer.k.bias"):
-            torch.testing.assert_close(found, wanted[name], rtol=0, atol=1e-4, msg=name)
+            torch.testing.assert_close(parameter, trained[name], rtol=0, atol=1e-4, msg=name)

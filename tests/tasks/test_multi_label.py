@@ -53,14 +53,14 @@ def test_the_loss_is_the_mean_binary_cross_entropy(weights: Any) -> None:
     having = torch.tensor(known.get(str(weights), weights), dtype=torch.float32)
     scores = scores_of(model, made, batch)[real]
     plain = F.binary_cross_entropy_with_logits(scores, labels.double())
-    wanted = F.binary_cross_entropy_with_logits(scores, labels.double(), pos_weight=having.double())
+    expected = F.binary_cross_entropy_with_logits(scores, labels.double(), pos_weight=having.double())
     loss = made.objective(model)(batch)
-    torch.testing.assert_close(loss.total / loss.count, wanted)
+    torch.testing.assert_close(loss.total / loss.count, expected)
     torch.testing.assert_close(loss.plain / loss.count, plain)
     leaves = list(model.parameters())
-    pairs = zip(torch.autograd.grad(loss.total / 4, leaves), torch.autograd.grad(wanted, leaves), strict=True)
-    for ours, theirs in pairs:
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    pairs = zip(torch.autograd.grad(loss.total / 4, leaves), torch.autograd.grad(expected, leaves), strict=True)
+    for ours, reference in pairs:
+        torch.testing.assert_close(ours, reference, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.47, 0.9])
@@ -75,12 +75,12 @@ def test_what_is_reported_is_what_scikit_learn_computes(threshold: float) -> Non
     shares = scores_of(model, made, batch).sigmoid().detach().numpy()
     chosen, right = shares > threshold, batch.targets.numpy() > 0
     scored = evaluate(model, made, rows=6)
-    wanted = {
+    expected = {
         "micro_f1": f1_score(right, chosen, average="micro", zero_division=0),
         "macro_f1": f1_score(right, chosen, average="macro", zero_division=0),
         "subset_accuracy": accuracy_score(right, chosen),
     }
-    assert dict(scored.metrics) == pytest.approx(wanted, abs=1e-6)
+    assert dict(scored.metrics) == pytest.approx(expected, abs=1e-6)
     assert (scored.tokens, scored.share) == (len(there), 1.0)
     shown = made.sample(model, TOKENIZER, 0, 30)
     assert shown is not None
@@ -93,10 +93,10 @@ def test_scores_of_random_labels_are_those_of_scikit_learn(seed: int) -> None:
     draw = np.random.default_rng(seed)
     right, chosen = draw.random((2, 30, 5)) < np.array([0.5, 0.1, 0.9, 0.0, 0.3 * (seed % 2)])
     counts = label_counts(torch.from_numpy(chosen), torch.from_numpy(right).float())
-    found = label_metrics({name: float(each.mean()) for name, each in counts.items()}, 5)
-    assert found["micro_f1"] == pytest.approx(f1_score(right, chosen, average="micro", zero_division=0))
-    assert found["macro_f1"] == pytest.approx(f1_score(right, chosen, average="macro", zero_division=0))
-    assert found["subset_accuracy"] == pytest.approx(accuracy_score(right, chosen))
+    metrics = label_metrics({name: float(each.mean()) for name, each in counts.items()}, 5)
+    assert metrics["micro_f1"] == pytest.approx(f1_score(right, chosen, average="micro", zero_division=0))
+    assert metrics["macro_f1"] == pytest.approx(f1_score(right, chosen, average="macro", zero_division=0))
+    assert metrics["subset_accuracy"] == pytest.approx(accuracy_score(right, chosen))
     nothing = label_metrics(dict.fromkeys(counts, 0.0), 5)
     assert (nothing["micro_f1"], nothing["macro_f1"]) == (0.0, 0.0)
 
@@ -107,15 +107,15 @@ def test_a_label_that_nobody_learned_is_missed() -> None:
     right, chosen = draw.random((2, 30, 3)) < 0.4
     strange = draw.integers(0, 3, 30)
     targets = torch.from_numpy(np.concatenate([right, strange[:, None]], axis=1)).float()
-    found = label_metrics(
+    metrics = label_metrics(
         {name: float(each.mean()) for name, each in label_counts(torch.from_numpy(chosen), targets).items()}, 3
     )
     more = np.stack([strange > 0, strange > 1], axis=1)  # up to two of them in a text
     every, none = np.concatenate([right, more], axis=1), np.concatenate([chosen, np.zeros_like(more)], axis=1)
-    assert found["micro_f1"] == pytest.approx(f1_score(every, none, average="micro"))
-    assert found["macro_f1"] == pytest.approx(f1_score(right, chosen, average="macro"))
-    assert found["subset_accuracy"] == pytest.approx(accuracy_score(every, none))
-    assert found["subset_accuracy"] < accuracy_score(right, chosen)
+    assert metrics["micro_f1"] == pytest.approx(f1_score(every, none, average="micro"))
+    assert metrics["macro_f1"] == pytest.approx(f1_score(right, chosen, average="macro"))
+    assert metrics["subset_accuracy"] == pytest.approx(accuracy_score(every, none))
+    assert metrics["subset_accuracy"] < accuracy_score(right, chosen)
 
 
 DATA = [
@@ -134,8 +134,8 @@ def test_fit_learns_labels_that_do_not_exclude_each_other() -> None:
     history = heddle.fit(model, tokenizer, DATA, 60, task=CONFIG, validation=DATA, learning_rate=1e-2, progress=False)
     assert history.evaluation is not None
     assert history.evaluation.metrics["subset_accuracy"] == 1.0
-    found = heddle.classify(model, tokenizer, [text for text, _ in DATA[:5]])
-    assert [set(each.labels) for each in found] == [set(labels) for _, labels in DATA[:5]]  # type: ignore[union-attr]
+    predictions = heddle.classify(model, tokenizer, [text for text, _ in DATA[:5]])
+    assert [set(each.labels) for each in predictions] == [set(labels) for _, labels in DATA[:5]]  # type: ignore[union-attr]
 
 
 def test_a_classifier_of_one_answer_and_one_of_several_are_not_taken_for_each_other() -> None:
@@ -150,11 +150,11 @@ def test_a_classifier_of_one_answer_and_one_of_several_are_not_taken_for_each_ot
     back = ClassificationConfig().head_table(before, "encoder", ("a", "b"))
     assert ("several" in back, "threshold" in back, back["dense"]) == (False, False, True)
     assert CONFIG.head_table(before, "encoder", ("a", "b"))["threshold"] == 0.3
-    for head, said in (
+    for head, message in (
         ({"threshold": 0.3, "several": False}, "has no effect"),
         ({"pooling": "none"}, "a token has one"),
     ):
-        with pytest.raises(HeddleError, match=said):
+        with pytest.raises(HeddleError, match=message):
             TransformerConfig.of({**made.spec.model.to_dict(), "head": {**before, **head}})
     with pytest.raises(HeddleError, match=r"label_weights: 'hott' is not one of the classes cold, warm"):
         task(MultiLabelConfig(label_weights={"hott": 2.0}))
@@ -177,5 +177,5 @@ def test_shown_labels_are_those_above_the_threshold() -> None:
     records = made.spec.records(held_out=False)
     right = made._listed(records.columns["label"][0].tolist())
     shown = made.format_prediction(records, 0, torch.tensor([2.0, 3.0]), TOKENIZER, 30)
-    found = "warm"  # sigmoid(2) = 0.88, sigmoid(3) = 0.95
-    assert shown.startswith(f"[{found}]" if found == right else f"[{found} / {right}]")
+    label = "warm"  # sigmoid(2) = 0.88, sigmoid(3) = 0.95
+    assert shown.startswith(f"[{label}]" if label == right else f"[{label} / {right}]")

@@ -77,14 +77,14 @@ def test_scores_are_computed_of_a_few_sizes(monkeypatch: pytest.MonkeyPatch) -> 
     assert [recurring_size(number) for number in (1, 8, 9, 256, 257, 2049, 4096)] == [8, 8, 16, 256, 264, 2112, 4096]
 
 
-def numpy_loss(made: Transformer, hidden: Array, given: Batch) -> float:
+def numpy_loss(made: Transformer, hidden: Array, examples: Batch) -> float:
     """The head and the cross-entropy as formulas, position by position."""
     config = made.config.head
     value = {name: each.detach().numpy() for name, each in made.head.named_parameters()}
     table = value.get("weight", made.embedding.weight.detach().numpy())
     total = 0.0
     for h, target, weight in zip(
-        hidden.reshape(-1, 8), given.targets.flatten().tolist(), given.weights.flatten().tolist(), strict=True
+        hidden.reshape(-1, 8), examples.targets.flatten().tolist(), examples.weights.flatten().tolist(), strict=True
     ):
         if config.transform:
             h = value["dense.weight"] @ h + value["dense.bias"]
@@ -100,26 +100,26 @@ def numpy_loss(made: Transformer, hidden: Array, given: Batch) -> float:
 @heads
 def test_the_loss_is_that_of_the_heads_formula(head: dict[str, Any]) -> None:
     """Scale, transform, bias, cap and a padded vocabulary are part of the loss; each changes it."""
-    made, given = model(head), batch()
-    loss = CrossEntropy(made)(given)
+    made, examples = model(head), batch()
+    loss = CrossEntropy(made)(examples)
     with torch.no_grad():
-        hidden = made(given.tokens).hidden.numpy()
-    assert loss.total.item() == pytest.approx(numpy_loss(made, hidden, given), rel=1e-12)
-    assert loss.count.item() == given.weights.sum().item()
+        hidden = made(examples.tokens).hidden.numpy()
+    assert loss.total.item() == pytest.approx(numpy_loss(made, hidden, examples), rel=1e-12)
+    assert loss.count.item() == examples.weights.sum().item()
     assert (loss.extra.item(), loss.loads) == (0.0, ())
 
 
 @heads
 def test_its_gradient_is_that_of_torchs_loss_on_the_predicted_scores(head: dict[str, Any]) -> None:
-    made, given = model(head), batch()
+    made, examples = model(head), batch()
     names, leaves = zip(*made.named_parameters(), strict=True)
-    logits = made.logits(made(given.tokens).hidden).flatten(0, 1)
-    surprise = F.cross_entropy(logits, given.targets.flatten(), ignore_index=IGNORED, reduction="none")
-    wanted = torch.autograd.grad((surprise * given.weights.flatten()).sum(), leaves)
-    found = torch.autograd.grad(CrossEntropy(made)(given).total, leaves)
-    for name, mine, right in zip(names, found, wanted, strict=True):
+    logits = made.logits(made(examples.tokens).hidden).flatten(0, 1)
+    surprise = F.cross_entropy(logits, examples.targets.flatten(), ignore_index=IGNORED, reduction="none")
+    expected = torch.autograd.grad((surprise * examples.weights.flatten()).sum(), leaves)
+    gradients = torch.autograd.grad(CrossEntropy(made)(examples).total, leaves)
+    for name, actual, right in zip(names, gradients, expected, strict=True):
         assert right.abs().max() > 1e-6 or ".k." in name, name  # a bias of the keys moves no weight of attention
-        torch.testing.assert_close(mine, right, rtol=1e-9, atol=1e-9, msg=name)
+        torch.testing.assert_close(actual, right, rtol=1e-9, atol=1e-9, msg=name)
 
 
 def test_a_tied_table_learns_from_both_ends() -> None:
@@ -145,17 +145,17 @@ def test_routers_add_their_terms_and_tell_their_loads() -> None:
         "expert": {"kind": "mlp", "hidden": 4},
     }
     decoder = {"depth": 2, "block": {"mixer": {"heads": 2}, "ffn": experts}}
-    made, given = model({}, decoder=decoder), batch()
-    kept: list[tuple[Tensor, Tensor]] = []
+    made, examples = model({}, decoder=decoder), batch()
+    expert_loads: list[tuple[Tensor, Tensor]] = []
     hooks = [
-        block.ffn.router.register_forward_hook(lambda module, inputs, out: kept.append((out[1], out[2])))
+        block.ffn.router.register_forward_hook(lambda module, inputs, out: expert_loads.append((out[1], out[2])))
         for block in made.decoder.blocks
     ]
-    loss = CrossEntropy(made)(given)
+    loss = CrossEntropy(made)(examples)
     for hook in hooks:
         hook.remove()
     terms = 0.0
-    for (choice, logits), load in zip(kept, loss.loads, strict=True):
+    for (choice, logits), load in zip(expert_loads, loss.loads, strict=True):
         assert load.tolist() == np.bincount(choice.flatten().numpy(), minlength=4).tolist()
         for row in range(3):
             scores = logits[row].detach().numpy()
@@ -163,7 +163,7 @@ def test_routers_add_their_terms_and_tell_their_loads() -> None:
             share = np.bincount(choice[row].flatten().numpy(), minlength=4) / 12
             terms += 0.3 * 6 * 4 * float((share * chance.mean(0)).sum())
             terms += 0.07 * float((np.log(np.exp(scores).sum(-1)) ** 2).sum())
-    assert len(kept) == 2
+    assert len(expert_loads) == 2
     assert loss.extra.item() == pytest.approx(terms, rel=1e-12)
 
 

@@ -32,11 +32,11 @@ HOME = "tests.tasks.own_losses"
 @pytest.mark.parametrize("loss", [own_losses.plain, f"{HOME}:plain"], ids=["function", "name"])
 def test_the_tasks_loss_by_hand_trains_alike(loss: Any) -> None:
     models = [decoder(), decoder()]
-    kept, own = (
+    builtin, own = (
         heddle.fit(model, BYTES, TEXT, 4, accumulate=2, **QUIET, **more)
         for model, more in zip(models, ({}, {"loss": loss}), strict=True)
     )
-    assert own.losses == pytest.approx(kept.losses, rel=1e-5)
+    assert own.losses == pytest.approx(builtin.losses, rel=1e-5)
     weights, others = (model.state_dict() for model in models)
     assert all(torch.allclose(weights[name], others[name], atol=1e-4) for name in weights)
 
@@ -44,15 +44,15 @@ def test_the_tasks_loss_by_hand_trains_alike(loss: Any) -> None:
 def test_another_loss_is_minimised_and_the_tasks_own_is_evaluated() -> None:
     model = suited(ClassificationConfig(), ("a", "b"))
     before = copy.deepcopy(model)
-    found = heddle.fit(
+    history = heddle.fit(
         model, LETTERS, LABELLED, 3, "classification", LABELLED[:6], loss=own_losses.focal, batch=24, progress=False
     )
     (batch,) = [next(iter(_batches(before)))]
     scores = before.head(before(batch.tokens, batch.layout).hidden, batch.layout, before.embedding.weight)
-    wanted = own_losses.focal(scores, batch) / batch.weights.sum()
-    assert found.losses[0] == pytest.approx(float(wanted.detach()), rel=1e-5)
-    assert found.evaluation is not None
-    assert "accuracy" in found.evaluation.metrics
+    expected = own_losses.focal(scores, batch) / batch.weights.sum()
+    assert history.losses[0] == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert history.evaluation is not None
+    assert "accuracy" in history.evaluation.metrics
 
 
 def _batches(model: Any) -> list[Any]:
@@ -131,13 +131,13 @@ def test_a_reader_ends_a_training_in_memory() -> None:
     reader, later = AtStep(3), AtStep(99)
     whole, ended = decoder(), decoder()
     heddle.fit(whole, BYTES, TEXT, 3, schedule="constant", warmup=0, **QUIET)
-    found = heddle.fit(
+    history = heddle.fit(
         ended, BYTES, TEXT, 9, schedule="constant", warmup=0, validation=TEXT, readers=[reader, later], **QUIET
     )
     assert later.seen[-1] == 3  # every reader hears of the last step
-    assert found.weights is not None
-    assert found.weights.steps == (3,)
-    assert found.evaluation is not None
+    assert history.weights is not None
+    assert history.weights.steps == (3,)
+    assert history.evaluation is not None
     assert all(torch.equal(whole.state_dict()[name], each) for name, each in ended.state_dict().items())
 
 
@@ -161,13 +161,13 @@ def test_scores_are_those_of_prediction_without_entries_that_only_fill_up(head: 
     config = decoder().config.override({"head": head, "pad_vocab_to": 64})
     model = heddle.build(config, seed=1)
     features = model.head.features(torch.randn(2, 3, config.dim), None)
-    found = scored(model, features)
-    assert found.shape == (2, 3, config.vocab_size)
+    actual = scored(model, features)
+    assert actual.shape == (2, 3, config.vocab_size)
     assert config.table_rows() > config.vocab_size
     scores = model.head.scoring(model.embedding.weight)
     by_hand = features @ scores.table.T + (0 if scores.bias is None else scores.bias)
-    wanted = by_hand if scores.cap is None else scores.cap * torch.tanh(by_hand / scores.cap)
-    torch.testing.assert_close(found, wanted[..., : config.vocab_size])
+    expected = by_hand if scores.cap is None else scores.cap * torch.tanh(by_hand / scores.cap)
+    torch.testing.assert_close(actual, expected[..., : config.vocab_size])
 
 
 def test_a_count_is_no_loss() -> None:

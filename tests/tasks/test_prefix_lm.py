@@ -33,8 +33,8 @@ MANY = text([5, 12, 3, 8, 9, 2, 1, 17])
 LAYOUTS = ("concatenate", "documents", "pack")
 
 
-def task(layout: str = "concatenate", part: Any = PART, **said: Any) -> PrefixLMTask:
-    sizes = {"rows": 8, "seed": 3, **said}
+def task(layout: str = "concatenate", part: Any = PART, **settings: Any) -> PrefixLMTask:
+    sizes = {"rows": 8, "seed": 3, **settings}
     made = make_task(PrefixLMConfig(), DataSpec(Corpus(part, part), MODEL, layout=layout, **sizes))
     assert isinstance(made, PrefixLMTask)
     return made
@@ -55,8 +55,8 @@ def test_targets_are_the_tokens_after_each_documents_prefix(layout: str) -> None
         for row in range(len(batch.tokens)):
             for number in range(batch.layout.documents):
                 inside = batch.layout.segment[row] == number
-                wanted = usual.targets[row, inside].tolist()
-                there = sum(target != IGNORED for target in wanted)
+                expected = usual.targets[row, inside].tolist()
+                there = sum(target != IGNORED for target in expected)
                 if not there:
                     continue
                 several += 1
@@ -64,7 +64,7 @@ def test_targets_are_the_tokens_after_each_documents_prefix(layout: str) -> None
                 prefix = sees[0] + 1
                 assert 1 <= prefix <= there
                 assert sees == [max(place, prefix - 1) for place in range(len(sees))]
-                assert targets == [IGNORED] * (prefix - 1) + wanted[prefix - 1 :]
+                assert targets == [IGNORED] * (prefix - 1) + expected[prefix - 1 :]
     assert several > 10
 
 
@@ -93,8 +93,8 @@ def test_a_prefix_belongs_to_its_example_and_differs_between_epochs() -> None:
 def test_an_evaluation_scores_each_window_with_the_prefix_that_is_its_own(layout: str) -> None:
     """Written out: the sum of -log p of the tokens after it, over their number; the same for other sizes of batches."""
     made, model = task(layout, MANY), build(MODEL, seed=1, dtype=torch.float64).eval()
-    found, other = (evaluate(model, made, rows) for rows in (2, 5))
-    assert found.to_dict() == pytest.approx(other.to_dict())
+    evaluation, other = (evaluate(model, made, rows) for rows in (2, 5))
+    assert evaluation.to_dict() == pytest.approx(other.to_dict())
     total, count = 0.0, 0
     for examples in made.held_out(3).batches:
         batch = made.batch(examples)
@@ -104,10 +104,10 @@ def test_an_evaluation_scores_each_window_with_the_prefix_that_is_its_own(layout
             scores.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum"
         ).item()
         count += int((batch.targets != IGNORED).sum())
-    assert found.tokens == count
-    assert found.loss == pytest.approx(total / count, rel=1e-9)
-    assert found.metrics["perplexity"] == pytest.approx(np.exp(total / count))
-    assert "bits_per_byte" not in found.metrics
+    assert evaluation.tokens == count
+    assert evaluation.loss == pytest.approx(total / count, rel=1e-9)
+    assert evaluation.metrics["perplexity"] == pytest.approx(np.exp(total / count))
+    assert "bits_per_byte" not in evaluation.metrics
 
 
 def test_a_sample_of_what_is_held_out_has_about_as_many_targets_as_asked() -> None:
@@ -131,8 +131,8 @@ def test_a_stopped_run_ends_as_one_that_was_not(config: Callable[..., RunConfig]
 
 def test_a_step_is_shown_with_its_mask(config: Callable[..., RunConfig], quick: None, tmp_path: Path) -> None:
     prepare(run_config(config), tmp_path / "run")
-    found = show_step(tmp_path / "run", length=16)
-    (row,), (mask,) = found.rows, found.masks
+    view = show_step(tmp_path / "run", length=16)
+    (row,), (mask,) = view.rows, view.masks
     prefix = row.weights.index(1.0) + 1
     assert mask.rule == "Causal(), a prefix both ways"
     assert mask.seen == [[key < max(query + 1, prefix) for key in range(16)] for query in range(16)]

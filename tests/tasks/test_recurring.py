@@ -12,11 +12,11 @@ def test_what_has_a_weight_comes_first_and_in_order(targets: int) -> None:
     places = torch.randperm(50, generator=torch.Generator().manual_seed(targets))[:targets].sort().values
     weights[places] = torch.linspace(0.1, 1, targets)
     x = torch.arange(100.0).view(50, 2)
-    rows, ids, kept = weighted(x, torch.arange(50), weights)
+    rows, ids, kept_weights = weighted(x, torch.arange(50), weights)
     assert len(ids) == recurring_size(targets)
     assert ids[:targets].tolist() == places.tolist()
-    assert not kept[targets:].any()
-    assert torch.equal(kept, weights[ids])
+    assert not kept_weights[targets:].any()
+    assert torch.equal(kept_weights, weights[ids])
     assert torch.equal(rows, x[ids])
     assert ids.tolist()[targets:] == sorted(ids.tolist()[targets:])
 

@@ -31,14 +31,14 @@ def test_the_loss_is_the_mean_squared_error() -> None:
     labels = torch.tensor([there.columns["label"][record][0] for record in (3, 8, 9)])
     torch.testing.assert_close(batch.targets[real], labels.float())
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)[:, 0]
-    wanted = F.mse_loss(scores[real], batch.targets[real].double())
+    expected = F.mse_loss(scores[real], batch.targets[real].double())
     loss = made.objective(model)(batch)
-    torch.testing.assert_close(loss.total / loss.count, wanted)
+    torch.testing.assert_close(loss.total / loss.count, expected)
     assert torch.equal(loss.plain, loss.total.detach())
     leaves = list(model.parameters())
-    pairs = zip(torch.autograd.grad(loss.total / 3, leaves), torch.autograd.grad(wanted, leaves), strict=True)
-    for ours, theirs in pairs:
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    pairs = zip(torch.autograd.grad(loss.total / 3, leaves), torch.autograd.grad(expected, leaves), strict=True)
+    for ours, reference in pairs:
+        torch.testing.assert_close(ours, reference, rtol=0, atol=1e-12)
 
 
 def test_what_is_reported() -> None:
@@ -47,11 +47,11 @@ def test_what_is_reported() -> None:
     there = made.spec.records(held_out=True)
     batch = made.batch(ExampleIndices(np.arange(len(there)), held_out=True))
     scores = model.head(model(batch.tokens, batch.layout).hidden, batch.layout, model.embedding.weight)[:, 0]
-    found, labels = scores.detach().numpy().astype(float), there.columns["label"].values
+    predictions, labels = scores.detach().numpy().astype(float), there.columns["label"].values
     scored = evaluate(model, made, rows=6)
-    assert scored.loss == pytest.approx(((found - labels) ** 2).mean(), rel=1e-4)
+    assert scored.loss == pytest.approx(((predictions - labels) ** 2).mean(), rel=1e-4)
     assert scored.metrics["root_mean_squared_error"] == pytest.approx(scored.loss**0.5)
-    assert scored.metrics["pearson"] == pytest.approx(np.corrcoef(found, labels)[0, 1], abs=1e-4)
+    assert scored.metrics["pearson"] == pytest.approx(np.corrcoef(predictions, labels)[0, 1], abs=1e-4)
     shown = made.sample(model, TOKENIZER, 0, 30)
     assert shown is not None
     assert all(" / " in line for line in shown.splitlines())
@@ -61,7 +61,7 @@ def test_the_correlation_of_numbers_far_from_zero_is_numpys() -> None:
     """Labels of 10,000 and a little: moments in fp32 would round the little away."""
     draw = np.random.default_rng(0)
     targets = (10_000 + draw.standard_normal(64)).astype(np.float32)
-    found = (targets + 0.5 * draw.standard_normal(64)).astype(np.float32)
+    predictions = (targets + 0.5 * draw.standard_normal(64)).astype(np.float32)
     made = RegressionTask(CONFIG, spec_for(CONFIG, "number"))
     batch = replace(
         made.batch(ExampleIndices(np.zeros(64, dtype=np.int64))),
@@ -69,19 +69,19 @@ def test_the_correlation_of_numbers_far_from_zero_is_numpys() -> None:
         weights=torch.ones(64),
     )
     objective = made.objective(build(made.spec.model))
-    objective._scores = lambda features: torch.from_numpy(found)  # type: ignore[method-assign]
+    objective._scores = lambda features: torch.from_numpy(predictions)  # type: ignore[method-assign]
     means = {name: float(each.sum()) / 64 for name, each in objective.counts(torch.empty(64, 8), batch).items()}
-    wanted = np.corrcoef(found.astype(np.float64), targets.astype(np.float64))[0, 1]
-    assert made.metrics({**means, "loss": 1.0}, 1.0)["pearson"] == pytest.approx(wanted, abs=1e-6)
+    expected = np.corrcoef(predictions.astype(np.float64), targets.astype(np.float64))[0, 1]
+    assert made.metrics({**means, "loss": 1.0}, 1.0)["pearson"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_labels_far_from_a_new_model_are_told_and_wrong_ones_refused() -> None:
-    given = spec_for(CONFIG, "number")
-    columns = given.records(held_out=False).columns
+    spec = spec_for(CONFIG, "number")
+    columns = spec.records(held_out=False).columns
 
     def labelled(values: list[float]) -> RegressionTask:
         changed = {"text": columns["text"], "label": Column.of([[value] for value in values], np.float64)}
-        return RegressionTask(CONFIG, replace(given, corpus=Corpus(Records(changed))))
+        return RegressionTask(CONFIG, replace(spec, corpus=Corpus(Records(changed))))
 
     assert labelled([0.0, 1.0] * 24).remarks() == []
     (remark,) = labelled([1000.0, 3000.0] * 24).remarks()
@@ -92,6 +92,6 @@ def test_labels_far_from_a_new_model_are_told_and_wrong_ones_refused() -> None:
     assert made.batch(ExampleIndices(np.arange(2))).weights.tolist() == [1.0, 1.0]
     for terms in ({"label_smoothing": 0.1}, {"z_loss": 1e-4}):
         with pytest.raises(HeddleError, match="have no effect on the task 'regression'"):
-            made.objective(build(given.model), **terms)
+            made.objective(build(spec.model), **terms)
     with pytest.raises(HeddleError, match="needs a classifier with classes = 1"):
-        made.objective(build(given.model.override({"head.classes": 2})))
+        made.objective(build(spec.model.override({"head.classes": 2})))

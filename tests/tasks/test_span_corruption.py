@@ -35,10 +35,10 @@ def part(ids: Any) -> Part:
     return Part(np.asarray(ids, dtype=np.uint16), len(ids), 1, 1)
 
 
-def task(rows: int = 8, seed: int = 3, ids: Any = None, context: int = 32, **said: Any) -> SpanCorruptionTask:
-    found = TOKENIZER.encode(TEXT) if ids is None else ids
-    corpus = Corpus(part(found), part(found[:300]))
-    return SpanCorruptionTask(SpanCorruptionConfig(**said), DataSpec(corpus, MODEL, rows, seed, context, TOKENIZER))
+def task(rows: int = 8, seed: int = 3, ids: Any = None, context: int = 32, **settings: Any) -> SpanCorruptionTask:
+    tokens = TOKENIZER.encode(TEXT) if ids is None else ids
+    corpus = Corpus(part(tokens), part(tokens[:300]))
+    return SpanCorruptionTask(SpanCorruptionConfig(**settings), DataSpec(corpus, MODEL, rows, seed, context, TOKENIZER))
 
 
 def test_a_context_of_512_reads_what_t5_reads() -> None:
@@ -73,9 +73,9 @@ def test_source_and_target_make_the_text(context: int, share: float, span: float
 def test_every_choice_of_spans_is_equally_likely() -> None:
     """Four of eight tokens in two spans: three ways to cut the missing tokens, and three to cut the others."""
     made = task(ids=range(200), share=0.5, span=2.0)
-    found = Counter(tuple(made.corrupted(0, 8, False, key)[0].tolist()) for key in range(1800))
-    assert len(found) == 9
-    assert max(abs(times - 200) for times in found.values()) < 60  # over four standard deviations
+    counts = Counter(tuple(made.corrupted(0, 8, False, key)[0].tolist()) for key in range(1800))
+    assert len(counts) == 9
+    assert max(abs(times - 200) for times in counts.values()) < 60  # over four standard deviations
 
 
 def test_an_example_is_corrupted_alike_in_any_batch_and_anew_in_each_epoch() -> None:
@@ -115,10 +115,10 @@ def test_losses_are_those_of_transformers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
     ids = {"eos_token_id": END, "pad_token_id": 0, "decoder_start_token_id": 0}
-    theirs = transformers.T5ForConditionalGeneration(
+    reference = transformers.T5ForConditionalGeneration(
         transformers.T5Config(vocab_size=TOKENIZER.vocab_size, **sizes, **ids)
     )
-    theirs.save_pretrained(tmp_path / "before")
+    reference.save_pretrained(tmp_path / "before")
     import_model(tmp_path / "before", tmp_path / "run")
     ours, _ = load(tmp_path / "run", "cpu")
     corpus = Corpus(part(TOKENIZER.encode(TEXT)))
@@ -126,9 +126,9 @@ def test_losses_are_those_of_transformers(tmp_path: Path) -> None:
     objective = made.objective(ours)
     assert isinstance(objective, CrossEntropy)
     batch = made.batch(made.examples(0))
-    found = objective(batch)
-    expected = theirs(input_ids=batch.source, labels=batch.targets).loss
-    assert (found.total / found.count).item() == pytest.approx(expected.item(), abs=1e-4)
+    loss = objective(batch)
+    expected = reference(input_ids=batch.source, labels=batch.targets).loss
+    assert (loss.total / loss.count).item() == pytest.approx(expected.item(), abs=1e-4)
 
 
 def test_what_cannot_be_is_refused_in_one_line() -> None:
@@ -146,11 +146,11 @@ def test_what_cannot_be_is_refused_in_one_line() -> None:
 
 def test_a_run_learns_and_resumes_bit_for_bit(config: Callable[..., RunConfig], quick: None, tmp_path: Path) -> None:
     """The whole command: an encoder-decoder by default, samples with the spans filled in, stopped and resumed."""
-    said = config(data={"tokenizer": "words"}, steps=30, evaluate_every=10, learning_rate=1e-2, warmup=2)
-    said = RunConfig.of({**said.to_dict(), "task": "span_corruption"})
+    settings = config(data={"tokenizer": "words"}, steps=30, evaluate_every=10, learning_rate=1e-2, warmup=2)
+    settings = RunConfig.of({**settings.to_dict(), "task": "span_corruption"})
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for run in (whole, stopped):
-        prepare(said, run)
+        prepare(settings, run)
     trainer, reports = Trainer(whole), list[Any]()
     assert trainer.session.run.config.model.encoder is not None
     trainer.readers.append(reports.append)

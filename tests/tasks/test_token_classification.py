@@ -127,12 +127,12 @@ def test_evaluation_counts_words_and_spans() -> None:
     best = scores.argmax(-1)
     right = (best == batch.targets)[chosen].float().mean().item()
     assert scored.metrics["accuracy"] == pytest.approx(right)
-    hits = said = wanted = 0
+    hits = predicted = gold_count = 0
     for row in range(len(there)):
-        mine = spans([made.names[tag] for tag in best[row][chosen[row]]])
+        own_spans = spans([made.names[tag] for tag in best[row][chosen[row]]])
         gold = spans([made.names[tag] for tag in batch.targets[row][chosen[row]]])
-        hits, said, wanted = hits + len(mine & gold), said + len(mine), wanted + len(gold)
-    precision, recall = hits / max(said, 1), hits / wanted
+        hits, predicted, gold_count = hits + len(own_spans & gold), predicted + len(own_spans), gold_count + len(gold)
+    precision, recall = hits / max(predicted, 1), hits / gold_count
     expected = 2 * precision * recall / (precision + recall) if hits else 0.0
     assert scored.metrics["span_f1"] == pytest.approx(expected)
     assert set(scored.metrics) == {"accuracy", "span_f1"}

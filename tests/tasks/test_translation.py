@@ -97,11 +97,11 @@ def test_what_does_not_fit_is_cropped(
 
 
 @both
-@pytest.mark.parametrize("said", [{}, {"source_loss": True}])
-def test_lengths_and_targets_are_those_of_the_batches(family: str, said: dict[str, bool]) -> None:
-    if family == "both" and said:
+@pytest.mark.parametrize("settings", [{}, {"source_loss": True}])
+def test_lengths_and_targets_are_those_of_the_batches(family: str, settings: dict[str, bool]) -> None:
+    if family == "both" and settings:
         return
-    made = task(family, pairs(200, longest=30), context=20, **said)
+    made = task(family, pairs(200, longest=30), context=20, **settings)
     records = made.spec.records(held_out=False)
     batches = [read(made, place) for place in range(len(records))]
     widths = [max(batch.tokens.shape[1], 0 if batch.source is None else batch.source.shape[1]) for batch in batches]
@@ -164,12 +164,12 @@ def test_the_cut_into_micro_batches_padding_and_the_order_of_rows_change_nothing
         "another order": [read(made, *places[::-1])],
         "more padding": [read(made, *places, EMPTY, EMPTY)],
     }
-    wanted = gradients(model, made, [whole])
+    expected = gradients(model, made, [whole])
     for cut, batches in cuts.items():
-        found = gradients(model, made, batches)
-        for name, gradient in wanted.items():
+        actual = gradients(model, made, batches)
+        for name, gradient in expected.items():
             scale = gradient.abs().max().item()
-            torch.testing.assert_close(found[name], gradient, rtol=0, atol=2e-5 * scale, msg=f"{cut}: {name}")
+            torch.testing.assert_close(actual[name], gradient, rtol=0, atol=2e-5 * scale, msg=f"{cut}: {name}")
 
 
 def test_a_packed_row_is_its_records() -> None:
@@ -184,9 +184,9 @@ def test_a_packed_row_is_its_records() -> None:
         return torch.cat([row, row.new_full((2,), fill)])[None]
 
     packed = Batch(joined("tokens", 0), layout, joined("targets", IGNORED), joined("weights", 0))
-    wanted, found = gradients(model, made, rows), gradients(model, made, [packed])
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=2e-5 * gradient.abs().max().item(), msg=name)
+    expected, actual = gradients(model, made, rows), gradients(model, made, [packed])
+    for name, gradient in expected.items():
+        torch.testing.assert_close(actual[name], gradient, rtol=0, atol=2e-5 * gradient.abs().max().item(), msg=name)
 
 
 @both
@@ -197,7 +197,7 @@ def test_a_target_is_predicted_from_the_whole_source_and_the_targets_before_it(f
     model, batch = build(MODELS[family]).double(), read(made, 0)
     embedded: list[Tensor] = []
 
-    def keep(module: Any, given: Any, output: Tensor) -> Tensor:
+    def keep(module: Any, inputs: Any, output: Tensor) -> Tensor:
         embedded.append(output.detach().requires_grad_())
         return embedded[-1]
 
@@ -229,9 +229,9 @@ def test_a_toy_is_learned_and_shown(family: str) -> None:
     objective, optimizer = made.objective(model), Optimizer(model, train, 1e-2, "fp32")
     for step in range(150):
         train_step(objective, optimizer, made.batch(made.examples(step)), 1, 1 - step / 150, 1.0)
-    found = evaluate(model, made)
-    assert found.metrics["accuracy"] > 0.85, found
-    assert found.metrics["perplexity"] == pytest.approx(np.exp(found.loss))
+    evaluation = evaluate(model, made)
+    assert evaluation.metrics["accuracy"] > 0.85, evaluation
+    assert evaluation.metrics["perplexity"] == pytest.approx(np.exp(evaluation.loss))
     shown = made.sample(model, TOKENIZER, 0, 20)
     assert shown is not None
     lines = [line.replace("[", "→ ").replace("]", "").split(" → ") for line in shown.splitlines()]
@@ -246,13 +246,13 @@ def test_an_answer_is_the_best_continuation(family: str) -> None:
     records = made.spec.records(held_out=True)
     for number in range(3):
         row = made.row(records, number)
-        found = made.answer(model, row, 6)
+        best_answer = made.answer(model, row, 6)
         ids, source = row.ids[: row.known].tolist(), torch.tensor([row.source.tolist()])
-        for token in found:
+        for token in best_answer:
             hidden = model(torch.tensor([ids]), source=source if family == "both" else None).hidden
             assert token == model.logits(hidden[0, -1]).argmax()
             ids.append(token)
-        assert len(found) <= 6
+        assert len(best_answer) <= 6
     full = made.answer(model, replace(row, known=32, ids=np.zeros(33, dtype=np.int64)), 6)
     assert len(full) <= (6 if family == "both" else 1), "a full context has one more token"
 

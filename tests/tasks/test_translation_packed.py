@@ -38,13 +38,13 @@ def text(ids: Tensor) -> str:
 
 def segments(batch: Batch) -> list[tuple[str, str]]:
     """What each segment reads and predicts."""
-    found = []
+    pieces = []
     for row in range(batch.layout.rows):
         for number in range(int(batch.layout.segment[row].max()) + 1):
             here = batch.layout.segment[row] == number
             assert batch.layout.position[row, here].tolist() == list(range(int(here.sum())))
-            found.append((text(batch.tokens[row, here]), text(batch.targets[row, here])))
-    return found
+            pieces.append((text(batch.tokens[row, here]), text(batch.targets[row, here])))
+    return pieces
 
 
 def alone(made: TranslationTask, number: int) -> Batch:
@@ -83,13 +83,13 @@ def test_every_pair_is_read_once_per_epoch_as_it_is_alone(source_loss: bool, row
     """Cropped as alone, too; and each epoch packs others together."""
     records = pairs(60, longest=14)
     made = task("decoder", records, rows=rows, context=20, layout="pack", source_loss=source_loss)
-    wanted = Counter(each for number in range(60) for each in segments(alone(made, number)))
+    expected = Counter(each for number in range(60) for each in segments(alone(made, number)))
     for epoch in range(2):
         steps = [made.batch(examples) for examples in made.epoch(epoch)]
-        assert Counter(each for batch in steps for each in segments(batch)) == wanted
+        assert Counter(each for batch in steps for each in segments(batch)) == expected
         assert sum(len(batch.tokens) for batch in steps) == made.steps_per_epoch() * rows
     held = made.held_out(rows)
-    assert Counter(each for examples in held.batches for each in segments(made.batch(examples))) == wanted
+    assert Counter(each for examples in held.batches for each in segments(made.batch(examples))) == expected
     assert (held.share, made.size(held_out=True)) == (1.0, 60)
     some = made.held_out(rows, most=100)
     scored = sum(int(made.batch(examples).weights.sum()) for examples in some.batches)
@@ -133,14 +133,14 @@ def test_packed_pairs_are_separate_pairs(name: str) -> None:
     examples = next(made.epoch(0))
     batch, numbers = made.batch(examples), made.places(examples)
     assert len(numbers) > 2 * len(batch.tokens)
-    found, wanted = (step(model, made, each) for each in ([batch], [alone(made, number) for number in numbers]))
-    assert found["loss"].item() == pytest.approx(wanted["loss"].item(), rel=2e-5)
-    for place, value in wanted.items():
-        torch.testing.assert_close(found[place], value, rtol=2e-5, atol=2e-5 * float(value.abs().max()), msg=place)
+    actual, expected = (step(model, made, each) for each in ([batch], [alone(made, number) for number in numbers]))
+    assert actual["loss"].item() == pytest.approx(expected["loss"].item(), rel=2e-5)
+    for place, value in expected.items():
+        torch.testing.assert_close(actual[place], value, rtol=2e-5, atol=2e-5 * float(value.abs().max()), msg=place)
     own = torch.where(batch.layout.segment == 1, batch.weights, 0.0)
-    mine = {"targets": torch.where(own > 0, batch.targets, IGNORED), "weights": own, "layout": batch.layout}
+    single = {"targets": torch.where(own > 0, batch.targets, IGNORED), "weights": own, "layout": batch.layout}
     other = torch.where(batch.layout.segment == 1, batch.tokens, (batch.tokens + 1) % TOKENIZER.vocab_size)
-    one, two = (made.objective(model)(Batch(tokens=ids, **mine)).total for ids in (batch.tokens, other))
+    one, two = (made.objective(model)(Batch(tokens=ids, **single)).total for ids in (batch.tokens, other))
     assert own.sum() > 0
     assert torch.equal(one, two)
 
@@ -154,7 +154,7 @@ def test_the_loss_is_that_of_transformers(tmp_path: Path) -> None:
     model = build(config, seed=1)
     save(model, tmp_path / "run", TOKENIZER)
     assert export_model(tmp_path / "run", tmp_path / "out")["checked"]
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
     made = TranslationTask(
         task("decoder").config, DataSpec(Corpus(pairs(20)), config, 3, 3, None, TOKENIZER, layout="pack")
     )
@@ -164,7 +164,7 @@ def test_the_loss_is_that_of_transformers(tmp_path: Path) -> None:
         batch = alone(made, number)
         chosen = batch.weights[0] > 0
         with torch.no_grad():
-            scores = theirs(input_ids=batch.tokens).logits[0, chosen]
+            scores = reference(input_ids=batch.tokens).logits[0, chosen]
         total += torch.nn.functional.cross_entropy(scores, batch.targets[0, chosen], reduction="sum").item()
         count += int(chosen.sum())
     loss = made.objective(model)(made.batch(examples))
@@ -185,28 +185,28 @@ def test_the_global_batch_is_the_same_for_any_number_of_ranks(count: int) -> Non
 
 
 @pytest.fixture
-def asked(config: Callable[..., RunConfig], quick: None, tmp_path: Path) -> Callable[..., RunConfig]:
+def make_config(config: Callable[..., RunConfig], quick: None, tmp_path: Path) -> Callable[..., RunConfig]:
     """A run that packs pairs of words and their lengths."""
 
-    def made(**said: Any) -> RunConfig:
+    def made(**settings: Any) -> RunConfig:
         draw = np.random.default_rng(0)
         lengths = draw.integers(1, 9, 200)
         rows = [f"{''.join(draw.choice(list('abcd'), length))}\t{length}" for length in lengths]
         (tmp_path / "pairs.tsv").write_text("\n".join(["source\ttarget", *rows]))
         data = {"sources": [str(tmp_path / "pairs.tsv")], "tokenizer": "characters", "layout": "pack"}
         train = {"batch": None, "batch_tokens": 144, "steps": 9, "evaluate_every": 3, "learning_rate": 1e-2}
-        table = config(data=data, model={"context": 24}, **{**train, **said}).to_dict()
+        table = config(data=data, model={"context": 24}, **{**train, **settings}).to_dict()
         return RunConfig.of({**table, "task": "translation", "model": {**table["model"], "family": "decoder"}})
 
     return made
 
 
-def test_a_run_is_planned_shown_and_resumed_bit_for_bit(asked: Callable[..., RunConfig], tmp_path: Path) -> None:
-    whole, stopped, told = tmp_path / "whole", tmp_path / "stopped", list[str]()
-    planned = prepare(asked(), whole, told.append)
+def test_a_run_is_planned_shown_and_resumed_bit_for_bit(make_config: Callable[..., RunConfig], tmp_path: Path) -> None:
+    whole, stopped, messages = tmp_path / "whole", tmp_path / "stopped", list[str]()
+    planned = prepare(make_config(), whole, messages.append)
     shutil.copytree(whole, stopped)
-    (said,) = [line for line in told if line.startswith("pack: ")]
-    assert " of 24 tokens, " in said
+    (remark,) = [line for line in messages if line.startswith("pack: ")]
+    assert " of 24 tokens, " in remark
     assert (planned.chosen.batch, planned.chosen.batch_tokens, planned.tokens_per_step) == (6, None, 144)
     trainer = Trainer(whole)
     assert planned.epochs == pytest.approx(9 / trainer.session.task.steps_per_epoch())
@@ -227,9 +227,9 @@ def test_a_run_is_planned_shown_and_resumed_bit_for_bit(asked: Callable[..., Run
 def test_fit_packs_pairs() -> None:
     """The losses are those of steps of the same rows."""
     data = [("ab" * (number % 4 + 1), "cd"[number % 2]) for number in range(40)]
-    said: dict[str, Any] = {"steps": 4, "task": "translation", "layout": "pack", "progress": False}
+    settings: dict[str, Any] = {"steps": 4, "task": "translation", "layout": "pack", "progress": False}
     model = heddle.model_for("translation", TOKENIZER, depth=1, context=24, dim=16, family="decoder")
-    history = heddle.fit(model, TOKENIZER, data, validation=data[:8], batch=2, **said)
+    history = heddle.fit(model, TOKENIZER, data, validation=data[:8], batch=2, **settings)
     first = build(model.config, seed=0)
     spec = DataSpec(Corpus(of(*data)), model.config, 2, 0, None, TOKENIZER, layout="pack")
     made = TranslationTask(task("decoder").config, spec)
@@ -239,13 +239,13 @@ def test_fit_packs_pairs() -> None:
     assert history.evaluation.tokens == 16
     both = heddle.model_for("translation", TOKENIZER, depth=1, context=24, dim=16)
     with pytest.raises(HeddleError, match=r"layout = 'pack' is for a decoder alone, .*: set family=decoder"):
-        heddle.fit(both, TOKENIZER, data, **said)
+        heddle.fit(both, TOKENIZER, data, **settings)
     with pytest.raises(HeddleError, match=r"layout = 'pack' does not apply to task.kind = 'regression': leave it out"):
-        heddle.fit(both, TOKENIZER, data, **{**said, "task": "regression"})
+        heddle.fit(both, TOKENIZER, data, **{**settings, "task": "regression"})
 
 
-def test_what_cannot_be_packed_is_refused(asked: Callable[..., RunConfig], tmp_path: Path) -> None:
-    table = asked().to_dict()
+def test_what_cannot_be_packed_is_refused(make_config: Callable[..., RunConfig], tmp_path: Path) -> None:
+    table = make_config().to_dict()
     bare = {key: value for key, value in table["model"].items() if key != "family"}
     for model in ({**bare, "family": None}, {"preset": "t5-small"}, {**bare, "family": "encoder-decoder"}):
         with pytest.raises(HeddleError, match="layout = 'pack' is for a decoder alone"):

@@ -71,8 +71,8 @@ def their_loss(model: transformers.PreTrainedModel, records: Records, places: li
 @pytest.mark.parametrize("name", list(MODELS))
 def test_losses_and_weights_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     """The same weights imported here: twenty steps of AdamW, in two micro-batches."""
-    theirs = theirs_of(name)
-    theirs.save_pretrained(tmp_path / "before")
+    reference = theirs_of(name)
+    reference.save_pretrained(tmp_path / "before")
     import_model(tmp_path / "before", tmp_path / "run")
     ours, _ = load(tmp_path / "run", "cpu")
     records = pairs(60)
@@ -80,7 +80,7 @@ def test_losses_and_weights_are_those_of_transformers(name: str, tmp_path: Path)
     task = TranslationTask(TranslationConfig(), spec)
     objective = task.objective(ours)
     optimizer = Optimizer(ours.train(), TrainConfig(optimizer="adamw", weight_decay=0.1), 1e-3, "fp32")
-    learned = [each for each in theirs.parameters() if each.requires_grad]
+    learned = [each for each in reference.parameters() if each.requires_grad]
     groups = [
         {"params": [each for each in learned if each.dim() > 1], "weight_decay": 0.1},
         {"params": [each for each in learned if each.dim() == 1], "weight_decay": 0.0},
@@ -90,17 +90,17 @@ def test_losses_and_weights_are_those_of_transformers(name: str, tmp_path: Path)
         examples = task.examples(step)
         loss, _ = train_step(objective, optimizer, task.batch(examples), 2, 1.0, 0.0)
         places = [place for place in examples.places.tolist() if place >= 0]
-        expected = their_loss(theirs, records, places, MODELS[name][2])
+        expected = their_loss(reference, records, places, MODELS[name][2])
         expected.backward()
         plain.step()
         plain.zero_grad()
         assert loss == pytest.approx(expected.item(), abs=1e-4)
-    theirs.save_pretrained(tmp_path / "after")
+    reference.save_pretrained(tmp_path / "after")
     import_model(tmp_path / "after", tmp_path / "trained")
-    wanted = load(tmp_path / "trained", "cpu")[0].state_dict()
-    for key, found in ours.state_dict().items():
+    trained = load(tmp_path / "trained", "cpu")[0].state_dict()
+    for key, parameter in ours.state_dict().items():
         # The gradient of a key's bias is rounding, which AdamW turns into whole steps.
         if not key.endswith(("mixer.k.bias", "cross.k.bias")):
             torch.testing.assert_close(
-                found, wanted[key], rtol=0, atol=1e-4, msg=lambda said, key=key: f"{key}: {said}"
+                parameter, trained[key], rtol=0, atol=1e-4, msg=lambda detail, key=key: f"{key}: {detail}"
             )

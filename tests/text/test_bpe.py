@@ -41,13 +41,13 @@ AWKWARD = st.text(
 
 def reference(path: Path) -> tokenizers.Tokenizer:
     """`tokenizers` on a saved file, told to read special tokens as plain text."""
-    theirs = tokenizers.Tokenizer.from_file(str(path))
-    theirs.encode_special_tokens = True
-    return theirs
+    library = tokenizers.Tokenizer.from_file(str(path))
+    library.encode_special_tokens = True
+    return library
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> tokenizers.Tokenizer:
+def library(tmp_path_factory: pytest.TempPathFactory) -> tokenizers.Tokenizer:
     path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
     TRAINED.save(path)
     return reference(path)
@@ -58,23 +58,23 @@ def is_fast(tokenizer: object) -> bool:
     return tokenizer._fast is not None
 
 
-def test_ids_on_source_code_are_those_of_tokenizers(theirs: tokenizers.Tokenizer) -> None:
+def test_ids_on_source_code_are_those_of_tokenizers(library: tokenizers.Tokenizer) -> None:
     assert is_fast(TRAINED)
-    assert TRAINED.encode(PYTHON) == theirs.encode(PYTHON).ids
+    assert TRAINED.encode(PYTHON) == library.encode(PYTHON).ids
     assert TRAINED.decode(TRAINED.encode(PYTHON)) == PYTHON
 
 
 @pytest.mark.skipif(not SHAKESPEARE.exists(), reason="shakespeare is not in the shared data")
-def test_ids_on_shakespeare_are_those_of_tokenizers(theirs: tokenizers.Tokenizer) -> None:
+def test_ids_on_shakespeare_are_those_of_tokenizers(library: tokenizers.Tokenizer) -> None:
     text = SHAKESPEARE.read_text(encoding="utf-8")
-    assert TRAINED.encode(text) == theirs.encode(text).ids
+    assert TRAINED.encode(text) == library.encode(text).ids
 
 
 @settings(max_examples=500, deadline=None)
 @given(text=AWKWARD)
-def test_ids_on_any_unicode_are_those_of_tokenizers(text: str, theirs: tokenizers.Tokenizer) -> None:
+def test_ids_on_any_unicode_are_those_of_tokenizers(text: str, library: tokenizers.Tokenizer) -> None:
     ids = TRAINED.encode(text)
-    assert ids == theirs.encode(text).ids
+    assert ids == library.encode(text).ids
     assert TRAINED.decode(ids) == text
 
 
@@ -96,9 +96,9 @@ def test_one_character_over_and_over_is_no_trouble(run: str, times: int) -> None
 
 
 @pytest.mark.parametrize("length", [249_999, 250_000, 250_001, 600_000])
-def test_long_stretches_of_blanks_have_the_same_ids_either_way(length: int, theirs: tokenizers.Tokenizer) -> None:
+def test_long_stretches_of_blanks_have_the_same_ids_either_way(length: int, library: tokenizers.Tokenizer) -> None:
     text = "x" * 7 + " " * length + "x"
-    assert TRAINED.encode(text) == theirs.encode(text).ids
+    assert TRAINED.encode(text) == library.encode(text).ids
 
 
 def test_training_learns_no_piece_across_a_cut() -> None:
@@ -186,12 +186,12 @@ def agree(file: dict[str, Any], texts: list[str], directory: Path, allow_special
     """Load the file and check ids on the texts against `tokenizers`."""
     path = directory / "tokenizer.json"
     path.write_text(json.dumps(file), encoding="utf-8")
-    ours, theirs = load_tokenizer(path), reference(path)
-    theirs.encode_special_tokens = not allow_special
-    theirs.no_truncation()
-    theirs.no_padding()
+    ours, library = load_tokenizer(path), reference(path)
+    library.encode_special_tokens = not allow_special
+    library.no_truncation()
+    library.no_padding()
     for text in texts:
-        assert ours.encode(text, allow_special) == theirs.encode(text, add_special_tokens=False).ids, text
+        assert ours.encode(text, allow_special) == library.encode(text, add_special_tokens=False).ids, text
     assert isinstance(ours, BPE)
     return ours
 

@@ -60,7 +60,7 @@ TALK = [
 ]  # fmt: skip
 
 
-def theirs(folder: Path, tokenizer: Any = TOKENIZER) -> Any:
+def published_tokenizer(folder: Path, tokenizer: Any = TOKENIZER) -> Any:
     tokenizer.save(folder)
     return transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **TOKENS)
 
@@ -69,7 +69,7 @@ def theirs(folder: Path, tokenizer: Any = TOKENIZER) -> Any:
 @pytest.mark.parametrize("prompt", [False, True])
 def test_rendered_as_transformers_render(tmp_path: Path, name: str, prompt: bool) -> None:
     """Blanks, loops, JSON, dates, special tokens."""
-    ours, other = ChatTemplate(TOKENIZER, TEMPLATES[name], TOKENS), theirs(tmp_path)
+    ours, other = ChatTemplate(TOKENIZER, TEMPLATES[name], TOKENS), published_tokenizer(tmp_path)
     talks = [TALK, TALK[:1], TALK[:3]]
     if name != "mistral":
         talks.append([{"role": "system", "content": "Be brief.", "name": None}, *TALK])
@@ -94,31 +94,31 @@ def test_a_published_tokenizer_gives_the_same_ids(tmp_path: Path) -> None:
     )
     made.train_from_iterator([TEXT] * 20, trainer)
     content = made.to_str().replace('"id":', '"id": ')
-    kept = re.sub(r'\{[^{}]*"content": "<0x[0-9A-F]{2}>"[^{}]*\},?', "", content)
-    (tmp_path / "tokenizer.json").write_text(re.sub(r",(\s*\])", r"\1", kept))
+    cleaned = re.sub(r'\{[^{}]*"content": "<0x[0-9A-F]{2}>"[^{}]*\},?', "", content)
+    (tmp_path / "tokenizer.json").write_text(re.sub(r",(\s*\])", r"\1", cleaned))
     tokenizer = load_tokenizer(tmp_path)
-    ours, other = ChatTemplate(tokenizer, MISTRAL, TOKENS), theirs(tmp_path / "again", tokenizer)
+    ours, other = ChatTemplate(tokenizer, MISTRAL, TOKENS), published_tokenizer(tmp_path / "again", tokenizer)
     how = {"chat_template": MISTRAL, "return_dict": False}
     assert ours.render(TALK) == other.apply_chat_template(TALK, **how)
-    found = ours.conversation(TALK)
-    assert [answer.matches_prompt for answer in found.answers] == [True, True]
-    first = found.answers[0]
-    assert tokenizer.decode(found.ids[first.start : first.stop]).strip() == "The warp.</s>"
+    encoded = ours.conversation(TALK)
+    assert [answer.matches_prompt for answer in encoded.answers] == [True, True]
+    first = encoded.answers[0]
+    assert tokenizer.decode(encoded.ids[first.start : first.stop]).strip() == "The warp.</s>"
 
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
 def test_which_ids_are_the_assistants(name: str) -> None:
     """Each answer with the special token that ends it, after just what generation is prompted with."""
     ours = ChatTemplate(TOKENIZER, TEMPLATES[name], TOKENS)
-    found = ours.conversation(TALK)
-    assert found.ids == ours.render(TALK)
+    encoded = ours.conversation(TALK)
+    assert encoded.ids == ours.render(TALK)
     contents = [message["content"] for message in TALK if message["role"] == "assistant"]
     end = {"plain": "<|end|>", "llama3": "<|eot_id|>", "mistral": "</s>"}.get(name, "<|im_end|>")
     assert ours.ends == (TOKENIZER.special[end],)
-    for turn, (answer, content) in enumerate(zip(found.answers, contents, strict=True)):
+    for turn, (answer, content) in enumerate(zip(encoded.answers, contents, strict=True)):
         assert answer.matches_prompt
-        assert found.ids[: answer.start] == ours.render(TALK[: 2 * turn + 1], add_generation_prompt=True)
-        written = TOKENIZER.decode(found.ids[answer.start : answer.stop])
+        assert encoded.ids[: answer.start] == ours.render(TALK[: 2 * turn + 1], add_generation_prompt=True)
+        written = TOKENIZER.decode(encoded.ids[answer.start : answer.stop])
         shown = {"mistral": f" {content}", "json": f' {{"role": "assistant", "content": "{content}"}}'}
         assert (
             written
@@ -135,11 +135,11 @@ def test_special_tokens_in_a_message_are_its_text(name: str) -> None:
     talk = [{"role": "user", "content": attack}, TALK[1]]
     special = set(TOKENIZER.special.values())
     plain = [id for id in ours.render([TALK[0], TALK[1]]) if id in special]
-    found = ours.conversation(talk)
-    assert [id for id in found.ids if id in special] == plain
+    encoded = ours.conversation(talk)
+    assert [id for id in encoded.ids if id in special] == plain
     written = attack.replace("\n", "\\n") if name == "json" else attack
-    assert written in TOKENIZER.decode(found.ids)
-    assert found.ids[: found.answers[0].start] == ours.render(talk[:1], add_generation_prompt=True)
+    assert written in TOKENIZER.decode(encoded.ids)
+    assert encoded.ids[: encoded.answers[0].start] == ours.render(talk[:1], add_generation_prompt=True)
 
 
 REFUSED = {
@@ -168,7 +168,7 @@ def test_an_answer_that_joins_the_prompt_is_not_sure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "talk", "said"),
+    ("template", "talk", "message"),
     [
         ("{% if %}", None, "not valid Jinja"),
         (MISTRAL, TALK[1:], "refuses this conversation: roles must alternate"),
@@ -182,8 +182,8 @@ def test_an_answer_that_joins_the_prompt_is_not_sure() -> None:
         (CHATML, ["a"], "messages = ['a']: must be a list"),
     ],
 )
-def test_refused_in_one_line(template: str, talk: Any, said: str) -> None:
-    with pytest.raises(HeddleError, match=re.escape(said)) as error:
+def test_refused_in_one_line(template: str, talk: Any, message: str) -> None:
+    with pytest.raises(HeddleError, match=re.escape(message)) as error:
         ChatTemplate(TOKENIZER, template).text(talk)
     assert "\n" not in str(error.value)
 

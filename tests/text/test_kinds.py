@@ -28,13 +28,13 @@ UNIGRAM = train_tokenizer("unigram", [RAIN], 380)
 def witness(tokenizer: Any, directory: Path) -> tokenizers.Tokenizer:
     """`tokenizers` on the saved file, special tokens read as plain text."""
     tokenizer.save(directory)
-    theirs = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
-    theirs.encode_special_tokens = True
-    return theirs
+    library = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    library.encode_special_tokens = True
+    return library
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tokenizers.Tokenizer]:
+def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tokenizers.Tokenizer]:
     made = {"words": WORDS, "wordpiece": PIECES, "unigram": UNIGRAM}
     return {kind: witness(tokenizer, tmp_path_factory.mktemp(kind)) for kind, tokenizer in made.items()}
 
@@ -46,8 +46,8 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tokenizers.Tok
 def test_wordpiece_takes_the_longest_piece_as_the_example_has_it() -> None:
     inputs, outputs = EXAMPLE["inputs"], EXAMPLE["outputs"]
     tokenizer = WordPiece.of(inputs["wordpiece_vocab"])
-    found = [[piece for _, piece in tokenizer.pieces(word)] for word in inputs["words"]]
-    assert found == outputs["wordpiece"]
+    split_pieces = [[piece for _, piece in tokenizer.pieces(word)] for word in inputs["words"]]
+    assert split_pieces == outputs["wordpiece"]
     assert tokenizer.encode("unbelievable raining") == [0, 1, 2, 3, 4]
     assert tokenizer.decode([0, 1, 2, 3, 4]) == "unbelievable raining"
 
@@ -60,8 +60,8 @@ def test_bpe_merges_the_lowest_rank_first_as_the_example_has_it() -> None:
         vocab[left + right] = len(vocab)
     merges = [" ".join(pair) for pair in inputs["bpe_merges"]]
     tokenizer = BPE(describe(bpe_model(vocab, merges), byte_level(use_regex=True), byte_level(), ()))
-    found = [[piece for _, piece in tokenizer.pieces(word)] for word in inputs["words"]]
-    assert found == outputs["bpe"]
+    split_pieces = [[piece for _, piece in tokenizer.pieces(word)] for word in inputs["words"]]
+    assert split_pieces == outputs["bpe"]
 
 
 # Words
@@ -108,21 +108,21 @@ def test_any_text_of_known_words_comes_back(text: str) -> None:
 
 @pytest.mark.parametrize("kind", ["words", "wordpiece"])
 @given(text=st.text())
-def test_ids_of_words_are_those_of_tokenizers(kind: str, text: str, theirs: dict[str, tokenizers.Tokenizer]) -> None:
+def test_ids_of_words_are_those_of_tokenizers(kind: str, text: str, library: dict[str, tokenizers.Tokenizer]) -> None:
     tokenizer = {"words": WORDS, "wordpiece": PIECES}[kind]
     for sample in (text, f"{text} rain{text}ing"):
         ids = tokenizer.encode(sample)
-        assert ids == theirs[kind].encode(sample).ids
+        assert ids == library[kind].encode(sample).ids
 
 
 @pytest.mark.parametrize("kind", ["words", "wordpiece"])
 @given(data=st.data())
 def test_whoever_reads_the_file_joins_words_alike(
-    kind: str, data: st.DataObject, theirs: dict[str, tokenizers.Tokenizer]
+    kind: str, data: st.DataObject, library: dict[str, tokenizers.Tokenizer]
 ) -> None:
     tokenizer = {"words": WORDS, "wordpiece": PIECES}[kind]
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=10))
-    assert tokenizer.decode(ids) == theirs[kind].decode(ids, skip_special_tokens=False)
+    assert tokenizer.decode(ids) == library[kind].decode(ids, skip_special_tokens=False)
 
 
 # WordPiece
@@ -183,11 +183,11 @@ def test_text_that_looks_like_the_files_own_marks_comes_back(text: str) -> None:
 
 @pytest.mark.lecture("D-39")
 @given(text=st.text())
-def test_ids_of_a_unigram_are_those_of_tokenizers(text: str, theirs: dict[str, tokenizers.Tokenizer]) -> None:
+def test_ids_of_a_unigram_are_those_of_tokenizers(text: str, library: dict[str, tokenizers.Tokenizer]) -> None:
     sample = f"It is {text} raining".replace("▁", "_")
     ids = UNIGRAM.encode(sample)
-    assert ids == theirs["unigram"].encode(sample).ids
-    assert theirs["unigram"].decode(ids) == sample
+    assert ids == library["unigram"].encode(sample).ids
+    assert library["unigram"].decode(ids) == sample
 
 
 def test_a_unigram_learns_words_with_their_space() -> None:

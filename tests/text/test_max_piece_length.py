@@ -23,9 +23,9 @@ LETTERS = "".join(DRAW.choices("ACGT", k=20_000))
 def test_blanks_are_those_of_tokenizers() -> None:
     everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
     split = pre_tokenizers.Split(tokenizers.Regex(r"\s"), "removed", invert=True)
-    theirs = "".join(piece for piece, _ in split.pre_tokenize_str(everything))
+    library = "".join(piece for piece, _ in split.pre_tokenize_str(everything))
     expanded = [chr(code) for code in range(0x2000, 0x200B)] + list("\t\n\x0b\x0c\r")
-    assert sorted(set(theirs)) == sorted({*BLANK, *expanded} - {"-"})
+    assert sorted(set(library)) == sorted({*BLANK, *expanded} - {"-"})
 
 
 RUNS = st.lists(
@@ -45,15 +45,15 @@ BOUNDED = train_tokenizer("bpe", [LETTERS, "a" * 3000, "some words and     blank
 
 @settings(max_examples=100, deadline=None)
 @given(runs=RUNS)
-def test_ids_are_those_of_whoever_reads_the_file(runs: list[tuple[str, int]], theirs: tokenizers.Tokenizer) -> None:
+def test_ids_are_those_of_whoever_reads_the_file(runs: list[tuple[str, int]], library: tokenizers.Tokenizer) -> None:
     text = "".join(character * count for character, count in runs)
     ids = BOUNDED.encode(text)
-    assert ids == theirs.encode(text).ids
+    assert ids == library.encode(text).ids
     assert BOUNDED.decode(ids) == text
 
 
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> tokenizers.Tokenizer:
+def library(tmp_path_factory: pytest.TempPathFactory) -> tokenizers.Tokenizer:
     place = tmp_path_factory.mktemp("bound")
     BOUNDED.save(place)
     loaded = load_tokenizer(place)
@@ -91,9 +91,9 @@ def test_files_from_before_there_was_a_bound_keep_their_ids(tmp_path: Path) -> N
     old = rewritten(BOUNDED, tmp_path / "bpe", {"type": "Sequence", "pretokenizers": steps})
     assert isinstance(old, BPE)
     assert old._fast is not None
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "bpe" / "tokenizer.json"))
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "bpe" / "tokenizer.json"))
     for text in (LETTERS, "a" * 3001, "x" + " " * 700 + "y", "words between words"):
-        assert old.encode(text) == theirs.encode(text).ids
+        assert old.encode(text) == library.encode(text).ids
     assert old.encode(LETTERS) != BOUNDED.encode(LETTERS)
     unigram = train_tokenizer("unigram", ["to be or not to be, that is the question " * 5], 400)
     old = rewritten(unigram, tmp_path / "unigram", UNBOUNDED)

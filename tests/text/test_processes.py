@@ -30,8 +30,8 @@ def ids(tokenizer: Encodes, texts: Sequence[str]) -> list[list[int]]:
 
 
 def collected(tokenizer: Any, jobs: Any, workers: int, work: Callable[..., Any] = ids) -> list[Any]:
-    with closing(in_order(work, jobs, tokenizer, workers)) as found:
-        return [result for _, result in found]
+    with closing(in_order(work, jobs, tokenizer, workers)) as results:
+        return [result for _, result in results]
 
 
 @given(parts=st.lists(st.binary(max_size=9), max_size=4))
@@ -53,8 +53,8 @@ def test_any_number_of_processes_gives_the_same_in_the_same_order(
 ) -> None:
     monkeypatch.setattr(heddle.text.processes, "subprocess", InThread)
     tokenizer = TOKENIZERS["bytes"]
-    with closing(in_order(ids, iter(jobs), tokenizer, workers)) as found:
-        assert list(found) == [(job, tokenizer.encode_batch(job)) for job in jobs]
+    with closing(in_order(ids, iter(jobs), tokenizer, workers)) as results:
+        assert list(results) == [(job, tokenizer.encode_batch(job)) for job in jobs]
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -70,19 +70,19 @@ def failing(jobs: Sequence[list[str]]) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "said"),
+    ("jobs", "message"),
     [
         ([["abc"], ["ab", "a!b", "a?b"], ["a?b"]], "character '!' at position 1"),
         ([["abc"], ["abc"]], "b.txt: cannot be read"),
         ([["\ud800"]], "lone surrogate"),
     ],
 )
-def test_the_first_error_is_that_of_one_process(jobs: list[list[str]], said: str) -> None:
+def test_the_first_error_is_that_of_one_process(jobs: list[list[str]], message: str) -> None:
     """Also if a later text cannot be read: one process would not have come so far."""
     tokenizer = train_tokenizer("characters", "abc", special=())
     errors = [refusal(lambda workers=workers: collected(tokenizer, failing(jobs), workers)) for workers in (1, 2)]  # type: ignore[misc]
     assert errors[0] == errors[1]
-    assert said in errors[0]
+    assert message in errors[0]
 
 
 def test_a_process_that_ends_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +103,8 @@ def test_a_process_that_ends_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
             os.kill(process.pid, signal.SIGKILL)
         yield ["loom"]
 
-    said = refusal(lambda: collected(TOKENIZERS["bytes"], jobs(), 2))
-    assert said.startswith("a process that tokenises has ended (exit status -9)")
+    message = refusal(lambda: collected(TOKENIZERS["bytes"], jobs(), 2))
+    assert message.startswith("a process that tokenises has ended (exit status -9)")
     assert all(process.poll() is not None for process in made)
 
 
@@ -116,8 +116,8 @@ def test_processes_end_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
 
     def interrupted() -> None:
-        with closing(in_order(ids, (["text"] for _ in range(99)), TOKENIZERS["bytes"], 2)) as found:
-            next(found)
+        with closing(in_order(ids, (["text"] for _ in range(99)), TOKENIZERS["bytes"], 2)) as results:
+            next(results)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

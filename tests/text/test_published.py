@@ -99,10 +99,10 @@ SAMPLES = [TEXT, "", " ", "It", " It", "the rain ,, they aren't", "雨雨 é😀
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Tokenizer, tokenizers.Tokenizer]]:
     made = {}
     for name, maker in MAKERS.items():
-        theirs = maker()
+        library = maker()
         folder = tmp_path_factory.mktemp(name)
-        theirs.save(str(folder / "tokenizer.json"))
-        made[name] = (load_tokenizer(folder), theirs)
+        library.save(str(folder / "tokenizer.json"))
+        made[name] = (load_tokenizer(folder), library)
     return made
 
 
@@ -110,55 +110,55 @@ Both = dict[str, tuple[Tokenizer, tokenizers.Tokenizer]]
 families = pytest.mark.parametrize("name", MAKERS)
 
 
-def ids_of(theirs: tokenizers.Tokenizer, text: str) -> list[int]:
-    ids: list[int] = theirs.encode(text, add_special_tokens=False).ids
+def ids_of(library: tokenizers.Tokenizer, text: str) -> list[int]:
+    ids: list[int] = library.encode(text, add_special_tokens=False).ids
     return ids
 
 
 @pytest.mark.lecture("L2-47", "D-39")
 @families
 def test_ids_are_those_of_the_library(name: str, both: Both) -> None:
-    ours, theirs = both[name]
+    ours, library = both[name]
     assert ours.kind == KIND[name]
-    assert ours.vocab_size == theirs.get_vocab_size()
+    assert ours.vocab_size == library.get_vocab_size()
     for text in SAMPLES:
-        assert ours.encode(text) == ids_of(theirs, text), text
-        assert ours.decode(ours.encode(text)) == theirs.decode(ids_of(theirs, text), skip_special_tokens=False), text
+        assert ours.encode(text) == ids_of(library, text), text
+        assert ours.decode(ours.encode(text)) == library.decode(ids_of(library, text), skip_special_tokens=False), text
 
 
 @families
 @given(text=st.text(st.one_of(st.sampled_from("It rain.,!?'é\n"), st.characters(exclude_categories=["Cs"]))))
 def test_ids_on_any_text_are_those_of_the_library(name: str, text: str, both: Both) -> None:
-    ours, theirs = both[name]
+    ours, library = both[name]
     assume(not any(special in text for special in ours.special))  # the library would not take them for plain text
     ids = ours.encode(text)
-    assert ids == ids_of(theirs, text)
-    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=False)
+    assert ids == ids_of(library, text)
+    assert ours.decode(ids) == library.decode(ids, skip_special_tokens=False)
 
 
 @families
 @given(data=st.data())
 def test_any_ids_are_spelt_as_the_library_does_and_stream_alike(name: str, data: st.DataObject, both: Both) -> None:
-    ours, theirs = both[name]
+    ours, library = both[name]
     ids = data.draw(st.lists(st.integers(0, ours.vocab_size - 1), max_size=12))
     stream = TextStream(ours)
     assert "".join([*map(stream.push, ids), stream.flush()]) == ours.decode(ids)
     # Bytes that are no character: the library replaces each, heddle each run that could have been one.
     whole = [i for i in ids if "\ufffd" not in ours.token_bytes(i).decode(errors="replace")]
-    assert ours.decode(whole) == theirs.decode(whole, skip_special_tokens=False)
+    assert ours.decode(whole) == library.decode(whole, skip_special_tokens=False)
 
 
 @pytest.mark.lecture("L1-94")
 @families
 def test_special_tokens_are_plain_text_unless_allowed(name: str, both: Both) -> None:
-    ours, theirs = both[name]
-    theirs.encode_special_tokens = False
+    ours, library = both[name]
+    library.encode_special_tokens = False
     for special, i in ours.special.items():
         text = f"It {special}is"
         if special not in ("[UNK]", "<unk>"):  # what stands for unknown text does come from text
             assert i not in ours.encode(text)
             assert i not in ours.encode(special)
-        assert ours.encode(text, allow_special=True) == ids_of(theirs, text)
+        assert ours.encode(text, allow_special=True) == ids_of(library, text)
         assert i in ours.encode(text, allow_special=True)
         assert i in ours.encode(text, allow_special=[special])
 
@@ -183,13 +183,13 @@ def test_text_comes_back_from_bpe_with_bytes(name: str, text: str, both: Both) -
 
 @pytest.mark.lecture("L2-47")
 def test_berts_vocab_txt_is_berts_tokenizer(both: Both, tmp_path: Path) -> None:
-    ours, theirs = both["bert"]
-    vocab = theirs.get_vocab()
+    ours, library = both["bert"]
+    vocab = library.get_vocab()
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in sorted(vocab, key=vocab.__getitem__)))
     read = load_wordpiece_vocab(tmp_path / "vocab.txt")
     assert (read.kind, read.vocab_size, dict(read.special)) == ("wordpiece", ours.vocab_size, dict(ours.special))
     for text in SAMPLES:
-        assert read.encode(text) == ids_of(theirs, text)
+        assert read.encode(text) == ids_of(library, text)
     read.save(tmp_path)
     assert load_tokenizer(tmp_path).fingerprint() == read.fingerprint()
     cased = load_wordpiece_vocab(tmp_path / "vocab.txt", lowercase=False)

@@ -17,16 +17,16 @@ ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% 
 MEAN = f"{{% if messages[0].content == 'endless' %}}{ENDLESS}{{% endif %}}{{{{ messages[0].content }}}}"
 
 
-def said(content: str) -> list[dict[str, str]]:
+def conversation(content: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": content}]
 
 
 def test_one_without_an_end_is_ended_and_the_next_conversation_is_rendered() -> None:
     template = SandboxedTemplate(MEAN)
     for _ in range(2):
-        assert template.render(said("warp é 🙂 \ud800\n"), {}) == "warp é 🙂 \ud800\n"
+        assert template.render(conversation("warp é 🙂 \ud800\n"), {}) == "warp é 🙂 \ud800\n"
         with pytest.raises(HeddleError, match=r"^the chat template did not finish within 1 s$"):
-            template.render(said("endless"), {})
+            template.render(conversation("endless"), {})
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_one_without_an_end_is_ended_and_the_next_conversation_is_rendered() -> 
     ],
 )
 def test_what_it_may_not_do_is_refused(template: str, error: str) -> None:
-    with pytest.raises(HeddleError, match=re.escape(error)) as found:
-        SandboxedTemplate(template).render(said("warp"), {})
-    assert "\n" not in str(found.value)
-    assert len(str(found.value)) < 1000
+    with pytest.raises(HeddleError, match=re.escape(error)) as caught:
+        SandboxedTemplate(template).render(conversation("warp"), {})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
 def test_what_is_not_jinja_or_cannot_be_compiled_is_refused_at_once() -> None:
@@ -63,8 +63,8 @@ def test_the_process_ends_with_its_template() -> None:
     process.kill()
     process.wait()
     with pytest.raises(HeddleError, match="ended the process that renders it"):
-        template.render(said("warp"), {})
-    assert template.render(said("weft"), {}) == "weft"
+        template.render(conversation("warp"), {})
+    assert template.render(conversation("weft"), {}) == "weft"
     process = template._process
     assert process is not None
     del template
@@ -73,18 +73,18 @@ def test_the_process_ends_with_its_template() -> None:
 
 
 def test_threads_wait_for_each_other() -> None:
-    template, found = SandboxedTemplate("{{ messages[0].content }}"), dict[int, str]()
+    template, answers = SandboxedTemplate("{{ messages[0].content }}"), dict[int, str]()
 
     def work(number: int) -> None:
         for _ in range(20):
-            found[number] = template.render(said(str(number)), {})
+            answers[number] = template.render(conversation(str(number)), {})
 
     threads = [Thread(target=work, args=(number,)) for number in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {number: str(number) for number in range(5)}
+    assert answers == {number: str(number) for number in range(5)}
 
 
 def test_it_is_rendered_as_here() -> None:
@@ -94,7 +94,7 @@ def test_it_is_rendered_as_here() -> None:
         "{{ bos }}{% for message in messages %}{% if loop.first %}{% continue %}{% endif %}"
         "{{ message | tojson(ensure_ascii=True) }}{% generation %}<|end|>{% endgeneration %}{% endfor %}{{ strftime_now('%Y') }}"
     )
-    talk = [*said("a"), {"role": "assistant", "content": "é <|end|>"}]
+    talk = [*conversation("a"), {"role": "assistant", "content": "é <|end|>"}]
     here, apart = (
         ChatTemplate(tokenizer, source, {"bos": "<b>"}, "2024-07-26", sandboxed=each) for each in (False, True)
     )

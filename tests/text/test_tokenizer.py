@@ -206,8 +206,8 @@ def test_transformers_reads_the_file_with_the_same_ids(kind: str, tmp_path: Path
 
     tokenizer = TRAINED[kind]
     tokenizer.save(tmp_path)
-    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
-    assert len(theirs) == tokenizer.vocab_size
+    library = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    assert len(library) == tokenizer.vocab_size
     for text in (
         CORPUS,
         f"{END_OF_TEXT} It's 12345 !  \n\n  <start>".replace("'", "").replace("!", "."),
@@ -216,17 +216,17 @@ def test_transformers_reads_the_file_with_the_same_ids(kind: str, tmp_path: Path
         "\t😀",
     ):
         ids = tokenizer.encode(text, allow_special=True)
-        assert theirs.encode(text, add_special_tokens=False) == ids
+        assert library.encode(text, add_special_tokens=False) == ids
         if getattr(tokenizer, "unknown", None) not in ids:
-            assert theirs.decode(ids) == text == tokenizer.decode(ids)
-    assert theirs.convert_tokens_to_ids(list(SPECIAL)) == [tokenizer.special[name] for name in SPECIAL]
+            assert library.decode(ids) == text == tokenizer.decode(ids)
+    assert library.convert_tokens_to_ids(list(SPECIAL)) == [tokenizer.special[name] for name in SPECIAL]
 
 
 def test_tokenizers_refuses_an_unknown_character_too(tmp_path: Path) -> None:
     TRAINED["characters"].save(tmp_path)
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     with pytest.raises(Exception, match=r"(?i)unk"):
-        theirs.encode("z")
+        library.encode("z")
 
 
 def foreign(model: models.Model, decoder: decoders.Decoder | None = None) -> str:
@@ -335,10 +335,10 @@ def test_training_refuses_what_cannot_work(arguments: tuple[object, ...], says: 
 
 
 def test_training_stops_where_the_text_gives_no_more() -> None:
-    said: list[str] = []
-    tokenizer = train_tokenizer("bpe", iter(["to be or not to be"] * 3), 5000, progress=said.append)
+    messages: list[str] = []
+    tokenizer = train_tokenizer("bpe", iter(["to be or not to be"] * 3), 5000, progress=messages.append)
     assert 257 < tokenizer.vocab_size < 300
-    assert said == []  # what is done at once says nothing
+    assert messages == []  # what is done at once says nothing
 
 
 def test_one_string_is_one_text() -> None:
@@ -348,16 +348,16 @@ def test_one_string_is_one_text() -> None:
 def test_training_is_seen_to_be_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the text is read and while merges are learned, which is one long call."""
     monkeypatch.setattr("heddle.text.heartbeat.EVERY", 0.001)
-    said: list[str] = []
+    messages: list[str] = []
     threads = threading.active_count()
 
     def texts() -> Iterator[str]:
         yield "a b " * 50_000
-        while not said or said[-1].startswith("0.0"):
+        while not messages or messages[-1].startswith("0.0"):
             time.sleep(0.001)
 
-    train_tokenizer("bpe", texts(), 300, progress=said.append)
-    assert re.fullmatch(r"0\.2 MB of text read, \d+ s", said[-1])
+    train_tokenizer("bpe", texts(), 300, progress=messages.append)
+    assert re.fullmatch(r"0\.2 MB of text read, \d+ s", messages[-1])
     assert threading.active_count() == threads
 
 

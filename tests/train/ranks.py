@@ -35,11 +35,11 @@ def trained(rank: int, precision: str, optimizer: str) -> tuple[list[tuple[float
     model = adapt(build(config()), settings.lora)
     updates = Optimizer(model, settings, 1e-2, precision)
     objective = DistributedDataParallel(CrossEntropy(model))
-    found = []
+    collected = []
     for step in range(STEPS):
-        mine = uneven(step).split(2)[rank]
-        found.append(train_step(objective, updates, mine, 2, 1.0, 1.0, reduce))
-    return found, [bias.tolist() for name, bias in model.named_parameters() if name.endswith("router.bias")]
+        part = uneven(step).split(2)[rank]
+        collected.append(train_step(objective, updates, part, 2, 1.0, 1.0, reduce))
+    return collected, [bias.tolist() for name, bias in model.named_parameters() if name.endswith("router.bias")]
 
 
 if __name__ == "__main__":

@@ -148,10 +148,10 @@ def test_a_sample_has_at_least_four_windows() -> None:
 
 
 def test_progress_counts_examples() -> None:
-    heard: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     task = make_task(NextTokenConfig(), DataSpec(Corpus(validation=text(21)), model().config, context=CONTEXT))
-    score(model(), task, 2, lambda done, total: heard.append((done, total)))
-    assert heard == [(2, 3), (3, 3)]
+    score(model(), task, 2, lambda done, total: progress.append((done, total)))
+    assert progress == [(2, 3), (3, 3)]
 
 
 def test_a_text_of_one_token_is_refused() -> None:
@@ -175,9 +175,9 @@ def test_a_target_that_counts_half_is_half_right() -> None:
     targets[:, :2] = best[:, :2]
     weights = torch.tensor([[0.5, 0.0, 1.0, 0.25], [1.0, 0.25, 0.5, 0.0]])
     batch = Batch(targets, Layout.whole(2, 4), targets, weights)
-    found = CountingCrossEntropy(model).counts(features, batch)["accuracy"]
-    torch.testing.assert_close(found, ((best == targets) * weights).sum(1))
-    assert found[0] >= 0.5
+    accuracy = CountingCrossEntropy(model).counts(features, batch)["accuracy"]
+    torch.testing.assert_close(accuracy, ((best == targets) * weights).sum(1))
+    assert accuracy[0] >= 0.5
 
 
 def test_a_part_of_ones_own_batches_is_a_part_of_an_epoch() -> None:

@@ -76,7 +76,7 @@ def test_a_plain_loop_has_these_losses() -> None:
     """torch's AdamW, cross-entropy and clipping, over the windows that the first epoch reads."""
     train = TrainConfig.of({"optimizer": "adamw", "weight_decay": 0.0, "warmup": 2, "clip": 0.5})
     model, plain = decoder(), decoder()
-    found = heddle.fit(model, BYTES, TEXT, 5, config=train, learning_rate=1e-2, **QUIET).losses
+    actual = heddle.fit(model, BYTES, TEXT, 5, config=train, learning_rate=1e-2, **QUIET).losses
     ids = ring()
     optimizer = torch.optim.AdamW(plain.parameters(), 1e-2, betas=(0.9, 0.99), eps=1e-10, weight_decay=0.0)
     losses = []
@@ -91,7 +91,7 @@ def test_a_plain_loop_has_these_losses() -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    assert found == pytest.approx(losses, abs=1e-4)
+    assert actual == pytest.approx(losses, abs=1e-4)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value, atol=1e-4, rtol=0)
 
@@ -115,10 +115,10 @@ def test_a_run_has_these_losses(tmp_path: Path, quick: None, task: str, more: di
     )
     LETTERS.save(tmp_path / "letters.json")
     data = {"sources": [str(file)], "tokenizer": str(tmp_path / "letters.json"), "validation": 0.3}
-    said = {"data": data, "model": SMALL, "task": task, "train": {**RUN, **more, "threads": 1, "dropout": 0.1}}
-    said["train"].pop("dropout")
-    said["model"] = {**SMALL.to_dict(), "dropout": 0.1}
-    prepare(RunConfig.of(said), tmp_path / "run")
+    settings = {"data": data, "model": SMALL, "task": task, "train": {**RUN, **more, "threads": 1, "dropout": 0.1}}
+    settings["train"].pop("dropout")
+    settings["model"] = {**SMALL.to_dict(), "dropout": 0.1}
+    prepare(RunConfig.of(settings), tmp_path / "run")
     trainer = Trainer(tmp_path / "run")
     model = heddle.build(trainer.session.run.config.model, seed=0)
     evaluation = trainer.run()
@@ -162,8 +162,8 @@ def test_every_form_of_a_text_is_the_same_text() -> None:
         [{"text": line} for line in lines],
         Table([{"text": line} for line in lines], {}),
     ]
-    found = [losses(form, decoder(), tokenizer=BYTES, validation=TEXT) for form in forms]
-    assert all(each == found[0] for each in found)
+    results = [losses(form, decoder(), tokenizer=BYTES, validation=TEXT) for form in forms]
+    assert all(each == results[0] for each in results)
     whole = losses(TEXT, decoder(), tokenizer=BYTES)
     assert losses(np.array(BYTES.encode(TEXT), np.uint16), decoder(), tokenizer=BYTES) == whole
     assert losses([{"body": TEXT}], decoder(), tokenizer=BYTES, columns={"text": "body"}) == whole
@@ -186,14 +186,14 @@ def test_every_form_of_labels_is_the_same_labels() -> None:
     renamed = [{"review": text, "stars": label} for text, label in LABELLED]
     task = ClassificationConfig()
     model = suited(task)
-    found = losses(LABELLED, model, task)
+    results = losses(LABELLED, model, task)
     assert model.config.head.names == names
     for form in (rows, numbered):
         model = suited(task)
-        assert losses(form, model, "classification") == found
+        assert losses(form, model, "classification") == results
         assert model.config.head.names == names
     columns = {"text": "review", "label": "stars"}
-    assert losses(renamed, suited(task), task, columns=columns) == found
+    assert losses(renamed, suited(task), task, columns=columns) == results
     number = RegressionConfig()
     shares = [(text, len(text) / 20) for text, _ in LABELLED]
     plain = losses(shares, suited(number), number)
@@ -206,9 +206,9 @@ def test_every_form_of_tags_is_the_same_tags() -> None:
     rows = [{"tokens": ["the", "warp", "holds"], "tags": [0, 1, 0]}, {"tokens": ["a", "weft"], "tags": [0, 1]}] * 6
     table = Table(rows, {"tags": ["O", "B"]})
     columns = {"text": "tokens", "label": "tags"}
-    found = losses(TAGGED, suited(task), task)
-    assert losses(listed, suited(task), task) == found
-    assert losses(table, suited(task), task, columns=columns) == found
+    results = losses(TAGGED, suited(task), task)
+    assert losses(listed, suited(task), task) == results
+    assert losses(table, suited(task), task, columns=columns) == results
 
 
 def test_pairs_and_their_share() -> None:
@@ -236,12 +236,12 @@ class Loader:
 def test_batches_of_ones_own() -> None:
     """Those that a text gives, one after the other, give its losses."""
     batches = [next_token_batch(windows_of(ring(), step)) for step in range(4)]
-    found = heddle.fit(decoder(), BYTES, TEXT, 4, **QUIET).losses
+    results = heddle.fit(decoder(), BYTES, TEXT, 4, **QUIET).losses
     forms: list[Callable[[], Any]] = [lambda: batches, lambda: iter(batches), lambda: Loader(batches)]
     for form in forms:
-        assert heddle.fit(decoder(), None, form(), 4, progress=False).losses == found
+        assert heddle.fit(decoder(), None, form(), 4, progress=False).losses == results
     twice = heddle.fit(decoder(), None, batches[:2], 4, validation=batches[2:], progress=False)
-    assert twice.losses[:2] == found[:2]
+    assert twice.losses[:2] == results[:2]
     assert twice.evaluation is not None
     assert twice.evaluation.tokens == 2 * 4 * 16
     with pytest.raises(HeddleError, match="data: ended after 2 of the batches"):
@@ -251,14 +251,21 @@ def test_batches_of_ones_own() -> None:
 
 
 def test_readers_hear_everything_and_patience_keeps_the_best() -> None:
-    heard: list[Report] = []
+    reports: list[Report] = []
     # A constant, far too high rate: the validation loss rises after a while.
-    said = {"schedule": "constant", "matrix_learning_rate": 0.3, "evaluate_every": 1, "patience": 2}
+    settings = {"schedule": "constant", "matrix_learning_rate": 0.3, "evaluate_every": 1, "patience": 2}
     model = decoder()
     history = heddle.fit(
-        model, BYTES, TEXT, 60, validation="a dog and a fox lazily jump " * 4, readers=[heard.append], **said, **QUIET
+        model,
+        BYTES,
+        TEXT,
+        60,
+        validation="a dog and a fox lazily jump " * 4,
+        readers=[reports.append],
+        **settings,
+        **QUIET,
     )
-    assert heard == history.reports
+    assert reports == history.reports
     best = min(range(len(history.validation)), key=history.validation.__getitem__)
     assert history.weights is not None
     assert (history.weights.kind, history.weights.steps) == ("best", (best + 1,))
@@ -270,15 +277,15 @@ def test_readers_hear_everything_and_patience_keeps_the_best() -> None:
         TEXT,
         60,
         readers=[stopping(best + 1, again)],
-        **{**said, "patience": None, "evaluate_every": None},
+        **{**settings, "patience": None, "evaluate_every": None},
         **QUIET,
     )
-    for name, value in KEPT.pop().items():
+    for name, value in SAVED.pop().items():
         assert torch.equal(model.state_dict()[name], value), name
     assert "validation loss" in repr(history)
 
 
-KEPT: list[dict[str, torch.Tensor]] = []
+SAVED: list[dict[str, torch.Tensor]] = []
 
 
 def stopping(step: int, model: Transformer) -> Callable[[Report], None]:
@@ -286,7 +293,7 @@ def stopping(step: int, model: Transformer) -> Callable[[Report], None]:
 
     def read(report: Report) -> None:
         if report.step == step:
-            KEPT.append(weights(model))
+            SAVED.append(weights(model))
 
     return read
 
@@ -327,7 +334,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ({"text": TEXT}, {}, "a text, a list or a dataset is needed, not a dict"),
     (LABELLED, {"task": "clasification"}, "clasification"),
     (LABELLED, {"task": "classification", "columns": {"label": "stars", "source": "x"}}, "source = 'x' names a column"),
-    (TEXT, {"columns": {"words": "x"}}, "'words' is no field"),
+    (TEXT, {"columns": {"words": "x"}}, "'words' is not a field"),
     (TEXT, {"minutes": 2.0}, "steps = 2 and minutes = 2 all set the length of training"),
     (TEXT, {"average": 2}, "fit does not know average"),
     (TEXT, {"vectors": "v.txt"}, "fit does not know vectors: leave it out; call heddle.convert.load_vectors before"),
@@ -342,11 +349,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("data", "said", "line"), REFUSED, ids=[line[:40] for _, _, line in REFUSED])
-def test_what_cannot_work_is_refused(data: Any, said: dict[str, Any], line: str) -> None:
-    given = {"steps": 2, "progress": False, **said}
-    model = MODELS.get(given.get("task"), MODELS["next_token"])
-    assert_matches(refusing.refusal(lambda: heddle.fit(model, LETTERS, data, **given)), line)
+@pytest.mark.parametrize(("data", "settings", "line"), REFUSED, ids=[line[:40] for _, _, line in REFUSED])
+def test_what_cannot_work_is_refused(data: Any, settings: dict[str, Any], line: str) -> None:
+    arguments = {"steps": 2, "progress": False, **settings}
+    model = MODELS.get(arguments.get("task"), MODELS["next_token"])
+    assert_matches(refusing.refusal(lambda: heddle.fit(model, LETTERS, data, **arguments)), line)
 
 
 MODELS = {
@@ -358,9 +365,9 @@ MODELS = {
 }
 
 
-def assert_matches(said: str, line: str) -> None:
+def assert_matches(message: str, line: str) -> None:
     with pytest.raises(HeddleError, match=line):
-        raise HeddleError(said)
+        raise HeddleError(message)
 
 
 def test_the_models_classes_are_the_datas() -> None:
@@ -401,12 +408,12 @@ def test_several_datasets_are_not_one() -> None:
 def test_a_long_training_says_where_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """On standard error, here at once and not after two seconds; and nothing if it is not wanted."""
     monkeypatch.setattr("heddle.train.live.SILENT", 0.0)
-    for wanted, said in ((True, "step 1/2  loss "), (False, "")):
-        heddle.fit(decoder(), BYTES, TEXT, 2, validation=0.3, progress=wanted, batch=4)
+    for shows, message in ((True, "step 1/2  loss "), (False, "")):
+        heddle.fit(decoder(), BYTES, TEXT, 2, validation=0.3, progress=shows, batch=4)
         captured = capsys.readouterr()
         assert captured.out == ""
-        assert captured.err.startswith(said)
-        assert bool(captured.err) == wanted
+        assert captured.err.startswith(message)
+        assert bool(captured.err) == shows
 
 
 def test_batches_for_another_objective() -> None:
@@ -419,11 +426,11 @@ def test_batches_for_another_objective() -> None:
         assert model.head is not None
         hidden = model(tokens).hidden
         scores = model.head(hidden, batch.layout, model.embedding.weight)[:, 0]
-    found = heddle.fit(model, LETTERS, [batch], 3, task="regression", validation=[batch], progress=False)
-    assert found.losses[0] == pytest.approx(float(((scores - targets).double() ** 2).mean()), rel=1e-5)
-    assert found.losses[-1] < found.losses[0]
-    assert found.evaluation is not None
-    assert found.evaluation.metrics.keys() == {"root_mean_squared_error", "pearson"}
+    history = heddle.fit(model, LETTERS, [batch], 3, task="regression", validation=[batch], progress=False)
+    assert history.losses[0] == pytest.approx(float(((scores - targets).double() ** 2).mean()), rel=1e-5)
+    assert history.losses[-1] < history.losses[0]
+    assert history.evaluation is not None
+    assert history.evaluation.metrics.keys() == {"root_mean_squared_error", "pearson"}
 
 
 MALFORMED = {

@@ -33,14 +33,14 @@ def test_layers_have_the_norms_of_their_parameters() -> None:
     for number, each in enumerate(parameters.values()):
         each.grad = torch.randn(each.shape, generator=torch.Generator().manual_seed(number)) * 10.0 ** (number % 5 - 2)
     norms = GradientNorms.of(parameters)
-    found = norms.by_layer()
+    by_layer = norms.by_layer()
     numbers: dict[str, list[float]] = {}
     for name, each in parameters.items():
         block = re.match(r"(encoder|decoder)\.blocks\.(\d+)\.", name)
         layer = f"{block[1]}.{block[2]}" if block else name.removesuffix(".weight").removesuffix(".0")
         numbers.setdefault(layer, []).extend(each.grad.double().flatten().tolist())
-    assert {"encoder.0", "encoder.1", "decoder.0", "decoder.1", "embedding"} < found.keys()
-    assert found == {layer: pytest.approx(np.linalg.norm(values), rel=1e-6) for layer, values in numbers.items()}
+    assert {"encoder.0", "encoder.1", "decoder.0", "decoder.1", "embedding"} < by_layer.keys()
+    assert by_layer == {layer: pytest.approx(np.linalg.norm(values), rel=1e-6) for layer, values in numbers.items()}
     total = torch.nn.utils.get_total_norm([each.grad for each in parameters.values()])
     assert torch.equal(norms.total(), total)
 
@@ -88,22 +88,22 @@ def test_every_step_has_its_loads(begin: Begin, accumulate: int) -> None:
     run = begin(steps=3, accumulate=accumulate, model={"depth": 2, "decoder": {"block": {"ffn": EXPERTS}}})
     trainer = Trainer(run)
     choices: list[Counter[int]] = [Counter(), Counter()]
-    told: list[tuple[Report, list[list[int]]]] = []
+    reports: list[tuple[Report, list[list[int]]]] = []
 
     def step_over(report: Report) -> None:
         if "loss" in report.values:
-            told.append((report, [[count[expert] for expert in range(4)] for count in choices]))
+            reports.append((report, [[count[expert] for expert in range(4)] for count in choices]))
         for count in choices:
             count.clear()
 
     for block, count in zip(trainer.session.model.decoder.blocks, choices, strict=True):
         block.ffn.router.register_forward_hook(
-            lambda module, given, out, count=count: count.update(out[1].flatten().tolist())
+            lambda module, inputs, out, count=count: count.update(out[1].flatten().tolist())
         )
     trainer.readers.append(step_over)
     trainer.run()
     lines = [line for line in read_lines(run / "metrics.jsonl") if "loss" in line]
-    for line, (report, counts) in zip(lines, told, strict=True):
+    for line, (report, counts) in zip(lines, reports, strict=True):
         assert sum(counts[0]) == 4 * 16
         assert dict(report.loads) == {"decoder.0": counts[0], "decoder.1": counts[1]}
         entropies = []

@@ -29,22 +29,22 @@ EXPERTS = {"kind": "moe", "experts": 4, "active": 2, "bias_rate": 0.01, "expert"
 FIRST = {"parameters": "decoder.blocks.0.*", "frozen": True}
 
 
-def sgd(**said: Any) -> TrainConfig:
-    return TrainConfig.of({"optimizer": "sgd", "clip": 0.0, **said})
+def sgd(**settings: Any) -> TrainConfig:
+    return TrainConfig.of({"optimizer": "sgd", "clip": 0.0, **settings})
 
 
 @pytest.mark.parametrize(("kind", "usual"), [("sgd", 1e-4), ("adamw", 0.1), ("muon", 0.1)])
 def test_a_weight_decay_of_0_is_none_and_not_the_default(kind: str, usual: float) -> None:
-    for said, wanted in (({}, usual), ({"weight_decay": 0}, 0.0), ({"weight_decay": 0.3}, 0.3)):
-        optimizer = Optimizer(build(TINY), TrainConfig.of({"optimizer": kind, **said}), 0.2, "fp32")
+    for settings, expected in (({}, usual), ({"weight_decay": 0}, 0.0), ({"weight_decay": 0.3}, 0.3)):
+        optimizer = Optimizer(build(TINY), TrainConfig.of({"optimizer": kind, **settings}), 0.2, "fp32")
         decays = {group["weight_decay"] for each in optimizer.optimizers for group in each.param_groups}
-        assert decays == {wanted, 0.0}
+        assert decays == {expected, 0.0}
 
 
-@pytest.mark.parametrize("said", [{}, {"momentum": 0.0}, {"momentum": 0.8, "nesterov": True}], ids=str)
-def test_sgd_is_torchs(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.0}, {"momentum": 0.8, "nesterov": True}], ids=str)
+def test_sgd_is_torchs(settings: dict[str, Any]) -> None:
     """Against torch's SGD, neither fused nor by tensor lists, on a plain copy with a plain loss; a row changes two settings."""
-    config = sgd(weight_decay=0.01, groups=[{"parameters": "embed*", "rate": 0.5, "weight_decay": 0.3}], **said)
+    config = sgd(weight_decay=0.01, groups=[{"parameters": "embed*", "rate": 0.5, "weight_decay": 0.3}], **settings)
     ours, plain = build(TINY), build(TINY)
     optimizer, objective = Optimizer(ours, config, 0.2, "fp32"), CrossEntropy(ours)
     named = dict(plain.named_parameters())
@@ -54,7 +54,7 @@ def test_sgd_is_torchs(said: dict[str, Any]) -> None:
         {"params": [each for each in rest if each.dim() > 1], "lr": 0.2, "weight_decay": 0.01},
         {"params": [each for each in rest if each.dim() == 1], "lr": 0.2, "weight_decay": 0.0},
     ]
-    momentum, nesterov = said.get("momentum", 0.9), said.get("nesterov", False)
+    momentum, nesterov = settings.get("momentum", 0.9), settings.get("nesterov", False)
     witness = torch.optim.SGD(groups, momentum=momentum, nesterov=nesterov, foreach=False, fused=False)
     for batch in batches(5):
         train_step(objective, optimizer, batch, 1, 1.0, 0.0)
@@ -106,9 +106,9 @@ def test_rates_and_decay_of_both_rules() -> None:
     rows = [{"parameters": "decoder.blocks.1.*", "rate": 0.25, "weight_decay": 0.75}]
     optimizer = Optimizer(build(TINY), TrainConfig.of({"groups": rows}), 1e-2, "fp32")
     optimizer.step(0.5, 0.0)
-    found = {name: each.param_groups[0] for name, each in optimizer.updaters.items()}
+    groups = {name: each.param_groups[0] for name, each in optimizer.updaters.items()}
     for block, share, decay in ((0, 1.0, 0.1), (1, 0.25, 0.75)):
-        matrix, gain = (found[f"decoder.blocks.{block}.{name}.weight"] for name in ("mixer.q", "mixer.q_norm"))
+        matrix, gain = (groups[f"decoder.blocks.{block}.{name}.weight"] for name in ("mixer.q", "mixer.q_norm"))
         assert (matrix["lr"], matrix["weight_decay"]) == (0.02 * share * 0.5, decay)
         assert (gain["lr"], gain["weight_decay"]) == (1e-2 * share * 0.5, 0.0)
 
@@ -131,7 +131,7 @@ def test_rows_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("settings", "line"),
     [
         ({"groups": [{"parameters": "*"}]}, "has no setting"),
         ({"groups": [{"parameters": "*", "frozen": True, "rate": 0.1}]}, "is frozen, so rate and weight_decay"),
@@ -143,8 +143,8 @@ def test_rows_that_do_not_fit_are_refused(
         ({"optimizer": "sgd", "nesterov": True, "momentum": 0}, "nesterov = true needs a momentum"),
     ],
 )
-def test_settings_without_effect_are_refused(said: dict[str, Any], line: str) -> None:
-    assert re.search(line, refusal(lambda: RunConfig.of({"train": said})))
+def test_settings_without_effect_are_refused(settings: dict[str, Any], line: str) -> None:
+    assert re.search(line, refusal(lambda: RunConfig.of({"train": settings})))
 
 
 def test_a_stopped_run_with_groups_ends_alike(begin: Begin, tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_frozen_parameters_need_less_memory() -> None:
     count = sum(each.numel() for name, each in build(config).named_parameters() if ".blocks.0." in name)
     for optimizer, each in (("sgd", 8), ("adamw", 12)):
         whole, part = ({"optimizer": optimizer, "groups": rows} for rows in ([], [FIRST]))
-        found = [training_bytes(config, 2, "fp32", TrainConfig.of(said)) for said in (whole, part)]
-        assert found[0] - found[1] == each * count
+        sizes = [training_bytes(config, 2, "fp32", TrainConfig.of(settings)) for settings in (whole, part)]
+        assert sizes[0] - sizes[1] == each * count
 
 
 def test_a_frozen_table_has_no_gradient_and_the_rest_the_same() -> None:

@@ -35,10 +35,10 @@ from tests.tasks.labelled import TOKENIZER, model_for, records
 @pytest.mark.parametrize("lengths", [("steps", "epochs"), ("epochs", "minutes"), ("minutes", "steps")])
 def test_one_setting_says_how_long(lengths: tuple[str, str]) -> None:
     """Given on the command line beside one in a file too: `none` takes the file's back."""
-    said = dict.fromkeys(lengths, 7)
+    settings = dict.fromkeys(lengths, 7)
     with pytest.raises(HeddleError, match="all set the length of training: leave one out, or set it to none"):
-        RunConfig.of({"train": said})
-    RunConfig.of({"train": {**said, lengths[0]: "none"}})
+        RunConfig.of({"train": settings})
+    RunConfig.of({"train": {**settings, lengths[0]: "none"}})
 
 
 def test_a_warmup_is_kept_or_refused() -> None:
@@ -74,20 +74,20 @@ def learned(kind: str) -> Task:
 
 
 @pytest.mark.parametrize("kind", LEARNED)
-@pytest.mark.parametrize("said", [None, 7])
-def test_evaluations_take_a_tenth_of_the_time(kind: str, said: int | None) -> None:
+@pytest.mark.parametrize("interval", [None, 7])
+def test_evaluations_take_a_tenth_of_the_time(kind: str, interval: int | None) -> None:
     """Counted in what is really read: a label stands for a whole text, and of a prefix no token is a target."""
     task, steps = learned(kind), 3000
-    found = Evaluations(task, steps, said)
+    evaluations = Evaluations(task, steps, interval)
     trained = steps * step_size(task).tokens
 
     def read(most: int) -> int:
         return sum(tokens_read(task.batch(each)) for each in task.held_out(64, most).batches)
 
-    probes = SCORING * read(found.probe) * steps / found.every
+    probes = SCORING * read(evaluations.probe) * steps / evaluations.every
     assert probes <= 1.2 * PROBING * trained
-    assert SCORING * read(found.ending) <= 1.2 * max(ENDING * trained, 1 << 16)
-    assert found.tokens() == pytest.approx(probes + SCORING * read(found.ending), rel=0.2)
+    assert SCORING * read(evaluations.ending) <= 1.2 * max(ENDING * trained, 1 << 16)
+    assert evaluations.tokens() == pytest.approx(probes + SCORING * read(evaluations.ending), rel=0.2)
 
 
 def test_fewer_evaluations_score_enough_to_mean_something() -> None:
@@ -136,8 +136,8 @@ BENT: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "said", "line"), BENT, ids=[line for *_, line in BENT])
-def test_a_setting_is_kept_or_refused(kind: str, said: dict[str, Any], line: str) -> None:
+@pytest.mark.parametrize(("kind", "settings", "line"), BENT, ids=[line for *_, line in BENT])
+def test_a_setting_is_kept_or_refused(kind: str, settings: dict[str, Any], line: str) -> None:
     """By `fit`, as by a run: both ask these functions."""
     config, train, held_out = LEARNED[kind]
     stack = "encoder" if kind == "labels" else "decoder"
@@ -145,7 +145,7 @@ def test_a_setting_is_kept_or_refused(kind: str, said: dict[str, Any], line: str
     texts = [("the weft " * 9, "cold"), ("warp " * 9, "warm")] * 20
     data = "the warp is held and the weft is thrown over " * 40 if kind == "tokens" else texts
     with pytest.raises(HeddleError, match=re.escape(line)):
-        fit(model, TOKENIZER, data, 20, config, data, progress=False, **said)
+        fit(model, TOKENIZER, data, 20, config, data, progress=False, **settings)
 
 
 def test_epochs_that_are_whole_steps_are_not_rounded_up() -> None:
@@ -175,8 +175,8 @@ def test_steps_of_different_sizes_are_looked_at_and_equal_ones_are_not(monkeypat
         monkeypatch.setattr(
             task, "examples", lambda step, read=read, examples=examples: (read.append(step), examples(step))[1]
         )
-        found = step_size(task)
+        size = step_size(task)
         assert read == list(range(looked))
         tokens = [tokens_read(each) for each in batches[:looked]]
-        assert found.tokens == round(sum(tokens) / looked)
-        assert found.targets == sum(int(each.weights.count_nonzero()) for each in batches[:looked]) / looked
+        assert size.tokens == round(sum(tokens) / looked)
+        assert size.targets == sum(int(each.weights.count_nonzero()) for each in batches[:looked]) / looked

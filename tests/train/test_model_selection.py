@@ -37,15 +37,15 @@ def numbers(tensors: dict[str, Tensor]) -> Tensors:
 def following(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[Tensors]:
     """The masters before training and after each step, in fp64."""
     masters = trainer.session.optimizer.masters
-    found = [numbers(masters)]
+    recorded = [numbers(masters)]
 
-    def stepped(*given: Any, **named: Any) -> tuple[float, float]:
-        result = train_step(*given, **named)
-        found.append(numbers(masters))
+    def stepped(*args: Any, **named: Any) -> tuple[float, float]:
+        result = train_step(*args, **named)
+        recorded.append(numbers(masters))
         return result
 
     monkeypatch.setattr("heddle.train.training.train_step", stepped)
-    return found
+    return recorded
 
 
 def manifest(run: Path) -> dict[str, Any]:
@@ -57,10 +57,10 @@ def steps_of(run: Path) -> list[int]:
     return [step for step, _ in checkpoints(run)]
 
 
-def close(found: dict[str, Tensor], expected: Tensors, within: float = 1e-6) -> None:
-    assert found.keys() == expected.keys()
+def close(actual: dict[str, Tensor], expected: Tensors, within: float = 1e-6) -> None:
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
-        np.testing.assert_allclose(found[name].double().numpy(), value, rtol=0, atol=within, err_msg=name)
+        np.testing.assert_allclose(actual[name].double().numpy(), value, rtol=0, atol=within, err_msg=name)
 
 
 # The moving average
@@ -255,7 +255,7 @@ def test_a_damaged_best_is_not_replaced_by_another(begin: Begin, scripted: Calla
 
 
 @pytest.mark.parametrize(
-    ("said", "line"),
+    ("settings", "line"),
     [
         ({"average": 2, "ema": 0.9}, "average = 2 and ema = 0.9 both decide which weights are published"),
         ({"average": 2, "patience": 3}, "average = 2 and patience = 3 both decide"),
@@ -269,6 +269,6 @@ def test_a_damaged_best_is_not_replaced_by_another(begin: Begin, scripted: Calla
     ids=str,
 )
 def test_what_cannot_take_effect_is_refused(
-    config: Callable[..., RunConfig], quick: None, tmp_path: Path, said: dict[str, Any], line: str
+    config: Callable[..., RunConfig], quick: None, tmp_path: Path, settings: dict[str, Any], line: str
 ) -> None:
-    assert re.search(line, refusing.refusal(lambda: prepare(config(**said), tmp_path / "run")))
+    assert re.search(line, refusing.refusal(lambda: prepare(config(**settings), tmp_path / "run")))

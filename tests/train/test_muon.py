@@ -29,20 +29,20 @@ def give_gradients(parameters: list[Tensor], seed: int) -> None:
 
 def test_the_plain_iteration_is_torchs() -> None:
     """Five equal steps in bf16, the Frobenius norm: torch's optimizer, matrix by matrix, over several steps."""
-    ours, theirs = parameters(0), parameters(0)
+    ours, reference = parameters(0), parameters(0)
     optimizer = Muon(ours, 0.03, weight_decay=0.4, dtype=torch.bfloat16, iteration=FIVE, tight=False)
-    witness = torch.optim.Muon(theirs, lr=0.03, weight_decay=0.4)
+    witness = torch.optim.Muon(reference, lr=0.03, weight_decay=0.4)
     for step in range(4):
-        for each in (ours, theirs):
+        for each in (ours, reference):
             give_gradients(each, step)
         optimizer.step()
         witness.step()
     start = parameters(0)
-    for mine, other, first in zip(ours, theirs, start, strict=True):
+    for actual, other, first in zip(ours, reference, start, strict=True):
         moved = (other - first).abs().max()
         assert moved > 0.05
-        assert (mine - other).abs().max() < 0.02 * moved  # bf16 products, summed in another order
-        assert torch.equal(optimizer.state[mine]["momentum_buffer"], witness.state[other]["momentum_buffer"])
+        assert (actual - other).abs().max() < 0.02 * moved  # bf16 products, summed in another order
+        assert torch.equal(optimizer.state[actual]["momentum_buffer"], witness.state[other]["momentum_buffer"])
 
 
 def test_in_fp32_it_is_the_same_iteration_exactly() -> None:
@@ -52,8 +52,8 @@ def test_in_fp32_it_is_the_same_iteration_exactly() -> None:
     for a, b, c in FIVE:
         gram = x @ x.T
         x = a * x + b * gram @ x + c * gram @ gram @ x
-    found = orthogonalise(matrix.detach()[None], FIVE, tight=False)[0]
-    torch.testing.assert_close(found.double(), x, rtol=0, atol=1e-5)
+    result = orthogonalise(matrix.detach()[None], FIVE, tight=False)[0]
+    torch.testing.assert_close(result.double(), x, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -82,8 +82,8 @@ def test_even_spectra_profit_from_the_tight_bound() -> None:
     loose = torch.linalg.svdvals(orthogonalise(matrix, one_step, tight=False)).mean()
     tight = torch.linalg.svdvals(orthogonalise(matrix, one_step, tight=True)).mean()
     a, b, c = one_step[0]
-    for start, found in ((64**-0.5, loose), (64**-0.125 / 1.02**0.5, tight)):
-        torch.testing.assert_close(found.item(), a * start + b * start**3 + c * start**5, rtol=0, atol=1e-3)
+    for start, result in ((64**-0.5, loose), (64**-0.125 / 1.02**0.5, tight)):
+        torch.testing.assert_close(result.item(), a * start + b * start**3 + c * start**5, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -149,11 +149,11 @@ def test_onednn_makes_the_same_update(iteration: Iteration, tight: bool, monkeyp
     products = import_module("heddle.model.products")
     matrices = torch.randn(3, 8, 20, generator=torch.Generator().manual_seed(4))
     expected = orthogonalise(matrices, iteration, tight)
-    monkeypatch.setattr(torch, "bmm", lambda *given: pytest.fail("torch was asked"))
-    monkeypatch.setattr(torch, "baddbmm", lambda *given, **how: pytest.fail("torch was asked"))
+    monkeypatch.setattr(torch, "bmm", lambda *args: pytest.fail("torch was asked"))
+    monkeypatch.setattr(torch, "baddbmm", lambda *args, **how: pytest.fail("torch was asked"))
     torch.testing.assert_close(orthogonalise(matrices, iteration, tight, ("update",)), expected, rtol=0, atol=1e-4)
     monkeypatch.undo()
-    monkeypatch.setattr(products, "onednn", lambda *given: pytest.fail("oneDNN was asked"))
+    monkeypatch.setattr(products, "onednn", lambda *args: pytest.fail("oneDNN was asked"))
     orthogonalise(matrices.bfloat16(), iteration, tight, ("update",))
     orthogonalise(matrices, iteration, tight, ("forward", "inputs", "weights"))
 

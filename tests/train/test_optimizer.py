@@ -155,20 +155,20 @@ def test_state_comes_back(kind: str, precision: str) -> None:
     train = TrainConfig(optimizer=kind)
     whole, first = build(TINY), build(TINY)
     through, before = Optimizer(whole, train, 1e-2, precision), Optimizer(first, train, 1e-2, precision)
-    given = list(batches(5))
-    for batch in given:
+    examples = list(batches(5))
+    for batch in examples:
         train_step(CrossEntropy(whole), through, batch, 1, 1.0, 1.0)
-    for batch in given[:3]:
+    for batch in examples[:3]:
         train_step(CrossEntropy(first), before, batch, 1, 1.0, 1.0)
     second = build(TINY, seed=9)
     second.load_state_dict({name: master.detach() for name, master in before.masters.items()})
     after = Optimizer(second, train, 1e-2, precision)
     after.load_state({name: value.clone() for name, value in before.state().items()})
-    for batch in given[3:]:
+    for batch in examples[3:]:
         train_step(CrossEntropy(second), after, batch, 1, 1.0, 1.0)
-    expected, found = states(whole, through), states(second, after)
-    assert expected.keys() == found.keys()
+    expected, actual = states(whole, through), states(second, after)
+    assert expected.keys() == actual.keys()
     for key, value in expected.items():
-        assert torch.equal(found[key], value), key
-        assert value.dtype == found[key].dtype
-    assert any(key.startswith("momentum_buffer/") for key in found) == (kind == "muon")
+        assert torch.equal(actual[key], value), key
+        assert value.dtype == actual[key].dtype
+    assert any(key.startswith("momentum_buffer/") for key in actual) == (kind == "muon")

@@ -13,7 +13,7 @@ SEVERAL: dict[str, Any] = {"task": "classification"}
 
 
 @pytest.mark.parametrize(
-    ("said", "train", "rows"),
+    ("settings", "train", "rows"),
     [
         ({}, {"batch_tokens": 1000}, 10),
         ({}, {"batch_tokens": 1000, "accumulate": 3}, 12),
@@ -27,12 +27,12 @@ SEVERAL: dict[str, Any] = {"task": "classification"}
         (PACKED, {"batch_tokens": 1000}, 10),
     ],
 )
-def test_rows_are_a_multiple_of_what_divides_them(said: dict[str, Any], train: dict[str, Any], rows: int) -> None:
-    assert batch_size(RunConfig.of({**said, "train": train}), 100, "cpu") == rows
+def test_rows_are_a_multiple_of_what_divides_them(settings: dict[str, Any], train: dict[str, Any], rows: int) -> None:
+    assert batch_size(RunConfig.of({**settings, "train": train}), 100, "cpu") == rows
 
 
 @pytest.mark.parametrize(
-    ("said", "train", "tokens"),
+    ("settings", "train", "tokens"),
     [
         (DOCUMENTS, {}, 77),
         (DOCUMENTS, {"batch_tokens": 500}, 500),
@@ -43,8 +43,8 @@ def test_rows_are_a_multiple_of_what_divides_them(said: dict[str, Any], train: d
     ],
 )
 def test_steps_of_rows_of_different_lengths_are_tokens_unless_rows_are_asked_for(
-    said: dict[str, Any], train: dict[str, Any], tokens: int | None
+    settings: dict[str, Any], train: dict[str, Any], tokens: int | None
 ) -> None:
-    config = RunConfig.of({**said, "train": train})
+    config = RunConfig.of({**settings, "train": train})
     assert padded_tokens(config, 77) == tokens
-    assert by_tokens(config) == (said in (DOCUMENTS, SEVERAL))
+    assert by_tokens(config) == (settings in (DOCUMENTS, SEVERAL))

@@ -108,11 +108,11 @@ def test_what_routers_add_is_minimised_and_not_reported(accumulate: int) -> None
     with torch.no_grad():
         loss = objective(batch)
     _, routings = model(batch.tokens, batch.layout)
-    (wanted,) = torch.autograd.grad(routings[0].terms / batch.weights.sum(), router.weight)
+    (expected,) = torch.autograd.grad(routings[0].terms / batch.weights.sum(), router.weight)
     optimizer.step = lambda factor, clip: 0.0
     mean, _ = train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)
     assert mean == pytest.approx((loss.total / loss.count).item(), rel=1e-6)
-    torch.testing.assert_close(router.weight.grad, wanted, rtol=0, atol=1e-5 * wanted.abs().max().item())
+    torch.testing.assert_close(router.weight.grad, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 4])
@@ -122,7 +122,7 @@ def test_experts_are_balanced_by_the_load_of_the_whole_batch(accumulate: int) ->
     config = CONFIG.override({"decoder.depth": 1, "decoder.block.ffn": experts})
     model, objective, optimizer = ready(config)
     router, batch, choices = model.decoder.blocks[0].ffn.router, uneven(), []
-    hook = router.register_forward_hook(lambda module, given, out: choices.append(out[1].numpy()))
+    hook = router.register_forward_hook(lambda module, inputs, out: choices.append(out[1].numpy()))
     with torch.no_grad():
         objective(batch)
     hook.remove()

@@ -41,8 +41,8 @@ def uneven(step: int) -> Batch:
     """One of two batches of eight rows; the later rows have fewer targets, so that two halves count differently."""
     draw = np.random.default_rng(step % 2)
     batch = next_token_batch(draw.integers(0, 41, (8, 9)))
-    kept = torch.arange(8)[None] < torch.arange(8, 0, -1)[:, None]
-    return Batch(batch.tokens, batch.layout, batch.targets, kept.float())
+    inside = torch.arange(8)[None] < torch.arange(8, 0, -1)[:, None]
+    return Batch(batch.tokens, batch.layout, batch.targets, inside.float())
 
 
 def settings_of(word: str) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def trained(
     model = adapt(build(config(depth)), settings.lora)
     optimizer = Optimizer(model, settings, 1e-2, "fp32")
     objective = wrap(CrossEntropy(model))
-    found = [train_step(objective, optimizer, uneven(step), 2, 1.0, 1.0) for step in range(STEPS)]
-    return found, model
+    results = [train_step(objective, optimizer, uneven(step), 2, 1.0, 1.0) for step in range(STEPS)]
+    return results, model
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -96,16 +96,16 @@ def test_two_ranks_have_the_losses_of_one() -> None:
         [programs.call("train.ranks", rank, port, "fp32", *optimizers) for rank in range(2)],
     )
     ranks = [subprocess.Popen(each, cwd=programs.ROOT, env=env, stdout=subprocess.PIPE, text=True) for each in calls]
-    said = [rank.communicate(timeout=240)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    firsts, seconds = (json.loads(text) for text in said)
+    firsts, seconds = (json.loads(text) for text in outputs)
     assert firsts == seconds  # also the gradient's norm and the experts' biases
-    for optimizer, (found, biases) in zip(optimizers, firsts, strict=True):
+    for optimizer, (losses, biases) in zip(optimizers, firsts, strict=True):
         alone, model = trained(**settings_of(optimizer))
         # The first gradients of A are rounding, which AdamW scales up.
         close, norms = (2e-4, 3e-2) if optimizer == "lora" else (2e-5, 1e-3)
-        assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in alone], abs=close)
-        assert [norm for _, norm in found] == pytest.approx([norm for _, norm in alone], rel=norms)
+        assert [loss for loss, _ in losses] == pytest.approx([loss for loss, _ in alone], abs=close)
+        assert [norm for _, norm in losses] == pytest.approx([norm for _, norm in alone], rel=norms)
         (bias,) = (each for name, each in model.named_parameters() if name.endswith("router.bias"))
         assert bias.abs().max() > 0 or optimizer == "lora"  # beside adapters, the biases keep their values
         assert biases == [bias.tolist()]

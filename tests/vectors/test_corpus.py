@@ -56,7 +56,7 @@ def test_documents_that_lose_all_their_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "count", "said"),
+    ("texts", "count", "message"),
     [
         ([], 1, "0 words that occur; vectors need two or more: give more text"),
         ([" \n"], 1, "0 words"),
@@ -68,8 +68,8 @@ def test_documents_that_lose_all_their_words() -> None:
         (["a \ud800 b"], 1, "lone surrogate"),
     ],
 )
-def test_too_few_words_are_refused(texts: list[str], count: int, said: str) -> None:
-    assert said in refusal(lambda: read_corpus(texts, CUTTER, count))
+def test_too_few_words_are_refused(texts: list[str], count: int, message: str) -> None:
+    assert message in refusal(lambda: read_corpus(texts, CUTTER, count))
 
 
 def test_every_word_gets_one_id() -> None:

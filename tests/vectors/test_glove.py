@@ -44,9 +44,9 @@ def test_counts_are_those_counted_by_hand(pairs: int, window: int, monkeypatch: 
     first, second, sums = (
         tensor.tolist() for tensor in both_ways(count_pairs(corpus, window), np.random.default_rng(0))
     )
-    found = {(corpus.words[i], corpus.words[j]): x for i, j, x in zip(first, second, sums, strict=True)}
-    assert len(found) == len(first)
-    assert found == pytest.approx(dict(expected), rel=1e-6)
+    counts = {(corpus.words[i], corpus.words[j]): x for i, j, x in zip(first, second, sums, strict=True)}
+    assert len(counts) == len(first)
+    assert counts == pytest.approx(dict(expected), rel=1e-6)
 
 
 def rows(*, ones: int) -> torch.Tensor:
@@ -67,9 +67,9 @@ def test_gradients_are_those_of_autograd() -> None:
     assert glove_loss(words, contexts, counts, weights).item() == pytest.approx(loss.item(), rel=1e-12)
     by_words, by_contexts, each = glove_gradients(words, contexts, counts, weights)
     assert each.sum().item() == pytest.approx(loss.item(), rel=1e-12)
-    for ours, theirs in ((by_words[:, :4], w), (by_words[:, 4], b), (by_contexts[:, :4], c), (by_contexts[:, 5], d)):
-        assert theirs.grad is not None
-        assert torch.allclose(ours, theirs.grad, rtol=1e-10)
+    for ours, reference in ((by_words[:, :4], w), (by_words[:, 4], b), (by_contexts[:, :4], c), (by_contexts[:, 5], d)):
+        assert reference.grad is not None
+        assert torch.allclose(ours, reference.grad, rtol=1e-10)
     assert by_words[:, 5].abs().sum() == 0
     assert by_contexts[:, 4].abs().sum() == 0
 

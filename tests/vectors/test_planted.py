@@ -43,7 +43,7 @@ def test_analogies_come_out_as_gensim_answers_them(learned: dict[str, WordVector
 @pytest.mark.parametrize("method", ["skipgram", "cbow"])
 def test_vectors_are_as_good_as_gensims(method: str) -> None:
     """On texts that are hardly long enough; a mean over three seeds."""
-    ours, theirs = 0.0, 0.0
+    ours, reference = 0.0, 0.0
     for seed in range(3):
         texts = planted(seed, 900)
         config = VectorsConfig.of({"method": method, "subsampling": 0.0, "seed": seed, **SETTINGS})
@@ -52,8 +52,8 @@ def test_vectors_are_as_good_as_gensims(method: str) -> None:
         model = Word2Vec(
             sentences, sg=int(method == "skipgram"), vector_size=16, min_count=1, sample=0, seed=seed + 1, workers=1
         )
-        theirs += share_right(model.wv) / 3
-    assert ours >= theirs - 0.1
+        reference += share_right(model.wv) / 3
+    assert ours >= reference - 0.1
 
 
 def test_the_loss_falls(learned: dict[str, WordVectors]) -> None:

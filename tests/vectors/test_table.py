@@ -32,9 +32,9 @@ def test_a_file_has_the_same_numbers_for_gensim_and_for_heddle(
 ) -> None:
     file = tmp_path / name
     VECTORS.save(file, form)
-    theirs = KeyedVectors.load_word2vec_format(str(file), binary=binary, no_header=headless)
-    assert tuple(theirs.index_to_key) == WORDS
-    assert np.array_equal(theirs.vectors, VECTORS.array)
+    reference = KeyedVectors.load_word2vec_format(str(file), binary=binary, no_header=headless)
+    assert tuple(reference.index_to_key) == WORDS
+    assert np.array_equal(reference.vectors, VECTORS.array)
     ours = WordVectors.read(file)
     assert ours.words == WORDS
     assert np.array_equal(ours.array, VECTORS.array)
@@ -48,16 +48,16 @@ def test_files_of_gensim_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 100])
 def test_neighbours_and_analogies_are_gensims(count: int) -> None:
-    theirs = keyed(VECTORS)
+    reference = keyed(VECTORS)
     for word in WORDS:
-        expected = theirs.most_similar(word, topn=count)
-        found = VECTORS.near(word, count)
-        assert [other for other, _ in found] == [other for other, _ in expected]
-        assert [cosine for _, cosine in found] == pytest.approx([cosine for _, cosine in expected], abs=1e-6)
-    expected = theirs.most_similar(positive=["cat", "12"], negative=["dog"], topn=count)
-    found = VECTORS.analogy("dog", "cat", "12", count)
-    assert [other for other, _ in found] == [other for other, _ in expected]
-    assert [cosine for _, cosine in found] == pytest.approx([cosine for _, cosine in expected], abs=1e-6)
+        expected = reference.most_similar(word, topn=count)
+        neighbours = VECTORS.near(word, count)
+        assert [other for other, _ in neighbours] == [other for other, _ in expected]
+        assert [cosine for _, cosine in neighbours] == pytest.approx([cosine for _, cosine in expected], abs=1e-6)
+    expected = reference.most_similar(positive=["cat", "12"], negative=["dog"], topn=count)
+    neighbours = VECTORS.analogy("dog", "cat", "12", count)
+    assert [other for other, _ in neighbours] == [other for other, _ in expected]
+    assert [cosine for _, cosine in neighbours] == pytest.approx([cosine for _, cosine in expected], abs=1e-6)
 
 
 def test_a_vector_by_its_word() -> None:
@@ -84,7 +84,7 @@ def test_a_file_is_not_overwritten_unless_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "array", "said"),
+    ("words", "array", "message"),
     [
         (("a b",), np.ones((1, 2), "f4"), "words: 'a b' is empty or contains whitespace"),
         (("",), np.ones((1, 2), "f4"), "words: '' is empty"),
@@ -93,9 +93,9 @@ def test_a_file_is_not_overwritten_unless_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_file_can_hold_is_refused(
-    tmp_path: Path, words: tuple[str, ...], array: "np.typing.NDArray[np.float32]", said: str
+    tmp_path: Path, words: tuple[str, ...], array: "np.typing.NDArray[np.float32]", message: str
 ) -> None:
-    assert said in refusal(lambda: WordVectors(words, array).save(tmp_path / "v"))
+    assert message in refusal(lambda: WordVectors(words, array).save(tmp_path / "v"))
     assert not list(tmp_path.iterdir())
 
 

@@ -30,10 +30,10 @@ def test_pairs_are_those_of_the_windows(centers: int) -> None:
     corpus = corpus_of("a b c d e f g", "h", "i j k a b c")
     everything = np.ones(len(corpus.words))
     (blocks,) = blocks_of(corpus, 3, everything, centers, np.random.default_rng(1))
-    found = []
+    result = []
     pairs = blocks.pairs(slice(None))
     for row, column, place in pairs.nonzero().tolist():
-        found.append((int(blocks.centers[row, column]), int(blocks.around[row, place])))
+        result.append((int(blocks.centers[row, column]), int(blocks.around[row, place])))
     document = np.searchsorted(corpus.starts, np.arange(len(corpus.ids)), side="right")
     # The blocks are shuffled; their first words say where they are.
     order = np.random.default_rng(1)
@@ -45,7 +45,7 @@ def test_pairs_are_those_of_the_windows(centers: int) -> None:
         for j in range(len(corpus.ids))
         if i != j and abs(i - j) <= reaches[i] and document[i] == document[j]
     ]
-    assert sorted(found) == sorted(expected)
+    assert sorted(result) == sorted(expected)
     assert len(expected) > 20
     assert blocks.read == len(corpus.ids)
 
@@ -120,11 +120,11 @@ def test_gradients_are_those_of_autograd(method: str) -> None:
         features = torch.bmm(shares, vectors[0])
     targets = targets_of(positives, centers, noise, 5)
     assert sampling_loss(features, vectors[1], vectors[2], targets).item() == pytest.approx(total.item(), rel=1e-12)
-    found = sampling_gradients(features, vectors[1], vectors[2], targets)
-    by_around = found.features if method == "skipgram" else torch.bmm(shares.mT, found.features)
-    for ours, theirs in zip((by_around, found.centers, found.noise), (around, written, drawn), strict=True):
-        assert theirs.grad is not None
-        assert torch.allclose(ours, theirs.grad, rtol=1e-10, atol=1e-12)
+    gradients = sampling_gradients(features, vectors[1], vectors[2], targets)
+    by_around = gradients.features if method == "skipgram" else torch.bmm(shares.mT, gradients.features)
+    for ours, reference in zip((by_around, gradients.centers, gradients.noise), (around, written, drawn), strict=True):
+        assert reference.grad is not None
+        assert torch.allclose(ours, reference.grad, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", ["skipgram", "cbow"])
@@ -146,8 +146,8 @@ def test_a_step_is_gradient_descent(method: str) -> None:
     targets = targets_of(pairs, blocks.centers[part], noise, 3)
     loss = sampling_loss(features, outputs[blocks.centers[part]], outputs[noise], targets)
     loss.backward()
-    said = model.step(blocks, part, noise, 0.1, compute_loss=True)
-    assert said == pytest.approx(float(loss.detach() / pairs.sum()), rel=1e-5)
+    step_loss = model.step(blocks, part, noise, 0.1, compute_loss=True)
+    assert step_loss == pytest.approx(float(loss.detach() / pairs.sum()), rel=1e-5)
     for table, before in ((model.inputs, inputs), (model.outputs, outputs)):
         assert before.grad is not None
         assert torch.allclose(table, before.detach() - 0.1 * before.grad, atol=1e-5)
@@ -168,40 +168,40 @@ def test_a_seed_decides_every_number(method: str) -> None:
 def test_chunks_of_a_text_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "CHUNK", 50)
     corpus = corpus_of(TEXT)
-    found = list(blocks_of(corpus, 5, np.ones(len(corpus.words)), 16, np.random.default_rng(0)))
-    assert sum(blocks.read for blocks in found) == len(corpus.ids)
-    words = torch.cat([blocks.centers[blocks.reach > 0] for blocks in found])
+    result = list(blocks_of(corpus, 5, np.ones(len(corpus.words)), 16, np.random.default_rng(0)))
+    assert sum(blocks.read for blocks in result) == len(corpus.ids)
+    words = torch.cat([blocks.centers[blocks.reach > 0] for blocks in result])
     assert torch.bincount(words).tolist() == corpus.counts.tolist()
 
 
 @pytest.mark.parametrize("method", ["skipgram", "cbow", "glove"])
 def test_a_rate_that_diverges_is_refused(method: str) -> None:
     config = VectorsConfig.of({"method": method, "dim": 8, "learning_rate": 10, "min_count": 1, "epochs": 30})
-    said = refusal(lambda: train_vectors(planted(0, 400), config))
-    assert re.match(r"the vectors (became NaN or infinite|diverged) in epoch \d", said)
-    assert said.endswith("set a lower learning_rate")
+    message = refusal(lambda: train_vectors(planted(0, 400), config))
+    assert re.match(r"the vectors (became NaN or infinite|diverged) in epoch \d", message)
+    assert message.endswith("set a lower learning_rate")
 
 
 def test_a_loss_above_that_of_untrained_vectors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may stay finite: σ saturates, and gradients with it."""
     monkeypatch.setattr(Word2Vec, "step", lambda *arguments, **more: 8.5)
-    said = refusal(lambda: train_vectors([TEXT], VectorsConfig(dim=2)))
-    assert said.startswith("the vectors diverged in epoch 1: its loss is 8.5, and that of untrained vectors 4.159; ")
+    message = refusal(lambda: train_vectors([TEXT], VectorsConfig(dim=2)))
+    assert message.startswith("the vectors diverged in epoch 1: its loss is 8.5, and that of untrained vectors 4.159; ")
     monkeypatch.setattr(Word2Vec, "step", lambda *arguments, **more: 8.3)
     assert train_vectors([TEXT], VectorsConfig(dim=2)).losses == pytest.approx([8.3] * 5)
 
 
 @pytest.mark.parametrize("method", ["skipgram", "cbow", "glove"])
 def test_long_training_tells_its_rate(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     texts, config = planted(0, 200), VectorsConfig.of({"method": method, "dim": 4, "epochs": 1})
-    train_vectors(texts, config, told.append)
-    (line,) = told
+    train_vectors(texts, config, messages.append)
+    (line,) = messages
     assert line.startswith("1,000 words, ")
     monkeypatch.setattr(pace, "PATIENCE", -1.0)
     monkeypatch.setattr(pace, "PAUSE", -1.0)
-    train_vectors(texts, config, told.append)
-    assert any("epoch 1, " in line and ("words/s" in line or "pairs/s" in line) for line in told)
+    train_vectors(texts, config, messages.append)
+    assert any("epoch 1, " in line and ("words/s" in line or "pairs/s" in line) for line in messages)
 
 
 def test_threads_are_as_before() -> None:

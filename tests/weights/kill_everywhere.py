@@ -56,9 +56,9 @@ def look(run: Path, write: str) -> str:
         assert newest is not None
         assert not notes, notes
         assert all(not check(path, (MODEL, OPTIMIZER, STATE)) for _, path in checkpoints(run))
-    found = load(run, "cpu").model.state_dict()
+    state = load(run, "cpu").model.state_dict()
     for name, weights in (("old", OLD), ("new", NEW)):
-        if all(torch.equal(found[key], weights[key]) for key in weights):
+        if all(torch.equal(state[key], weights[key]) for key in weights):
             return name
     raise AssertionError("a mixture of old and new weights")
 

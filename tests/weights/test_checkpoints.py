@@ -76,8 +76,8 @@ def test_a_broken_newest_one_is_left_out_aloud(run: Path, tiny: TransformerConfi
         (newest / name).write_bytes((newest / name).read_bytes()[:-3])
     else:
         (newest / name).unlink()
-    found, notes = newest_valid(run)
-    assert found == older
+    checkpoint, notes = newest_valid(run)
+    assert checkpoint == older
     assert len(notes) == 1
     assert str(newest) in notes[0]
     assert name in notes[0]
@@ -87,8 +87,8 @@ def test_no_valid_checkpoint(run: Path, tiny: TransformerConfig) -> None:
     assert newest_valid(run) == (None, [])
     path = save(run, tiny, 5)
     (path / "manifest.json").write_text('{"files": {}}')
-    found, notes = newest_valid(run)
-    assert found is None
+    checkpoint, notes = newest_valid(run)
+    assert checkpoint is None
     assert "does not list model.safetensors" in notes[0]
 
 

@@ -94,8 +94,8 @@ class RustError(Exception):
     "error", [OSError(errno.ENOSPC, "No space left on device"), RustError("I/O error: No space left on device")]
 )
 def test_a_full_disk_is_one_line(tmp_path: Path, error: Exception) -> None:
-    said = r"disk full while writing .*run: .* nothing was changed"
-    with pytest.raises(HeddleError, match=said), write_directory(tmp_path / "run"):
+    message = r"disk full while writing .*run: .* nothing was changed"
+    with pytest.raises(HeddleError, match=message), write_directory(tmp_path / "run"):
         raise error
     assert names(tmp_path) == []
 
@@ -145,15 +145,15 @@ def test_the_manifest_finds_every_damage(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "a").write_bytes(b"abc")
     (tmp_path / "sub" / "b").write_bytes(b"")
-    found = manifest(tmp_path)
-    assert list(found) == ["a", "sub/b"]
-    assert found["a"] == {
+    entries = manifest(tmp_path)
+    assert list(entries) == ["a", "sub/b"]
+    assert entries["a"] == {
         "size": 3,
         "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
     }
     write_manifest(tmp_path, {"step": 3})
-    assert json.loads((tmp_path / "manifest.json").read_text()) == {"step": 3, "files": found}
-    assert manifest(tmp_path) == found
+    assert json.loads((tmp_path / "manifest.json").read_text()) == {"step": 3, "files": entries}
+    assert manifest(tmp_path) == entries
     assert verify(tmp_path) == []
     (tmp_path / "more").touch()
     assert verify(tmp_path) == []

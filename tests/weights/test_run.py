@@ -34,8 +34,8 @@ def refusal(source: Path) -> str:
 
 
 def same(model: Transformer, weights: dict[str, torch.Tensor]) -> bool:
-    found = model.state_dict()
-    return found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in weights)
+    state = model.state_dict()
+    return state.keys() == weights.keys() and all(torch.equal(state[name], weights[name]) for name in weights)
 
 
 def checkpoint(run: Path, config: TransformerConfig, step: int) -> Path:
@@ -82,17 +82,17 @@ def test_a_run_of_any_family_comes_back_bit_for_bit(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize(
-    ("name", "stack", "said"),
+    ("name", "stack", "message"),
     [
         ("t5-small", "encoder", "the weights have 3 layers in the encoder, the config says 24"),
         ("t5-small", "decoder", "the weights have 2 layers in the decoder, the config says 24"),
         ("bert-base-like", "encoder", "the weights have 3 layers, the config says 24"),
     ],
 )
-def test_the_depth_of_every_stack_is_compared(tmp_path: Path, name: str, stack: str, said: str) -> None:
+def test_the_depth_of_every_stack_is_compared(tmp_path: Path, name: str, stack: str, message: str) -> None:
     save(build(shrunk(name)), tmp_path / "run")
     edit(tmp_path / "run" / "config.json", lambda data: data["model"][stack].update(depth=24))  # type: ignore[index]
-    assert said in refusal(tmp_path / "run")
+    assert message in refusal(tmp_path / "run")
 
 
 def test_a_run_is_a_model_and_a_tokenizer(run: Path, tiny: TransformerConfig) -> None:
@@ -332,7 +332,7 @@ def test_a_manifest_that_says_nothing_is_refused(run: Path, record: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         ("dim", 32, "embedding.weight has shape [320, 16] in the file and [320, 32] in the model"),
         ("vocab_size", 600, "embedding.weight has shape [320, 16] in the file and [640, 16] in the model"),
@@ -348,7 +348,9 @@ def test_a_manifest_that_says_nothing_is_refused(run: Path, record: str) -> None
         ("head_dim", 10**10, "block.mixer.head_dim = 10000000000: input should be less than or equal to 4194304"),
     ],
 )
-def test_a_config_of_other_sizes_is_refused_before_memory_is_taken(run: Path, path: str, value: int, said: str) -> None:
+def test_a_config_of_other_sizes_is_refused_before_memory_is_taken(
+    run: Path, path: str, value: int, message: str
+) -> None:
     def change(data: dict[str, object]) -> None:
         model: dict[str, object] = data["model"]  # type: ignore[assignment]
         block = model["decoder"]["block"]  # type: ignore[index]
@@ -356,7 +358,7 @@ def test_a_config_of_other_sizes_is_refused_before_memory_is_taken(run: Path, pa
         places.get(path, model)[path] = value  # type: ignore[index]
 
     edit(run / "config.json", change)
-    assert said in refusal(run)
+    assert message in refusal(run)
 
 
 @pytest.mark.lecture("L1-62")
@@ -425,13 +427,13 @@ def test_a_users_own_modules_come_back_whole(tmp_path: Path, mixer: str, ffn: st
             if name not in module._non_persistent_buffers_set:
                 buffer.copy_(buffer.bool().logical_not() if buffer.dtype == torch.bool else buffer + 1)
     save(cast(model, precision), tmp_path / "own")
-    found = load(tmp_path / "own", "cpu").model
-    wanted = cast(model, "fp32").state_dict()
-    for name, tensor in found.state_dict().items():
-        assert tensor.dtype == wanted[name].dtype, name
-        assert torch.equal(tensor, wanted[name]), name
+    result = load(tmp_path / "own", "cpu").model
+    expected = cast(model, "fp32").state_dict()
+    for name, tensor in result.state_dict().items():
+        assert tensor.dtype == expected[name].dtype, name
+        assert torch.equal(tensor, expected[name]), name
     tokens = torch.arange(10)[None]
-    assert torch.equal(found(tokens).hidden, model(tokens).hidden)
+    assert torch.equal(result(tokens).hidden, model(tokens).hidden)
 
 
 def test_an_odd_dtype_is_refused_in_words(tmp_path: Path) -> None:

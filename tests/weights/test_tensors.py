@@ -87,7 +87,7 @@ def test_views_and_slices_are_saved_as_what_they_show(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         (lambda w: w.pop(UP), [f"{UP} [64, 16] is not in the file", "tensors 1 missing"]),
         (
@@ -107,13 +107,13 @@ def test_what_does_not_fit(
     weights: dict[str, torch.Tensor],
     empty: nn.Module,
     change: Callable[[dict[str, torch.Tensor]], object],
-    said: list[str],
+    words: list[str],
 ) -> None:
     file = tmp_path / "model.safetensors"
     change(weights)
     save_tensors(file, weights)
     message = refusal(file, empty)
-    assert all(part in message for part in said), message
+    assert all(part in message for part in words), message
 
 
 def test_another_number_of_layers(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:

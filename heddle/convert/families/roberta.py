@@ -25,7 +25,7 @@ def offset_positions(data: dict[str, Any], places: Any, padding: Any) -> dict[st
     if not isinstance(padding, int) or not isinstance(places, int) or not 0 <= padding < places - 1:
         raise HeddleError(
             f"max_position_embeddings = {places!r} in config.json: positions start after pad_token_id = {padding!r}, which "
-            "leaves none for a token"
+            "leaves no position for a token"
         )
     data["context"] = places - padding - 1
     data["encoder"]["entry"]["offset"] = padding + 1

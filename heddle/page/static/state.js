@@ -29,7 +29,7 @@ export function several(list) {
 }
 
 /**
- * The key of a question, as `Asked.key` in asked.py spells it.
+ * The key of a query, as `Query.key` in queries.py spells it.
  * @param {string} panel
  * @param {Record<string, unknown>} asked
  */

@@ -8,7 +8,7 @@ from heddle.model import Transformer
 from tests.models import tokens_of
 
 
-def given(model: Transformer, rows: int = 2, length: int = 9) -> tuple[Tensor, dict[str, Any]]:
+def inputs_of(model: Transformer, rows: int = 2, length: int = 9) -> tuple[Tensor, dict[str, Any]]:
     """Tokens, and the other arguments of a model: a source where it reads one."""
     more: dict[str, Any] = {}
     if model.encoder is not None and model.decoder is not None:
