@@ -159,7 +159,7 @@ FAULTS = [
           old="ends = torch.tensor(counts, device=hidden.device) - 1",
           new="ends = torch.tensor([max(counts)] * len(counts), device=hidden.device) - 1"),
     Fault("goes on from the token before", "generate/engine.py", toy="llama", check="drawn tokens",
-          old="[row.sequence.ids[-1:] + draft for", new="[row.sequence.ids[-2:-1] + draft for"),
+          old="[row.ids[-1:] + draft for", new="[row.ids[-2:-1] + draft for"),
     Fault("a kept prompt has no probabilities", "generate/prefill.py", toy="llama", check="drawn tokens",
           old="if not self.enabled or row.echo:", new="if not self.enabled:"),
     Fault("forked rows mixed up", "nn/cache.py", toy="llama", check="forked rows",
