@@ -238,12 +238,15 @@ class Worker:
             self._break(engine, "the model failed; see the server's log")
             return
         for event in events:
-            request = self._requests[event.row]
-            if event.finish is not None:
-                del self._requests[event.row]
-                self._numbers = {key: row for key, row in self._numbers.items() if row != event.row}
-            request.on_event(event)
+            self._deliver(event)
         self._count()
+
+    def _deliver(self, event: Event) -> None:
+        request = self._requests[event.row]
+        if event.finish is not None:
+            del self._requests[event.row]
+            self._numbers = {key: row for key, row in self._numbers.items() if row != event.row}
+        request.on_event(event)
 
     def _break(self, engine: Engine, error: str) -> None:
         numbers = set(self._requests)
