@@ -168,7 +168,7 @@ def our_continuations(run: Path, texts: Sequence[str], tokens: int) -> list[Answ
     model, tokenizer = load(run, "cpu")
     assert tokenizer is not None
     engine = text_engine(model, tokenizer, list(texts), SamplingConfig(temperature=0.0, max_tokens=tokens))
-    starts = [list(each.sequence.ids) for each in engine.waiting]
+    starts = [list(each.ids) for each in engine.waiting]
     ids: list[list[int]] = [[] for _ in texts]
     while engine:
         for event in engine.step():

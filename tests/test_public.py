@@ -815,7 +815,9 @@ TABLE: dict[str, Call] = {
     "prove.served_ids": Call(
         {"tokenizer": TOKENIZER, "data": "data"}, {"tokenizer": ["bytes"], "data": NO_PATH, "chat": [3, {}]}
     ),
-    "text.TextStream": Call({"tokenizer": TOKENIZER}, {"tokenizer": NO_TOKENIZER, "previous": ["a", 1.5]}),
+    "text.TextStream": Call(
+        {"tokenizer": TOKENIZER}, {"tokenizer": NO_TOKENIZER, "previous": ["a", 1.5], "stop": [3, "ab", [1], [""]]}
+    ),
     "text.TextStream.push": Call({"id": 1}, {"id": [None, "a", 1.5, 257, -1]}, text.TextStream(TOKENIZER).push),
     "text.Tokenizer.after": Call(
         {"previous": None, "id": 1}, {"previous": [], "id": [None, "a", 1.5, 257, -1]}, TOKENIZER.after

@@ -15,7 +15,7 @@ from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig, WeightKind
 from heddle.errors import HeddleError
 from heddle.generate.chat import PLAIN_STOP, chat_template, plain_template, reply_pieces
-from heddle.generate.stream import Finish
+from heddle.generate.logprobs import Finish
 from heddle.text.chat_template import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 

@@ -2,9 +2,8 @@
 
 import select
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,6 @@ from heddle.config.saved import SavedConfig
 from heddle.data.record_store import open_store
 from heddle.data.store import TokenStore
 from heddle.errors import HeddleError
-from heddle.generate.logprobs import SampledToken
 from heddle.generate.speculative import DraftModel, DraftSource, PromptLookup
 from heddle.generate.text import Piece, banned_runs, complete, token_text
 from heddle.text.tokenizer import Tokenizer
@@ -140,8 +138,10 @@ def generate(
     pieces = complete(
         model, tokenizer, prompts, sampling, draft_source=_draft_source(draft, lookup, ready, device, weights)
     )
-    texts = _collect(prompts, _stream(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
-    _print_completions(texts, tokenizer, sampling, {"run": str(path), "precision": ready.precision} if json else None)
+    texts = _collect(len(prompts), _stream(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
+    _print_completions(
+        prompts, texts, tokenizer, sampling, {"run": str(path), "precision": ready.precision} if json else None
+    )
     _warn_truncated(texts, sampling, model.config.context)
 
 
@@ -160,55 +160,59 @@ def _draft_source(
     return DraftModel(draft_model.model)
 
 
-@dataclass
-class _Completion:
-    """A prompt and its continuation."""
-
-    prompt: str
-    text: str = ""
-    end: Piece | None = None
-    sampled: list[SampledToken] = field(default_factory=list)
-
-    def to_dict(self, tokenizer: Tokenizer, logprobs: int | None) -> dict[str, Any]:
-        """JSON data; with `logprobs`, including each token."""
-        tokens, finish = (self.end.tokens, self.end.finish) if self.end else (0, None)
-        data = {"prompt": self.prompt, "text": self.text, "tokens": tokens, "finish": finish}
-
-        def token_json(id: int, logprob: float) -> dict[str, Any]:
-            return {"id": id, "token": token_text(tokenizer, id), "logprob": logprob}
-
-        if logprobs is None:
-            return data
-        entries = [
-            {**token_json(token.id, token.logprob), "top": [token_json(*pair) for pair in token.top]}
-            for token in self.sampled
-        ]
-        return {**data, "logprobs": entries}
-
-
-def _collect(prompts: list[str], pieces: Iterable[Piece]) -> list[_Completion]:
-    """Collect the pieces of each prompt's completion."""
-    texts = [_Completion(prompt) for prompt in prompts]
+def _collect(count: int, pieces: Iterable[Piece]) -> list[Piece]:
+    """The whole text after each prompt, as one piece."""
+    rows: list[list[Piece]] = [[] for _ in range(count)]
     for piece in pieces:
-        texts[piece.row].text += piece.text
-        texts[piece.row].end = piece
-        texts[piece.row].sampled += piece.samples
-    return texts
+        rows[piece.row].append(piece)
+    return [
+        Piece(
+            number,
+            "".join(piece.text for piece in row),
+            row[-1].tokens if row else 0,
+            row[-1].finish if row else None,
+            tuple(event for piece in row for event in piece.samples),
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def _completion_json(prompt: str, text: Piece, tokenizer: Tokenizer, logprobs: int | None) -> dict[str, Any]:
+    """JSON data of a prompt and its text; with `logprobs`, including each token."""
+    data = {"prompt": prompt, "text": text.text, "tokens": text.tokens, "finish": text.finish}
+
+    def token_json(id: int, logprob: float) -> dict[str, Any]:
+        return {"id": id, "token": token_text(tokenizer, id), "logprob": logprob}
+
+    if logprobs is None:
+        return data
+    entries = [
+        {**token_json(event.token, event.logprob), "top": [token_json(*pair) for pair in event.top]}
+        for event in text.samples
+    ]
+    return {**data, "logprobs": entries}
 
 
 def _print_completions(
-    texts: list[_Completion], tokenizer: Tokenizer, sampling: SamplingConfig, header: dict[str, Any] | None
+    prompts: Sequence[str],
+    texts: Sequence[Piece],
+    tokenizer: Tokenizer,
+    sampling: SamplingConfig,
+    header: dict[str, Any] | None,
 ) -> None:
     """Print completions as a JSON document after `header`; without a header, as text. A single text was streamed already.
 
     With log probabilities, a table of each text's tokens follows.
     """
     if header is not None:
-        entries = [text.to_dict(tokenizer, sampling.logprobs) for text in texts]
+        entries = [
+            _completion_json(prompt, text, tokenizer, sampling.logprobs)
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
         print_json({**header, "sampling": sampling.to_dict(), "texts": entries})
         return
     if len(texts) > 1:
-        print(("\n" + "-" * 40 + "\n").join(text.prompt + text.text for text in texts))
+        print(("\n" + "-" * 40 + "\n").join(prompt + text.text for prompt, text in zip(prompts, texts, strict=True)))
 
     def quoted(id: int) -> str:
         return repr(token_text(tokenizer, id))
@@ -216,11 +220,11 @@ def _print_completions(
     for text in texts if sampling.logprobs is not None else ():
         rows = [
             [
-                quoted(token.id),
-                f"{token.logprob:.4f}",
-                "  ".join(f"{quoted(id)} {score:.4f}" for id, score in token.top),
+                quoted(event.token),
+                f"{event.logprob:.4f}",
+                "  ".join(f"{quoted(id)} {score:.4f}" for id, score in event.top),
             ]
-            for token in text.sampled
+            for event in text.samples
         ]
         console().print(table(["token", "log probability", "most probable"], rows), "")
 
@@ -236,14 +240,14 @@ def _stream(prompt: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
     print()
 
 
-def _warn_truncated(texts: list[_Completion], sampling: SamplingConfig, context: int) -> None:
+def _warn_truncated(texts: Sequence[Piece], sampling: SamplingConfig, context: int) -> None:
     """Warn on stderr about texts that stopped at the end of the context, and constrained texts that were truncated."""
-    if context_full := [text.end.tokens for text in texts if text.end is not None and text.end.finish == "context"]:
+    if context_full := [text.tokens for text in texts if text.finish == "context"]:
         subject = f"{len(context_full)} of {len(texts)} texts stopped" if len(texts) > 1 else "the text stopped"
         position = f"after {pluralize(context_full[0], 'token')}" if len(texts) == 1 else "before --max-tokens"
         reason = f"the model's context of {pluralize(context, 'token')} is full"
         print(f"{subject} {position}: {reason}; --window continues from its last tokens", file=sys.stderr)
-    truncated = sum(text.end is not None and text.end.finish == "length" for text in texts)
+    truncated = sum(text.finish == "length" for text in texts)
     if sampling.constrained and truncated:
         subject = f"{truncated} of {len(texts)} texts are" if len(texts) > 1 else "the text is"
         print(f"{subject} truncated at --max-tokens and may not match", file=sys.stderr)

@@ -3,11 +3,12 @@
 In reading order:
 
 - `sampling`: from logits to a token: `process` blocks ids, `draw` samples one, `choose` does both.
-- `processors`: logits processors: rules about special ids, penalties.
+- `processors`: a text that is being generated (`TokenSequence`); logits processors: rules about special ids, penalties.
+- `logprobs`: what a loop returns, one `Event` per sampled token.
 - `stream`: the token loop for one text, and how sequences start, which ids are valid and when they end (`DecodingRules`).
 - `naive`: the same without a cache, the reference for all other loops.
-- `engine`: continuous batching: many rows, which start and end at any step (`Engine`), one `Event` per sampled token; `prefill`:
-  chunked prefill and prefix caching.
+- `engine`: continuous batching: many rows, which start and end at any step (`Engine`); `prefill`: chunked prefill and prefix
+  caching.
 - `speculative`: draft tokens, which the model verifies several at a time (`PromptLookup`, `DraftModel`).
 - `beam`: beam search for the most probable texts (`beam_search`).
 - `text`: the engine with a tokenizer: text in, pieces of text out (`complete`).
@@ -27,9 +28,9 @@ from heddle.generate.bleu import score_translations as score_translations
 from heddle.generate.chat import chat_template as chat_template
 from heddle.generate.chat import reply as reply
 from heddle.generate.engine import Engine as Engine
-from heddle.generate.engine import Event as Event
 from heddle.generate.engine import QueueFull as QueueFull
 from heddle.generate.engine import generate as generate
+from heddle.generate.logprobs import Event as Event
 from heddle.generate.naive import naive as naive
 from heddle.generate.sampling import draw as draw
 from heddle.generate.sampling import process as process

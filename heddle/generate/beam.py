@@ -22,8 +22,9 @@ from heddle.config.decoding import BeamConfig
 from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.feed import feed
+from heddle.generate.logprobs import Finish
 from heddle.generate.processors import Ends, TokenSequence
-from heddle.generate.stream import DecodingRules, Finish
+from heddle.generate.stream import DecodingRules
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer

@@ -9,10 +9,11 @@ from heddle.config.keywords import SamplingSettings
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, raise_if_failed
-from heddle.generate.stream import Finish
-from heddle.generate.text import RowText, bos_prefix
+from heddle.generate.logprobs import Finish
+from heddle.generate.text import bos_prefix
 from heddle.model.transformer import Transformer
 from heddle.text.chat_template import ChatTemplate, Message
+from heddle.text.stream import TextStream
 from heddle.text.tokenizer import Tokenizer
 
 PLAIN = (
@@ -88,10 +89,10 @@ def reply_pieces(
     prompt = template.render(messages, add_generation_prompt=True)
     ends = ends_of(model, tokenizer, template) or tokenizer.end_of_text
     engine = Engine.of(model, [prompt], sampling, ends, vocabulary=tokenizer.vocab_size, guides=Guides(tokenizer))
-    text = RowText(tokenizer, sampling.stop, prompt[-1] if prompt else None)
+    engine.waiting[0].text = TextStream(tokenizer, prompt[-1] if prompt else None, sampling.stop)
+    finish = None
     while engine:
         for event in raise_if_failed(engine.step()):
-            yield text.push(event.token, event.finish)
-            if text.finish == "stop":
-                engine.leave({event.row})
-    return text.finish
+            yield event.text
+            finish = event.finish
+    return finish

@@ -1,22 +1,21 @@
 """Continuous batching: rows of different lengths share each forward pass, and each continues as if it were alone."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from heddle.account.machine import available_memory
 from heddle.checks import SEED, checked
 from heddle.config.decoding import EngineConfig, SamplingConfig
-from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.feed import feed
-from heddle.generate.logprobs import SampledToken
-from heddle.generate.prefill import PrefillBatch, PrefillRow, PrefixCache, sample_each
-from heddle.generate.processors import Ends
+from heddle.generate.logprobs import Event
+from heddle.generate.prefill import PrefillBatch, PrefixCache, sample_each
+from heddle.generate.processors import Ends, TokenSequence
 from heddle.generate.speculative import DraftSource
-from heddle.generate.stream import DecodingRules, Finish, check_generates
+from heddle.generate.stream import DecodingRules, check_generates
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.packing import pack
@@ -30,38 +29,13 @@ class QueueFull(HeddleError):
     """The queue of waiting texts is full."""
 
 
-@displayed()
-@dataclass(frozen=True)
-class Event:
-    """One sampled token.
-
-    Attributes:
-        row: the index of its prompt.
-        token: its id.
-        logprob: natural log of its probability under the model itself, before temperature and truncation.
-        finish: why the row ends with this token, or None. `end`: it is an end of text; `length`: it is the last of
-            `max_tokens`; `context`: the context is full; `broken`: there is no valid token, and `error` says why. (`stop`, a stop
-            text, is detected in `heddle.generate.text`.)
-        top: the most probable ids with their log probabilities, if the sampling asks for them.
-        prompt: for the first token of a row with `echo`: the log probabilities of all prompt tokens but the first.
-        error: why the row is broken.
-    """
-
-    row: int
-    token: int
-    logprob: float
-    finish: Finish | None
-    top: tuple[tuple[int, float], ...] = ()
-    prompt: tuple[SampledToken, ...] = ()
-    error: str | None = None
-
-
 class Engine:
     """Generates for many rows at once. Each has its own sampling, and starts and ends at any step without affecting the others.
 
     The tokens of a row depend only on the model, its prompt, the sampling and its seed. Other rows change only the last bits of
     sums. The random draw is keyed by the seed and the position, so a text that is cut anywhere and resumed continues the same
-    way; except in a prefix model, whose prefix is then the text so far. `DecodingRules` says how rows start and end.
+    way; except in a prefix model, whose prefix is then the text so far. `DecodingRules` says how rows start and end. A row whose
+    `TokenSequence.text` is set also ends at a stop text.
 
     A step makes at most two forward passes: one for the active rows, and one for rows in prefill, whose prompts are read in
     chunks of `config.chunk` tokens. Equal prompts that start together are read once.
@@ -95,9 +69,9 @@ class Engine:
         self.end_of_text, self.vocabulary = end_of_text, vocabulary
         self.rules: dict[SamplingConfig, DecodingRules] = {}
         self.submitted = 0
-        self.waiting: list[PrefillRow] = []
+        self.waiting: list[TokenSequence] = []
         self.prefill: PrefillBatch | None = None
-        self.active: list[PrefillRow] = []  # in the order of the cache
+        self.active: list[TokenSequence] = []  # in the order of the cache
         self.cache = model.new_cache(0)
         self.modules = tuple(model.modules())
         # A prefix model reads its prompt in one pass, since every token attends to all of it.
@@ -184,9 +158,10 @@ class Engine:
         seed = sampling.seed if seed is None else seed
         sequence = rules.new_sequence(self.submitted, prompt, seed, source, sampling.max_tokens)
         sequence.guide = None if self.guides is None else self.guides.make(sampling, prompt[-1] if prompt else None)
+        sequence.echo = echo
         if sampling.max_tokens >= MIN_TOKENS_TO_PREPACK and not self.model.training and self.model.steps is None:
             pack(self.model, memory=available_memory() // 2)
-        self.waiting.append(PrefillRow(sequence, rules, echo))
+        self.waiting.append(sequence)
         self.submitted += 1
         return sequence.number
 
@@ -207,7 +182,7 @@ class Engine:
     @checked()
     def leave(self, rows: set[int]) -> None:
         """End these rows, by their numbers."""
-        self.waiting = [row for row in self.waiting if row.sequence.number not in rows]
+        self.waiting = [row for row in self.waiting if row.number not in rows]
         if self.prefill is not None and not self.prefill.remove(rows):
             self.prefill = None
         self._remove_active(rows)
@@ -218,27 +193,23 @@ class Engine:
             return []
         drafts = [list[int]() for _ in self.active]
         if self.draft_source is not None:
-            room = [row.rules.room(row.sequence) for row in self.active]
-            drafts = self.draft_source.propose(
-                [row.sequence for row in self.active], [row.rules for row in self.active], room
-            )
-        inputs = [row.sequence.ids[-1:] + draft for row, draft in zip(self.active, drafts, strict=True)]
+            room = [row.rules.room(row) for row in self.active]
+            drafts = self.draft_source.propose(self.active, [row.rules for row in self.active], room)
+        inputs = [row.ids[-1:] + draft for row, draft in zip(self.active, drafts, strict=True)]
         drafted = any(drafts)
         logits = feed(self.model, self.cache, inputs, every=drafted)
-        # One row of logits per input id: after the sequence itself, and after each of its draft tokens.
-        rows = [row for row, draft in zip(self.active, drafts, strict=True) for _ in range(len(draft) + 1)]
-        sequences = [row.sequence for row in rows]
-        if drafted:
+        sequences = self.active
+        if drafted:  # one row of logits per input id: after the sequence itself, and after each of its draft tokens
             sequences = [
-                replace(row.sequence, ids=row.sequence.ids + draft[:count])
+                replace(row, ids=row.ids + draft[:count])
                 for row, draft in zip(self.active, drafts, strict=True)
                 for count in range(len(draft) + 1)
             ]
-        samples, events = iter(sample_each([row.rules for row in rows], sequences, logits)), list[Event]()
+        samples, events = iter(sample_each(sequences, logits)), list[Event]()
         for row, draft in zip(self.active, drafts, strict=True):
             events += _accept(row, draft, [next(samples) for _ in range(len(draft) + 1)])
         if drafted:
-            self.cache.truncate([len(row.sequence.visible()) - 1 for row in self.active])
+            self.cache.truncate([len(row.visible()) - 1 for row in self.active])
         return events
 
     def _prefill(self) -> list[Event]:
@@ -258,8 +229,8 @@ class Engine:
         rows, logits = batch.rows, logits[batch.prompt_of_row]
         self.prefill, self.cache = None, self.cache.join(batch.expanded_cache())
         self.active = self.active + rows
-        samples = sample_each([row.rules for row in rows], [row.sequence for row in rows], logits)
-        return [_append(row, token, batch.take_prompt_samples(row)) for row, token in zip(rows, samples, strict=True)]
+        samples = sample_each(rows, logits)
+        return [_append(row, sample, batch.take_prompt_samples(row)) for row, sample in zip(rows, samples, strict=True)]
 
     def _rules_for(self, sampling: SamplingConfig) -> DecodingRules:
         """The rules of a sampling. Rows that differ only in seed and length share them, and are sampled together."""
@@ -272,38 +243,45 @@ class Engine:
 
     def _restart_full_rows(self) -> None:
         """Move full rows to the waiting list, to be recomputed from the last half of their context."""
-        full = self._remove_active({row.sequence.number for row in self.active if row.rules.is_full(row.sequence)})
+        full = self._remove_active({row.number for row in self.active if row.rules.is_full(row)})
         for row in full:
-            row.rules.shorten(row.sequence)
+            row.rules.shorten(row)
         self.waiting = full + self.waiting
 
-    def _remove_active(self, numbers: set[int]) -> list[PrefillRow]:
+    def _remove_active(self, numbers: set[int]) -> list[TokenSequence]:
         """Remove these rows from the active ones and from the cache, and return them."""
-        removed = [row for row in self.active if row.sequence.number in numbers]
+        removed = [row for row in self.active if row.number in numbers]
         if removed:
-            left = [index for index, row in enumerate(self.active) if row.sequence.number not in numbers]
+            left = [index for index, row in enumerate(self.active) if row.number not in numbers]
             self.cache = self.cache.select(left)
             self.active = [self.active[index] for index in left]
         return removed
 
 
-def _accept(row: PrefillRow, draft: Sequence[int], samples: Sequence[SampledToken]) -> list[Event]:
+def _accept(row: TokenSequence, draft: Sequence[int], samples: Sequence[Event]) -> list[Event]:
     """Append the tokens sampled after a sequence and after each of its draft tokens, up to the first wrong draft token."""
     events = []
-    for draft_token, token in zip((*draft, None), samples, strict=True):
-        events.append(_append(row, token))
-        if events[-1].finish or token.id != draft_token:
+    for draft_token, sample in zip((*draft, None), samples, strict=True):
+        events.append(_append(row, sample))
+        if events[-1].finish or sample.token != draft_token:
             break
     return events
 
 
-def _append(row: PrefillRow, token: SampledToken, prompt: tuple[SampledToken, ...] = ()) -> Event:
-    """Append a token to its sequence, unless it is not valid."""
-    finish: Finish | None = "broken"
-    if not token.error:
-        row.sequence.ids.append(token.id)
-        finish = row.rules.finish(row.sequence)
-    return Event(row.sequence.number, token.id, token.logprob, finish, token.top, prompt, token.error)
+def _append(row: TokenSequence, sample: Event, prompt: tuple[Event, ...] = ()) -> Event:
+    """Append a token to its sequence, unless it is not valid. Return the event with the token's text and why the row ends."""
+    if sample.error:
+        return replace(sample, prompt=prompt)
+    row.ids.append(sample.token)
+    finish, text = row.rules.finish(row), ""
+    if row.text is not None:
+        text = "" if finish == "end" else row.decode()
+        if finish and not row.text.stopped:
+            text += row.text.flush()
+        finish = "stop" if row.text.stopped else finish
+    if not (text or finish or prompt):
+        return sample
+    return Event(row.number, sample.token, sample.logprob, finish, sample.top, prompt, None, text)
 
 
 @checked()

@@ -1,8 +1,9 @@
-"""Sampled tokens with their log probabilities and the most probable alternatives."""
+"""What the token loop returns: sampled tokens with their log probabilities and the most probable alternatives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -11,6 +12,8 @@ from heddle.display import displayed
 from heddle.generate.processors import TokenSequence
 from heddle.nn.numeric import wide_dtype
 
+Finish = Literal["end", "stop", "length", "context", "broken"]
+
 
 class NoValidToken(str):
     """An error message: the request's bans and constraints leave no valid next token. The model is not at fault."""
@@ -18,20 +21,30 @@ class NoValidToken(str):
 
 @displayed()
 @dataclass(frozen=True)
-class SampledToken:
-    """A sampled id and its log probability.
+class Event:
+    """One sampled token.
 
     Attributes:
-        id: the id.
+        row: the index of its prompt.
+        token: its id.
         logprob: natural log of its probability under the model itself, before temperature and truncation.
-        top: the most probable ids with their log probabilities, best first; the sampling sets their number.
-        error: why the id must not be used, or None.
+        finish: why the row ends with this token, or None. `end`: it is an end of text; `stop`: the text has come to a stop text, or
+            meets its constraint; `length`: it is the last of `max_tokens`; `context`: the context is full; `broken`: there is no
+            valid token, and `error` says why.
+        top: the most probable ids with their log probabilities, best first, if the sampling asks for them.
+        prompt: for the first token of a row with `echo`: all tokens of its prompt but the first, as events.
+        error: why the row is broken.
+        text: complete characters that the token adds, if the row has text. The texts of a row's events, joined, are its text.
     """
 
-    id: int
+    row: int
+    token: int
     logprob: float
+    finish: Finish | None = None
     top: tuple[tuple[int, float], ...] = ()
+    prompt: "tuple[Event, ...]" = ()
     error: str | None = None
+    text: str = ""
 
 
 def score_samples(
@@ -40,8 +53,8 @@ def score_samples(
     ids: Int[Tensor, " B"],
     sequences: Sequence[TokenSequence],
     alternatives: int,
-) -> list[SampledToken]:
-    """The sampled ids, one per sequence, with their log probabilities.
+) -> list[Event]:
+    """The sampled ids, one per sequence, with their log probabilities; `broken` where an id is not valid.
 
     Args:
         logits: the model's own.
@@ -53,9 +66,11 @@ def score_samples(
     logprobs = log_probabilities(logits)
     columns = [values.gather(-1, ids[:, None])[:, 0].tolist() for values in (logprobs, scores)]
     rows = zip(sequences, ids.tolist(), *columns, top_logprobs(logprobs, alternatives), strict=True)
-    return [
-        SampledToken(id, logprob, top, _error(sequence, logprob, score)) for sequence, id, logprob, score, top in rows
-    ]
+    events = []
+    for sequence, id, logprob, score, top in rows:
+        error = _error(sequence, logprob, score)
+        events.append(Event(sequence.number, id, logprob, "broken" if error else None, top, (), error))
+    return events
 
 
 def log_probabilities(logits: Float[Tensor, "B V"]) -> Float[Tensor, "B V"]:

@@ -41,10 +41,10 @@ def naive(
             layout = layout.prefixed(torch.tensor([[prefix_length]], device=device))
         with torch.inference_mode(), evaluating(model):
             hidden = model(torch.tensor([sequence.visible()], device=device), layout, encoder_input).hidden
-            (token,) = rules.sample(model.logits(hidden[:, -1]), [sequence])
-        if token.error:
-            raise HeddleError(token.error)
-        sequence.ids.append(token.id)
+            (event,) = rules.sample(model.logits(hidden[:, -1]), [sequence])
+        if event.error:
+            raise HeddleError(event.error)
+        sequence.ids.append(event.token)
         finish = rules.finish(sequence)
         if rules.is_full(sequence):
             rules.shorten(sequence)

@@ -1,34 +1,20 @@
 """Prefill: prompts are read in batches, in chunks if they are long, and shared prefixes are read once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.generate.logprobs import SampledToken, log_probabilities, top_logprobs
+from heddle.generate.logprobs import Event, log_probabilities, top_logprobs
 from heddle.generate.processors import TokenSequence
-from heddle.generate.stream import DecodingRules
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
 
+Sample = tuple[int, float, tuple[tuple[int, float], ...]]
+"""An id, its log probability, and the most probable ids with theirs."""
+
 MIN_SHARED = 16  # tokens that two prompts must share for a cached prefix to be worth copying
-
-
-@dataclass
-class PrefillRow:
-    """A row of an engine.
-
-    Attributes:
-        sequence: its ids.
-        rules: how to continue it.
-        echo: whether the log probabilities of its prompt are still to be returned.
-    """
-
-    sequence: TokenSequence
-    rules: DecodingRules
-    echo: bool = False
 
 
 class PrefillBatch:
@@ -40,13 +26,13 @@ class PrefillBatch:
         read: number of tokens.
     """
 
-    def __init__(self, rows: Sequence[PrefillRow], cache: Cache, read: int) -> None:
+    def __init__(self, rows: Sequence[TokenSequence], cache: Cache, read: int) -> None:
         self.rows, self.cache, self.read = list(rows), cache, read
-        distinct = list(dict.fromkeys(_key(row.sequence) for row in rows))
-        self.prompt_of_row = [distinct.index(_key(row.sequence)) for row in rows]
+        distinct = list(dict.fromkeys(_key(row) for row in rows))
+        self.prompt_of_row = [distinct.index(_key(row)) for row in rows]
         self.prompts = [list(prompt) for prompt, _ in distinct]
         self.sources = [list(source) for _, source in distinct if source is not None]
-        self.samples: list[list[SampledToken]] = [[] for _ in distinct]
+        self.samples: list[list[Sample]] = [[] for _ in distinct]
 
     @property
     def echo(self) -> bool:
@@ -73,16 +59,16 @@ class PrefillBatch:
             logprobs = log_probabilities(part[: len(targets)])
             scores = logprobs.gather(-1, targets[:, None].long())[:, 0].tolist()
             top = top_logprobs(logprobs, count)
-            samples += [SampledToken(*token) for token in zip(targets.tolist(), scores, top, strict=True)]
+            samples += zip(targets.tolist(), scores, top, strict=True)
         return torch.stack([part[-1] for part in parts])
 
-    def take_prompt_samples(self, row: PrefillRow) -> tuple[SampledToken, ...]:
-        """The log probabilities of a row's prompt, once, if the row asks for them."""
+    def take_prompt_samples(self, row: TokenSequence) -> tuple[Event, ...]:
+        """The tokens of a row's prompt with their log probabilities, once, if the row asks for them."""
         if not row.echo:
             return ()
         row.echo, count = False, row.rules.alternatives
         samples = self.samples[self.prompt_of_row[self.rows.index(row)]]
-        return tuple(SampledToken(token.id, token.logprob, token.top[:count]) for token in samples)
+        return tuple(Event(row.number, id, logprob, None, top[:count]) for id, logprob, top in samples)
 
     def advance(self, chunks: Sequence[list[int]]) -> bool:
         """Count the chunks as read. Return whether more is to be read."""
@@ -96,7 +82,7 @@ class PrefillBatch:
 
     def remove(self, numbers: set[int]) -> bool:
         """Remove these rows. Return whether any are left."""
-        left = [index for index, row in enumerate(self.rows) if row.sequence.number not in numbers]
+        left = [index for index, row in enumerate(self.rows) if row.number not in numbers]
         self.rows = [self.rows[index] for index in left]
         self.prompt_of_row = [self.prompt_of_row[index] for index in left]
         return bool(left)
@@ -119,8 +105,8 @@ class PrefixCache:
         self.entries: list[tuple[list[int], Cache]] = []  # prompts with their caches, the most recently used last
 
     def next_batch(
-        self, waiting: list[PrefillRow], room: int | None, chunk: int | None
-    ) -> tuple[PrefillBatch, list[PrefillRow]]:
+        self, waiting: list[TokenSequence], room: int | None, chunk: int | None
+    ) -> tuple[PrefillBatch, list[TokenSequence]]:
         """Split off the first waiting rows that can be read in one batch. Return the batch and the rows that still wait.
 
         Args:
@@ -129,20 +115,20 @@ class PrefixCache:
             chunk: prompt tokens to read at a time.
         """
         entry, shared = self._longest_match(waiting[0])
-        rows, longest, distinct = list[PrefillRow](), 0, set[object]()
+        rows, longest, distinct = list[TokenSequence](), 0, set[object]()
         for row in waiting[:room]:
             row_shared = shared
             if rows:
-                row_shared = min(shared, 0 if entry is None else _common_length(entry[0], row.sequence.visible()))
-            distinct |= {_key(row.sequence)}
-            longest = max(longest, len(row.sequence.visible()) + len(row.sequence.source or ()))
+                row_shared = min(shared, 0 if entry is None else common_length(entry[0], row.visible()))
+            distinct |= {_key(row)}
+            longest = max(longest, len(row.visible()) + len(row.source or ()))
             fits = chunk is None or (longest - row_shared) * len(distinct) <= chunk
             # A row that shares little with the cached prompt would make the others read their shared part again.
             if rows and (not fits or 2 * row_shared < shared or row.echo != rows[0].echo):
                 break
             shared = row_shared
             rows.append(row)
-        count = len({_key(row.sequence) for row in rows})
+        count = len({_key(row) for row in rows})
         cache = self.model.new_cache(count)
         if entry is not None and shared:
             cache = entry[1].select([0] * count)
@@ -165,34 +151,32 @@ class PrefixCache:
                 self.entries.append((prompt, batch.cache.select([index])))
         self.entries = self.entries[-self.count :]
 
-    def _longest_match(self, row: PrefillRow) -> tuple[tuple[list[int], Cache] | None, int]:
+    def _longest_match(self, row: TokenSequence) -> tuple[tuple[list[int], Cache] | None, int]:
         """The entry that shares the longest prefix with a row's prompt, and the prefix's length, which excludes the last id."""
         if not self.enabled or row.echo:  # an echo needs the logits of the whole prompt
             return None, 0
-        prompt = row.sequence.visible()
-        best = max(self.entries, key=lambda entry: _common_length(entry[0], prompt), default=None)
-        shared = 0 if best is None else _common_length(best[0], prompt)
+        prompt = row.visible()
+        best = max(self.entries, key=lambda entry: common_length(entry[0], prompt), default=None)
+        shared = 0 if best is None else common_length(best[0], prompt)
         if best is None or shared < MIN_SHARED:
             return None, 0
         self.entries = [entry for entry in self.entries if entry is not best] + [best]
         return best, shared
 
 
-def sample_each(
-    rules: Sequence[DecodingRules], sequences: Sequence[TokenSequence], logits: Float[Tensor, "B V"]
-) -> list[SampledToken]:
+def sample_each(sequences: Sequence[TokenSequence], logits: Float[Tensor, "B V"]) -> list[Event]:
     """Sample the next id of each sequence by its rules. Sequences that share their rules are sampled together."""
     groups: dict[int, list[int]] = {}
-    for row, row_rules in enumerate(rules):
-        groups.setdefault(id(row_rules), []).append(row)
-    samples: dict[int, SampledToken] = {}
+    for row, sequence in enumerate(sequences):
+        groups.setdefault(id(sequence.rules), []).append(row)
+    samples: dict[int, Event] = {}
     for group in groups.values():
-        part = logits if len(groups) == 1 else logits[group]
-        samples |= zip(group, rules[group[0]].sample(part, [sequences[row] for row in group]), strict=True)
+        part, rules = logits if len(groups) == 1 else logits[group], sequences[group[0]].rules
+        samples |= zip(group, rules.sample(part, [sequences[row] for row in group]), strict=True)
     return [samples[row] for row in range(len(sequences))]
 
 
-def _common_length(cached: Sequence[int], prompt: Sequence[int]) -> int:
+def common_length(cached: Sequence[int], prompt: Sequence[int]) -> int:
     """Length of the common prefix, at most one less than the prompt: the logits of the last id are needed."""
     limit = min(len(cached), len(prompt) - 1)
     return next((index for index in range(limit) if cached[index] != prompt[index]), max(limit, 0))

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,13 @@ from torch import Tensor
 from heddle.config.decoding import DecodingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
+from heddle.text.stream import TextStream
+
+if TYPE_CHECKING:  # both modules import this one
+    from heddle.generate.constrain import Guide
+    from heddle.generate.stream import DecodingRules
+else:
+    DecodingRules = Guide = Any
 
 Ends = int | Sequence[int] | None
 """Ids that end a text, in addition to those in the model's config. The first one starts a text whose prompt is empty."""
@@ -24,7 +31,7 @@ Ends = int | Sequence[int] | None
 
 @dataclass
 class TokenSequence:
-    """A prompt and the ids generated so far.
+    """A text that is being generated: its prompt and the ids so far, with all that decides how it continues.
 
     Attributes:
         number: the index of its prompt.
@@ -32,11 +39,14 @@ class TokenSequence:
         prompt_length: number of prompt ids.
         max_length: maximum number of ids.
         seed: seed of its random draws.
+        rules: which ids may follow, and when it ends.
         start: index of the first id that the model sees.
         source: ids for the encoder of an encoder-decoder; None for other models.
-        guide: which ids may follow, if the text is constrained (`heddle.generate.constrain.Guide`).
+        guide: which ids may follow, if the text is constrained.
         max_tokens: maximum number of generated ids. The context may end the sequence earlier.
         forced: number of generated ids, 0 or 1, that the model is forced to begin with. A guide does not see them.
+        echo: whether the log probabilities of its prompt are still to be returned.
+        text: decodes the generated ids, and finds stop texts; None: events have no text.
     """
 
     number: int
@@ -44,15 +54,24 @@ class TokenSequence:
     prompt_length: int
     max_length: int
     seed: int
+    rules: DecodingRules
     start: int = 0
     source: list[int] | None = None
-    guide: Any = None
+    guide: Guide | None = None
     max_tokens: int | None = None
     forced: int = 0
+    echo: bool = False
+    text: TextStream | None = None
 
     def generated(self) -> list[int]:
         """The generated ids, without a forced first one."""
         return self.ids[self.prompt_length + self.forced :]
+
+    def decode(self) -> str:
+        """The text that its last id adds; empty without a decoder of text."""
+        # A forced first id, such as the language of a translation, is not part of the answer to a source.
+        is_forced = self.forced and self.source is not None and len(self.ids) == self.prompt_length + 1
+        return "" if self.text is None or is_forced else self.text.push(self.ids[-1])
 
     def visible(self) -> list[int]:
         """The ids that the model sees."""

@@ -14,7 +14,7 @@ import torch
 from heddle.checks import at_least, checked
 from heddle.errors import HeddleError
 from heddle.generate.feed import feed
-from heddle.generate.prefill import sample_each
+from heddle.generate.prefill import common_length, sample_each
 from heddle.generate.processors import TokenSequence
 from heddle.generate.stream import DecodingRules
 from heddle.model.evaluating import evaluating
@@ -103,22 +103,20 @@ class DraftModel:
             for sequence, limit in zip(sequences, room, strict=True)
         ]
         drafted = [sequence for sequence, fit in zip(sequences, fits, strict=True) if fit]
-        drafted_rules = [each for each, fit in zip(rules, fits, strict=True) if fit]
-        if any(each.vocab_size != self.model.vocab_size for each in drafted_rules):
-            raise HeddleError(
-                f"the draft model has {self.model.vocab_size} ids, the model {drafted_rules[0].vocab_size}"
-            )
-        drafts = iter(self._draft(drafted, drafted_rules) if drafted else ())
+        sizes = [each.vocab_size for each, fit in zip(rules, fits, strict=True) if fit]
+        if any(size != self.model.vocab_size for size in sizes):
+            raise HeddleError(f"the draft model has {self.model.vocab_size} ids, the model {sizes[0]}")
+        drafts = iter(self._draft(drafted) if drafted else ())
         return [next(drafts)[:limit] if fit else [] for fit, limit in zip(fits, room, strict=True)]
 
-    def _draft(self, sequences: Sequence[TokenSequence], rules: Sequence[DecodingRules]) -> list[list[int]]:
+    def _draft(self, sequences: Sequence[TokenSequence]) -> list[list[int]]:
         inputs = self._align(sequences)
         copies = [replace(sequence, ids=list(sequence.ids)) for sequence in sequences]
         with evaluating(self.model):
             for _ in range(self.count):
                 logits = feed(self.model, self.cache, inputs)
-                for sequence, token in zip(copies, sample_each(rules, copies, logits), strict=True):
-                    sequence.ids.append(token.id)
+                for sequence, event in zip(copies, sample_each(copies, logits), strict=True):
+                    sequence.ids.append(event.token)
                 inputs = [sequence.ids[-1:] for sequence in copies]
         self.read = {sequence.number: sequence.visible()[:-1] for sequence in copies}
         return [sequence.ids[-self.count :] for sequence in copies]
@@ -133,12 +131,6 @@ class DraftModel:
         order = [joined_rows[sequence.number] for sequence in sequences]
         self.cache = cache if order == list(range(len(sequences))) else cache.select(order)
         # The last draft may have been rejected: keep only what still agrees with the sequence.
-        lengths = [_common_length(self.read.get(sequence.number, []), sequence.visible()) for sequence in sequences]
+        lengths = [common_length(self.read.get(sequence.number, []), sequence.visible()) for sequence in sequences]
         self.cache.truncate(lengths)
         return [sequence.visible()[length:] for sequence, length in zip(sequences, lengths, strict=True)]
-
-
-def _common_length(read: Sequence[int], ids: Sequence[int]) -> int:
-    """Length of the common prefix, leaving at least one id to read."""
-    limit = min(len(read), len(ids) - 1)
-    return next((index for index in range(limit) if read[index] != ids[index]), limit)

@@ -1,7 +1,6 @@
 """The token loop for one text: predict, sample, append. `heddle.generate.engine` runs many texts at once by the same rules."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -12,14 +11,13 @@ from heddle.config.decoding import DecodingConfig, SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.constrain import constrain
-from heddle.generate.logprobs import SampledToken, score_samples
+from heddle.generate.logprobs import Event, Finish, score_samples
 from heddle.generate.processors import Ends, ForcedIds, TokenSequence, make_processors
 from heddle.generate.sampling import choose
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.numeric import wide_dtype
 
-Finish = Literal["end", "stop", "length", "context", "broken"]
 WINDOW = "or set --window (in Python window=True) to continue from its last tokens"
 SHORTEN = {"prompt": f"shorten it, {WINDOW}", "source": "shorten it"}
 
@@ -46,13 +44,13 @@ def stream(
             encoder_input = torch.tensor([sequence.source], device=model.device)
         with torch.inference_mode(), evaluating(model):
             hidden = model(torch.tensor([new], device=model.device), source=encoder_input, cache=cache).hidden
-            (token,) = rules.sample(model.logits(hidden[:, -1]), [sequence])
-        if token.error:
-            raise HeddleError(token.error)
-        sequence.ids.append(token.id)
-        finish, new = rules.finish(sequence), [token.id]
+            (event,) = rules.sample(model.logits(hidden[:, -1]), [sequence])
+        if event.error:
+            raise HeddleError(event.error)
+        sequence.ids.append(event.token)
+        finish, new = rules.finish(sequence), [event.token]
         if finish != "end":
-            yield token.id
+            yield event.token
         if rules.is_full(sequence):
             rules.shorten(sequence)
             cache, new = model.new_cache(1), sequence.visible()
@@ -143,6 +141,7 @@ class DecodingRules:
             prompt_length=len(ids),
             max_length=max_length,
             seed=seed,
+            rules=self,
             start=max(0, len(ids) - self.context),
             source=list(source) if source else None,
             max_tokens=max_tokens,
@@ -163,7 +162,7 @@ class DecodingRules:
             scores = processor(scores, sequences)
         return scores
 
-    def sample(self, logits: Float[Tensor, "B V"], sequences: Sequence[TokenSequence]) -> list[SampledToken]:
+    def sample(self, logits: Float[Tensor, "B V"], sequences: Sequence[TokenSequence]) -> list[Event]:
         """Sample the next id of each sequence. Needs a `SamplingConfig`.
 
         Raises:

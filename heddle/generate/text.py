@@ -13,9 +13,8 @@ from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, raise_if_failed
-from heddle.generate.logprobs import SampledToken
+from heddle.generate.logprobs import Event, Finish
 from heddle.generate.speculative import DraftSource
-from heddle.generate.stream import Finish
 from heddle.model.transformer import Transformer
 from heddle.text import TextStream, Tokenizer
 
@@ -37,7 +36,7 @@ class Piece:
     text: str
     tokens: int
     finish: Finish | None
-    samples: tuple[SampledToken, ...] = ()
+    samples: tuple[Event, ...] = ()
 
 
 @checked()
@@ -60,21 +59,15 @@ def complete(
         HeddleError: as in `Engine`; or a prompt has text that the tokenizer does not know.
     """
     engine = text_engine(model, tokenizer, prompts, sampling, seeds, draft_source)
-    last_ids = [row.sequence.ids[-1] if prompt else None for row, prompt in zip(engine.waiting, prompts, strict=True)]
-    texts = [RowText(tokenizer, sampling.stop, previous) for previous in last_ids]
-    samples: list[list[SampledToken]] = [[] for _ in texts]
+    tokens, samples = [0] * len(prompts), [list[Event]() for _ in prompts]
     while engine:
         for event in raise_if_failed(engine.step()):
-            text = texts[event.row]
-            if text.finish is not None:  # accepted draft tokens after a stop text, from the same step
-                continue
-            piece = text.push(event.token, event.finish)
-            samples[event.row].append(SampledToken(event.token, event.logprob, event.top))
-            if text.finish == "stop":
-                engine.leave({event.row})
-            if piece or text.finish:
-                yield Piece(event.row, piece, text.tokens, text.finish, tuple(samples[event.row]))
-                samples[event.row].clear()
+            row = event.row
+            tokens[row] += 1
+            samples[row].append(event)
+            if event.text or event.finish:
+                yield Piece(row, event.text, tokens[row], event.finish, tuple(samples[row]))
+                samples[row].clear()
 
 
 def text_engine(
@@ -88,9 +81,12 @@ def text_engine(
     """The engine behind `complete`, with the same arguments and errors."""
     ids = [[*bos_prefix(model, tokenizer, prompt), *prompt_ids(tokenizer, prompt)] for prompt in prompts]
     end = tokenizer.end_of_text if model.config.ids is None else None  # an imported model has its end ids in its config
-    return Engine.of(
+    engine = Engine.of(
         model, ids, sampling, end, seeds, tokenizer.vocab_size, draft_source=draft_source, guides=Guides(tokenizer)
     )
+    for row, prompt in zip(engine.waiting, prompts, strict=True):
+        row.text = TextStream(tokenizer, row.ids[-1] if prompt else None, sampling.stop)
+    return engine
 
 
 def start_ids(model: TransformerConfig, tokenizer: Tokenizer | None) -> tuple[int, ...]:
@@ -170,45 +166,3 @@ def generate_text(model: Transformer, tokenizer: Tokenizer, prompt: str, **sampl
     """
     config = completed(SamplingConfig, sampling, model.config.decoding, "sampling")
     return "".join(piece.text for piece in complete(model, tokenizer, [prompt], config))
-
-
-class RowText:
-    """Decodes the tokens of one row as they come, into complete characters, up to a stop text.
-
-    Args:
-        tokenizer: the model's.
-        stop: texts that end the row.
-        previous: the last id of its prompt.
-        forced: an id that the model is forced to begin with. It is not part of the text.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str], previous: int | None = None, forced: int | None = None
-    ) -> None:
-        self.characters = TextStream(tokenizer, previous)
-        self.stop, self.forced = stop, forced
-        self.pending = ""  # may be the start of a stop text
-        self.tokens = 0
-        self.finish: Finish | None = None
-
-    def push(self, token: int, finish: Finish | None) -> str:
-        """Add a token and return the text that is now certain. The token is the last one if `finish` is set."""
-        self.tokens += 1
-        self.finish = finish
-        if finish != "end" and not (self.tokens == 1 and token == self.forced):
-            self.pending += self.characters.push(token)
-        self.pending += self.characters.flush() if finish else ""
-        # Of several stop texts the one that ends first counts, so that token boundaries do not matter.
-        matches = [(start + len(stop), start) for stop in self.stop if (start := self.pending.find(stop)) >= 0]
-        if matches:
-            self.finish = "stop"
-            return self.pending[: min(matches)[1]]
-        certain = len(self.pending) if finish else len(self.pending) - self._partial_stop()
-        text, self.pending = self.pending[:certain], self.pending[certain:]
-        return text
-
-    def _partial_stop(self) -> int:
-        """Number of characters at the end that may be the start of a stop text."""
-        longest = min(len(self.pending), max(map(len, self.stop), default=1) - 1)
-        lengths = range(longest, 0, -1)
-        return next((n for n in lengths if any(stop.startswith(self.pending[-n:]) for stop in self.stop)), 0)

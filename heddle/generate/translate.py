@@ -16,7 +16,7 @@ from heddle.config.tasks import SpanCorruptionConfig, TaskSettings, TranslationC
 from heddle.display import displayed
 from heddle.errors import HeddleError, TextError, pluralize
 from heddle.generate.beam import SEARCHES_PER_PASS, Hypothesis, beam_search
-from heddle.generate.stream import Finish
+from heddle.generate.logprobs import Finish
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 

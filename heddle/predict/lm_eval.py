@@ -24,10 +24,11 @@ from heddle.config.decoding import SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.engine import Engine, raise_if_failed
-from heddle.generate.text import RowText, start_ids
+from heddle.generate.text import start_ids
 from heddle.model.precision import cast
 from heddle.model.transformer import Transformer
 from heddle.predict.rows import InputRow, evaluation, forward_batches
+from heddle.text.stream import TextStream
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.run import load, read_config
 
@@ -205,14 +206,12 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # mypy does not read lm-e
         """The texts after prompts of ids."""
         end = self._tokenizer.end_of_text if self.model.config.ids is None else None
         engine = Engine.of(self.model, prompts, sampling, end, vocabulary=self._tokenizer.vocab_size)
-        rows = [RowText(self._tokenizer, sampling.stop, row.sequence.ids[-1]) for row in engine.waiting]
-        texts = [""] * len(rows)
+        for row in engine.waiting:
+            row.text = TextStream(self._tokenizer, row.ids[-1], sampling.stop)
+        texts = [""] * len(prompts)
         while engine:
             for event in raise_if_failed(engine.step()):
-                row = rows[event.row]
-                texts[event.row] += row.push(event.token, event.finish)
-                if row.finish == "stop":
-                    engine.leave({event.row})
+                texts[event.row] += event.text
         return texts
 
 

@@ -73,7 +73,7 @@ def decoding_settings(subject: Subject) -> Iterator[Comparison]:
         end = favoured if name == "min_tokens" else None
         engine, sampled = Engine(model, end), list[int]()
         engine.submit(prompt, sampling)
-        prompt_ids = list(engine.waiting[0].sequence.ids)  # with the begin id, if the model has one
+        prompt_ids = list(engine.waiting[0].ids)  # with the begin id, if the model has one
         while engine:
             sampled += [event.token for event in engine.step() if event.error is None]
         ends = frozenset({*(() if ids is None else ids.ends()), *(() if end is None else (end,))})

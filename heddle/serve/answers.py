@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from heddle.generate.logprobs import SampledToken
+from heddle.generate.logprobs import Event
 from heddle.generate.text import token_text
 from heddle.serve.served import Prompt, ServedModel, size
-from heddle.serve.worker import Chunk
 from heddle.text.tokenizer import Tokenizer
 
 REASONS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
@@ -35,19 +34,19 @@ class ByteDecoder:
         self.tokenizer, self.previous, self.offset, self.bos_prefix = tokenizer, previous, start, set(bos_prefix)
         self._characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, token: SampledToken) -> "DecodedToken":
+    def push(self, id: int, logprob: float = 0.0, top: Sequence[tuple[int, float]] = ()) -> "DecodedToken":
         """Decode the next token and the alternatives to it."""
-        if self.previous is None and token.id in self.bos_prefix:
-            self.bos_prefix.discard(token.id)
-            return DecodedToken(token.id, b"", token.logprob, (), self.offset)
-        raw = self._bytes(token.id)
-        alternatives = tuple(Alternative(id, self._bytes(id), logprob) for id, logprob in token.top)
-        self.previous = token.id
+        if self.previous is None and id in self.bos_prefix:
+            self.bos_prefix.discard(id)
+            return DecodedToken(id, b"", logprob, (), self.offset)
+        raw = self._bytes(id)
+        alternatives = tuple(Alternative(other, self._bytes(other), score) for other, score in top)
+        self.previous = id
         if raw and not 0x80 <= raw[0] < 0xC0:  # begins a character, so the one before it will never be complete
             self.offset += len(self._characters.decode(b"", final=True))
         offset = self.offset
         self.offset += len(self._characters.decode(raw))
-        return DecodedToken(token.id, raw, token.logprob, alternatives, offset)
+        return DecodedToken(id, raw, logprob, alternatives, offset)
 
     def _bytes(self, id: int) -> bytes:
         # A model may have more ids than its tokenizer. They are never sampled, but may be alternatives, or in a prompt of ids.
@@ -96,7 +95,7 @@ class DecodedToken:
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """The text of ids."""
     decoder = ByteDecoder(tokenizer)
-    return _text(b"".join(decoder.push(SampledToken(id, 0.0)).raw for id in ids))
+    return _text(b"".join(decoder.push(id).raw for id in ids))
 
 
 @dataclass
@@ -118,7 +117,7 @@ class Choice:
     decoder: ByteDecoder
     text: str = ""
     tokens: list[DecodedToken] = field(default_factory=list)
-    prompt_tokens: tuple[SampledToken, ...] = ()
+    prompt_tokens: tuple[Event, ...] = ()
     finish: str | None = None
 
     @classmethod
@@ -126,12 +125,12 @@ class Choice:
         """An empty text after a prompt. `offset` is the position of its first character in the answer."""
         return cls(index, prompt, ByteDecoder(served.tokenizer, prompt[-1] if prompt else None, offset, served.forced))
 
-    def add(self, chunk: Chunk) -> None:
-        """Append a chunk."""
-        self.text += chunk.text
-        self.tokens.append(self.decoder.push(chunk.token))
-        self.prompt_tokens = chunk.prompt or self.prompt_tokens
-        self.finish = None if chunk.finish is None else REASONS[chunk.finish]
+    def add(self, event: Event) -> None:
+        """Append a token and its text."""
+        self.text += event.text
+        self.tokens.append(self.decoder.push(event.token, event.logprob, event.top))
+        self.prompt_tokens = event.prompt or self.prompt_tokens
+        self.finish = None if event.finish is None else REASONS[event.finish]
 
 
 def usage(prompts: Sequence[Prompt], choices: Sequence[Choice]) -> dict[str, int]:

@@ -13,14 +13,13 @@ from fastapi import Request
 from heddle.config.decoding import SamplingConfig
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
-from heddle.generate.logprobs import SampledToken
+from heddle.generate.logprobs import Event
 from heddle.serve.answers import ByteDecoder, Choice, DecodedToken, chat_logprobs, completion_logprobs, decode, usage
 from heddle.serve.errors import ApiError
 from heddle.serve.metrics import Clock
 from heddle.serve.requests import ChatRequest, CompletionRequest, Sampled, prompts_of
 from heddle.serve.served import Prompt, ServedModel, size
 from heddle.serve.streaming import Limits, Stream, while_connected
-from heddle.serve.worker import Chunk
 
 DEFAULT_TOKENS = 16  # of a completion, as in OpenAI's API
 MOST_PROMPTS = 2048
@@ -44,7 +43,7 @@ class Generation(ABC):
         self.include_usage = body.stream_options is not None and body.stream_options.include_usage
         self.choices: list[Choice] = []
         self._stack = AsyncExitStack()  # ends the texts when it is closed
-        self._chunks: AsyncIterator[tuple[int, Chunk]]
+        self._generated: AsyncIterator[tuple[int, Event]]
 
     async def answer(self, request: Request) -> Stream | Document:
         """The answer, as a stream if the request asks for one."""
@@ -72,12 +71,12 @@ class Generation(ABC):
             ClientLeft: the client has left.
         """
 
-        async def collect_chunks() -> None:
-            async for number, chunk in self._chunks:
-                self.choices[number].add(chunk)
+        async def collect_events() -> None:
+            async for number, event in self._generated:
+                self.choices[number].add(event)
 
         async with self._stack:
-            await while_connected(request, collect_chunks(), self.limits)
+            await while_connected(request, collect_events(), self.limits)
         return self._document()
 
     @abstractmethod
@@ -93,15 +92,15 @@ class Generation(ABC):
     ) -> None:
         """Admit the texts, unless the client leaves first."""
         admitted = self._stack.enter_async_context(self.served.generate(prompts, samplings, echo, param))
-        self._chunks = self._timed(await while_connected(request, admitted, self.limits), prompts)
+        self._generated = self._timed(await while_connected(request, admitted, self.limits), prompts)
 
     async def _timed(
-        self, chunks: AsyncIterator[tuple[int, Chunk]], prompts: Sequence[Prompt]
-    ) -> AsyncIterator[tuple[int, Chunk]]:
+        self, events: AsyncIterator[tuple[int, Event]], prompts: Sequence[Prompt]
+    ) -> AsyncIterator[tuple[int, Event]]:
         self.clock.prompt(sum(map(size, prompts)))
-        async for number, chunk in chunks:
+        async for number, event in events:
             self.clock.token(number)
-            yield number, chunk
+            yield number, event
         self.clock.end()
 
 
@@ -149,11 +148,11 @@ class Completion(Generation):
         ]
 
     async def _events(self) -> AsyncIterator[Document]:
-        async for number, chunk in self._chunks:
+        async for number, event in self._generated:
             choice = self.choices[number]
-            choice.add(chunk)
+            choice.add(event)
             first = len(choice.tokens) == 1
-            yield self.head | {"choices": [self._choice(choice, chunk.text, choice.tokens[-1:], first and self.echo)]}
+            yield self.head | {"choices": [self._choice(choice, event.text, choice.tokens[-1:], first and self.echo)]}
         if self.include_usage:
             yield self.head | {"choices": [], "usage": self._usage()}
 
@@ -168,9 +167,9 @@ class Completion(Generation):
         first = None
         if echo and self.scores_prompt:
             decoder = ByteDecoder(self.served.tokenizer, bos_prefix=self._prefixes[choice.index // self.n])
-            unscored = [SampledToken(id, 0.0) for id in choice.prompt[:1]]
-            read = [decoder.push(token) for token in (*unscored, *choice.prompt_tokens)]
-            first, tokens = next(iter(read), None), (*read[1:], *tokens)
+            first = next(map(decoder.push, choice.prompt[:1]), None)
+            scored = [decoder.push(each.token, each.logprob, each.top) for each in choice.prompt_tokens]
+            tokens = (*scored, *tokens)
         return {
             "index": choice.index,
             "text": self._echoed[choice.index] + text if echo else text,
@@ -211,13 +210,13 @@ class ChatCompletion(Generation):
         head = _head("chatcmpl", "chat.completion.chunk", self.model)
         for choice in self.choices:
             yield head | {"choices": [_delta(choice.index, {"role": "assistant", "content": ""})]}
-        async for number, chunk in self._chunks:
+        async for number, event in self._generated:
             choice = self.choices[number]
-            choice.add(chunk)
-            if chunk.text or self.body.logprobs:
+            choice.add(event)
+            if event.text or self.body.logprobs:
                 logprobs = self._logprobs(choice.tokens[-1:])
-                yield head | {"choices": [_delta(number, {"content": chunk.text}, logprobs)]}
-            if chunk.finish is not None:
+                yield head | {"choices": [_delta(number, {"content": event.text}, logprobs)]}
+            if event.finish is not None:
                 yield head | {"choices": [_delta(number, {}, finish=choice.finish)]}
         if self.include_usage:
             yield head | {"choices": [], "usage": usage([self.prompt], self.choices)}

@@ -1,4 +1,4 @@
-"""A run with the thread that serves it: prompts from texts, chunks of text from the worker."""
+"""A run with the thread that serves it: prompts from texts, events with text from the worker."""
 
 import asyncio
 import contextlib
@@ -12,12 +12,12 @@ from heddle.config.tasks import TaskSettings
 from heddle.errors import HeddleError, TextError, pluralize
 from heddle.generate.chat import chat_template, ends_of
 from heddle.generate.engine import QueueFull
-from heddle.generate.logprobs import NoValidToken
+from heddle.generate.logprobs import Event, NoValidToken
 from heddle.generate.text import bos_prefix
 from heddle.generate.translate import Marks, learned_sources, sentinels, source_ids
 from heddle.model.transformer import Transformer
 from heddle.serve.errors import ApiError
-from heddle.serve.worker import Broken, Chunk, GenerationRequest, ShuttingDown, Worker
+from heddle.serve.worker import Broken, GenerationRequest, ShuttingDown, Worker
 from heddle.text.chat_template import ChatTemplate
 from heddle.text.tokenizer import Tokenizer
 
@@ -132,20 +132,20 @@ class ServedModel:
     @contextlib.asynccontextmanager
     async def generate(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingConfig], echo: bool = False, param: str = "prompt"
-    ) -> AsyncIterator[AsyncIterator[tuple[int, Chunk]]]:
-        """Continue prompts: iterate over the chunks with the index of their prompt. Leaving the context ends all texts.
+    ) -> AsyncIterator[AsyncIterator[tuple[int, Event]]]:
+        """Continue prompts: iterate over the events with the index of their prompt. Leaving the context ends all texts.
 
         `param` is the field of the prompts.
 
         Raises:
             ApiError: a prompt is invalid, the queue is full, or a text cannot go on.
         """
-        loop, chunks = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Chunk]]()
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[int, Event]]()
 
-        def receiver(number: int) -> Callable[[Chunk], None]:
-            def receive(chunk: Chunk) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits for the chunk
-                    loop.call_soon_threadsafe(chunks.put_nowait, (number, chunk))
+        def receiver(number: int) -> Callable[[Event], None]:
+            def receive(event: Event) -> None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits for the event
+                    loop.call_soon_threadsafe(events.put_nowait, (number, event))
 
             return receive
 
@@ -157,7 +157,7 @@ class ServedModel:
         try:
             with as_api_error(param):
                 await asyncio.wrap_future(admitted)
-            yield _until_finished(chunks, len(requests))
+            yield _until_finished(events, len(requests))
         finally:
             self.worker.cancel(keys)
 
@@ -208,15 +208,15 @@ class ServedModel:
         return results
 
 
-async def _until_finished(chunks: "asyncio.Queue[tuple[int, Chunk]]", texts: int) -> AsyncIterator[tuple[int, Chunk]]:
-    """The chunks of so many texts, until all have ended."""
+async def _until_finished(events: "asyncio.Queue[tuple[int, Event]]", texts: int) -> AsyncIterator[tuple[int, Event]]:
+    """The events of so many texts, until all have ended."""
     while texts:
-        number, chunk = await chunks.get()
-        if chunk.error is not None:
-            invalid = isinstance(chunk.error, NoValidToken)  # the request's constraints, not the model
-            raise ApiError(400, chunk.error, "invalid_value") if invalid else ApiError(500, chunk.error, "broken")
-        texts -= chunk.finish is not None
-        yield number, chunk
+        number, event = await events.get()
+        if event.error is not None:
+            invalid = isinstance(event.error, NoValidToken)  # the request's constraints, not the model
+            raise ApiError(400, event.error, "invalid_value") if invalid else ApiError(500, event.error, "broken")
+        texts -= event.finish is not None
+        yield number, event
 
 
 @contextlib.contextmanager

@@ -13,15 +13,15 @@ from typing import Any, Literal
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError, pluralize
 from heddle.generate.constrain import Guides
-from heddle.generate.engine import Engine, Event, QueueFull
-from heddle.generate.logprobs import SampledToken
+from heddle.generate.engine import Engine, QueueFull
+from heddle.generate.logprobs import Event
 from heddle.generate.processors import Ends
 from heddle.generate.speculative import DraftSource
-from heddle.generate.stream import Finish, check_generates
-from heddle.generate.text import RowText
+from heddle.generate.stream import check_generates
 from heddle.model.device import release_threads
 from heddle.model.head import LanguageHead
 from heddle.model.transformer import Transformer
+from heddle.text.stream import TextStream
 from heddle.text.tokenizer import Tokenizer
 
 
@@ -34,39 +34,20 @@ class Broken(HeddleError):
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """The text that one token adds.
-
-    Attributes:
-        text: complete characters, possibly none.
-        token: the sampled token with its log probability.
-        finish: why the text ends here, or None.
-        prompt: in the first chunk, the prompt's tokens with their log probabilities, if requested.
-        error: why there is no valid token.
-    """
-
-    text: str
-    token: SampledToken
-    finish: Finish | None
-    prompt: tuple[SampledToken, ...] = ()
-    error: str | None = None
-
-
-@dataclass(frozen=True)
 class GenerationRequest:
     """A text to continue.
 
     Attributes:
         prompt: ids.
         sampling: how to sample, with the seed.
-        on_chunk: called with each chunk, in the worker's thread. It must return at once.
+        on_event: called with each token and its text, in the worker's thread. It must return at once.
         source: ids for the encoder.
         echo: whether to return the prompt's log probabilities.
     """
 
     prompt: Sequence[int]
     sampling: SamplingConfig
-    on_chunk: Callable[[Chunk], None]
+    on_event: Callable[[Event], None]
     source: Sequence[int] | None = None
     echo: bool = False
 
@@ -103,7 +84,7 @@ class Worker:
         self.running, self.waiting = 0, 0  # texts, for other threads to read
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # quick jobs: texts to admit, texts to end
         self._calls: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # longer jobs, one before each step
-        self._rows: dict[int, tuple[GenerationRequest, RowText]] = {}
+        self._requests: dict[int, GenerationRequest] = {}  # by the numbers of the engine's rows
         self._keys = itertools.count()
         self._numbers: dict[int, int] = {}  # of the engine's rows, by the keys that `submit` returned
         self._thread = threading.Thread(target=self._run, name="heddle worker", daemon=True)
@@ -120,12 +101,12 @@ class Worker:
         return keys, self._post(lambda: self._admit(keys, requests), self._inbox)
 
     def cancel(self, keys: Sequence[int]) -> None:
-        """End these texts without another chunk. Keys of texts that have ended are ignored."""
+        """End these texts without another event. Keys of texts that have ended are ignored."""
 
         def end() -> None:
             numbers = {self._numbers.pop(key) for key in keys if key in self._numbers}
             for number in numbers:
-                del self._rows[number]
+                del self._requests[number]
             if self.engine is not None:
                 self.engine.leave(numbers)
 
@@ -198,14 +179,13 @@ class Worker:
         try:
             for request in requests:
                 numbers.append(self.engine.submit(request.prompt, request.sampling, None, request.source, request.echo))
+                last_id = request.prompt[-1] if request.prompt else None
+                self.engine.waiting[-1].text = TextStream(self.tokenizer, last_id, request.sampling.stop)
         except BaseException:
             self.engine.leave(set(numbers))
             raise
         for key, number, request in zip(keys, numbers, requests, strict=True):
-            last_id = request.prompt[-1] if request.prompt else None
-            forced = None if request.prompt or self.model.config.ids is None else self.model.config.ids.forced_begin
-            self._rows[number] = (request, RowText(self.tokenizer, request.sampling.stop, last_id, forced))
-            self._numbers[key] = number
+            self._requests[number], self._numbers[key] = request, number
 
     def _run(self) -> None:
         try:
@@ -258,33 +238,27 @@ class Worker:
             self._break(engine, "the model failed; see the server's log")
             return
         for event in events:
-            if event.row in self._rows:  # else it ended at a stop text earlier in this step
-                self._deliver(engine, event)
+            self._deliver(event)
         self._count()
 
-    def _deliver(self, engine: Engine, event: Event) -> None:
-        request, text = self._rows[event.row]
-        token = SampledToken(event.token, event.logprob, event.top)
-        piece = "" if event.error else text.push(event.token, event.finish)
-        finish = event.finish if event.error else text.finish
-        if finish is not None:
-            del self._rows[event.row]
+    def _deliver(self, event: Event) -> None:
+        request = self._requests[event.row]
+        if event.finish is not None:
+            del self._requests[event.row]
             self._numbers = {key: row for key, row in self._numbers.items() if row != event.row}
-        if finish == "stop":
-            engine.leave({event.row})
-        request.on_chunk(Chunk(piece, token, finish, event.prompt, event.error))
+        request.on_event(event)
 
     def _break(self, engine: Engine, error: str) -> None:
-        numbers = set(self._rows)
+        numbers = set(self._requests)
         self._end_all(error)
         engine.leave(numbers)
         self._count()
 
     def _end_all(self, error: str) -> None:
         """End all texts with this error."""
-        rows, self._rows, self._numbers = self._rows, {}, {}
-        for request, _ in rows.values():
-            request.on_chunk(Chunk("", SampledToken(0, 0.0), "broken", error=error))
+        requests, self._requests, self._numbers = self._requests, {}, {}
+        for number, request in requests.items():
+            request.on_event(Event(number, 0, 0.0, "broken", error=error))
 
     def _count(self) -> None:
         if self.engine is not None:

@@ -7,12 +7,13 @@ In reading order:
   the rows.
 - `translation`, `span_corruption`, `chat`: tasks with a source or a prompt. `sequences` has their common functions.
 - `classification`, `multi_label`, `token_classification`, `regression`: tasks that learn labels. `labelled` is their base class,
-  `framing` puts a text or a pair into a row, `confusion` and `spans` compute the metrics.
-- `contrastive`: texts to vectors, in `grouped_rows`.
-- `records`: the base class of tasks whose examples are records; `record_rows` makes their rows, one record each, or packed.
+  `framing` puts a text or a pair into a row, `metrics` computes what is reported.
+- `contrastive`: texts to vectors.
+- `records`: the base class of tasks whose examples are records; `record_rows` makes their rows: one record each,
+  packed, or in groups.
 - `own_batches`, `own_loss`: the user's own batches and losses.
-- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk, `accuracy` also counts
-  correct predictions, `recurring` rounds numbers of targets to sizes that recur.
+- `objective`: from a batch to a sum and a count (`CrossEntropy`), and how many predictions are correct; `loss` computes it chunk
+  by chunk.
 - `extent`: how much of the held-out data a score covers; `isolation` refuses models that mix the documents of a row.
 """
 

@@ -11,8 +11,8 @@ from heddle.data.buckets import EMPTY
 from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
-from heddle.tasks.confusion import class_counts, class_metrics, predicted
 from heddle.tasks.labelled import ClassTask
+from heddle.tasks.metrics import class_counts, class_metrics, predicted
 from heddle.tasks.objective import CrossEntropy
 from heddle.tasks.records import Lengths
 from heddle.tasks.task import ExampleIndices

@@ -16,8 +16,8 @@ from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.numeric import wide_dtype
 from heddle.tasks.classification import texts_of
-from heddle.tasks.confusion import label_counts, label_metrics
 from heddle.tasks.labelled import ClassTask
+from heddle.tasks.metrics import label_counts, label_metrics
 from heddle.tasks.objective import CrossEntropy
 from heddle.tasks.records import Lengths
 from heddle.tasks.task import ExampleIndices, Target

@@ -14,11 +14,10 @@ from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.tasks.classification import ClassObjective
-from heddle.tasks.confusion import class_metrics, predicted
 from heddle.tasks.labelled import ClassTask
+from heddle.tasks.metrics import OUTSIDE, are_spans, class_metrics, predicted, span_f1, spans
 from heddle.tasks.objective import CrossEntropy
 from heddle.tasks.records import Lengths, padded
-from heddle.tasks.spans import OUTSIDE, are_spans, span_f1, spans
 from heddle.tasks.task import ExampleIndices
 from heddle.text.tokenizer import Tokenizer
 

@@ -57,4 +57,4 @@ def test_special_ids_survive_loading_and_saving(tmp_path: Path) -> None:
     for name in ("saved", "again"):
         loaded, cut = load(tmp_path / name, "cpu")
         assert cut is not None
-        assert text_engine(loaded, cut, ["a"], SamplingConfig()).waiting[0].sequence.ids == [258, 97]
+        assert text_engine(loaded, cut, ["a"], SamplingConfig()).waiting[0].ids == [258, 97]

@@ -241,7 +241,7 @@ def test_a_grammar_that_grows_too_large_ends_its_own_text(make: Make, monkeypatc
     engine = Engine(model, tokenizer.end_of_text, tokenizer.vocab_size, guides=guides)
     for regex in ("[ab]{9}", "[cd]{9}"):
         engine.submit([97], SamplingConfig(regex=regex, max_tokens=20))
-    large = engine.waiting[0].sequence.guide
+    large = engine.waiting[0].guide
     engine.step()
 
     class Large:

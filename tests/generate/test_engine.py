@@ -154,7 +154,7 @@ def test_rows_that_grow_count_towards_the_limit(make: Make) -> None:
     seen = []
     for _ in range(3):
         engine.step()
-        seen.append(sorted(row.sequence.number for row in engine.active))
+        seen.append(sorted(row.number for row in engine.active))
     assert seen == [[0, 2], [0, 2, 3], [2, 3]], "the last one waits for the second to end"
 
 
@@ -249,9 +249,9 @@ def test_echo_is_the_log_probability_of_every_token_of_the_prompt(make: Make) ->
         first, *rest = events[number]
         assert all(not event.prompt for event in rest)
         echoed = first.prompt if number != 2 else ()
-        assert [each.id for each in echoed] == (prompt[1:] if number != 2 else [])
+        assert [each.token for each in echoed] == (prompt[1:] if number != 2 else [])
         for place, each in enumerate(echoed):
-            assert each.logprob == pytest.approx(logs[place, each.id].item(), abs=1e-4)
+            assert each.logprob == pytest.approx(logs[place, each.token].item(), abs=1e-4)
             best = logs[place].topk(number) if number else None
             assert [id for id, _ in each.top] == ([] if best is None else best.indices.tolist())
         assert first.logprob == max((score for _, score in first.top), default=first.logprob), "greedy"

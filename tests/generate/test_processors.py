@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ from heddle.generate.processors import (
 )
 
 IDS = 7
+NO_RULES: Any = None  # processors do not read them
 BANNED = ((6,), (2, 3), (4, 4, 5))
 PAIRS: dict[str, tuple[Processor, LogitsProcessor]] = {
     "repetition": (RepetitionPenalty(1.7), RepetitionPenaltyLogitsProcessor(1.7)),
@@ -56,7 +58,7 @@ PAIRS: dict[str, tuple[Processor, LogitsProcessor]] = {
 
 
 def texts(rows: Sequence[Sequence[int]], prompt_length: int = 1) -> list[TokenSequence]:
-    return [TokenSequence(number, list(ids), prompt_length, 100, 0) for number, ids in enumerate(rows)]
+    return [TokenSequence(number, list(ids), prompt_length, 100, 0, NO_RULES) for number, ids in enumerate(rows)]
 
 
 def drawn(length: int) -> tuple[list[list[int]], Tensor]:
@@ -143,7 +145,7 @@ def test_ids_without_text_begin_behind_the_vocabulary() -> None:
 
 def test_what_a_guide_reads_begins_behind_a_forced_id() -> None:
     """Of `[start, forced, 5, 6]`, which grew from `[start]`."""
-    grown = TokenSequence(0, [2, 4, 5, 6], 1, 100, 0, forced=1)
+    grown = TokenSequence(0, [2, 4, 5, 6], 1, 100, 0, NO_RULES, forced=1)
     assert grown.generated() == [5, 6]
     assert replace(grown, forced=0).generated() == [4, 5, 6]
     assert replace(grown, start=2).visible() == [5, 6]

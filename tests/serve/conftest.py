@@ -92,7 +92,7 @@ class Server(Running):
     def check_idle(self, name: str) -> None:
         """Wait until no text is left, not even in the worker's books."""
         worker, patience = self.app.state.service.served[name].worker, time.monotonic() + 10
-        while left := (worker.running, worker.waiting, worker._rows, worker._numbers):
+        while left := (worker.running, worker.waiting, worker._requests, worker._numbers):
             if left == (0, 0, {}, {}):
                 return
             assert time.monotonic() < patience, left

@@ -7,12 +7,10 @@ import httpx2
 import pytest
 
 from heddle.config.serve import ServeConfig
-from heddle.generate.logprobs import SampledToken
-from heddle.generate.stream import Finish
+from heddle.generate.logprobs import Event, Finish
 from heddle.model import build
 from heddle.serve import ServedRun
 from heddle.serve.answers import Alternative, ByteDecoder, Choice, DecodedToken, completion_logprobs, decode, usage
-from heddle.serve.worker import Chunk
 from heddle.text import Tokenizer, train_tokenizer
 from tests.serve.conftest import DECODER, ENGINE, LOUD, TOKENIZER, Server
 
@@ -29,7 +27,7 @@ def test_the_bytes_of_tokens_join_to_the_text(kind: str) -> None:
     tokenizer = tokenizer_of(kind)
     ids = tokenizer.encode("the weft is held")
     decoder = ByteDecoder(tokenizer)
-    pushed = [decoder.push(SampledToken(id, 0.0)) for id in ids]
+    pushed = [decoder.push(id) for id in ids]
     text = tokenizer.decode(ids)
     assert b"".join(each.raw for each in pushed).decode() == text == decode(tokenizer, ids)
     assert [text[each.offset :].encode().startswith(each.raw) for each in pushed] == [True] * len(pushed)
@@ -38,7 +36,7 @@ def test_the_bytes_of_tokens_join_to_the_text(kind: str) -> None:
 def test_half_a_character_has_its_own_byte_and_its_characters_place() -> None:
     decoder = ByteDecoder(TOKENIZER, start=3)
     ids = [*TOKENIZER.encode("éa"), *TOKENIZER.encode("é")[:1], *TOKENIZER.encode("b")]
-    pushed = [decoder.push(SampledToken(id, 0.0)) for id in ids]
+    pushed = [decoder.push(id) for id in ids]
     assert [each.raw for each in pushed] == [b"\xc3", b"\xa9", b"a", b"\xc3", b"b"]
     assert TOKENIZER.decode(ids) == "éa\ufffdb"
     assert [each.offset for each in pushed] == [3, 3, 4, 5, 6]
@@ -46,16 +44,16 @@ def test_half_a_character_has_its_own_byte_and_its_characters_place() -> None:
 
 def test_ids_before_a_text_are_silent_once() -> None:
     decoder = ByteDecoder(TOKENIZER, bos_prefix=(3, 4))
-    assert [decoder.push(SampledToken(id, 0.0)).raw for id in (3, 4, 97, 3)] == [b"", b"", b"a", b"\x03"]
+    assert [decoder.push(id).raw for id in (3, 4, 97, 3)] == [b"", b"", b"a", b"\x03"]
     again = ByteDecoder(TOKENIZER, bos_prefix=(3,))
-    assert [again.push(SampledToken(id, 0.0)).raw for id in (3, 3)] == [b"", b"\x03"]
+    assert [again.push(id).raw for id in (3, 3)] == [b"", b"\x03"]
 
 
 def test_every_alternative_has_a_name_of_its_own() -> None:
     """Of a tokenizer of bytes, 128 alternatives are parts of characters, which as text would all be U+FFFD."""
     top = tuple((id, -0.1 * number) for number, id in enumerate([*range(190, 200), *range(97, 107)]))
     decoder = ByteDecoder(TOKENIZER, previous=97)
-    tokens = [decoder.push(SampledToken(id, logprob, top)) for id, logprob in ((190, 0.0), (191, -0.1), (98, -1.1))]
+    tokens = [decoder.push(id, logprob, top) for id, logprob in ((190, 0.0), (191, -0.1), (98, -1.1))]
     table = completion_logprobs(tokens, 20)
     assert table is not None
     assert [len(each) for each in table["top_logprobs"]] == [20, 20, 20]
@@ -68,7 +66,7 @@ def test_ids_that_spell_the_same_are_told_apart() -> None:
     alike = [id for id in range(tokenizer.vocab_size) if not tokenizer.token_bytes(id)]
     decoder = ByteDecoder(tokenizer, previous=97)
     top = tuple((id, -0.1 * id) for id in [*alike, 98, 99])
-    (token,) = [decoder.push(SampledToken(98, -9.8, top))]
+    (token,) = [decoder.push(98, -9.8, top)]
     assert len(set(token.names().values())) == len(top)
     assert token.names()[98] == tokenizer.token_bytes(98).decode()
 
@@ -84,9 +82,9 @@ def test_every_way_to_end_has_openais_word() -> None:
         if finish == "broken":  # an error instead
             continue
         choice = Choice(0, [97], ByteDecoder(TOKENIZER, previous=97))
-        choice.add(Chunk("b", SampledToken(98, -0.5), None))
+        choice.add(Event(0, 98, -0.5, text="b"))
         assert choice.finish is None
-        choice.add(Chunk("c", SampledToken(99, -0.5), finish))
+        choice.add(Event(0, 99, -0.5, finish, text="c"))
         words[finish] = choice.finish
         assert (choice.text, len(choice.tokens)) == ("bc", 2)
     assert words == {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
@@ -95,8 +93,8 @@ def test_every_way_to_end_has_openais_word() -> None:
 def test_what_is_used_counts_sources_and_every_text() -> None:
     choices = [Choice(number, [], ByteDecoder(TOKENIZER)) for number in range(2)]
     for choice in choices:
-        choice.add(Chunk("a", SampledToken(97, -0.5), None))
-    choices[1].add(Chunk("b", SampledToken(98, -0.5), "length"))
+        choice.add(Event(0, 97, -0.5, text="a"))
+    choices[1].add(Event(1, 98, -0.5, "length", text="b"))
     read = usage([([1, 2], None), ([], [3, 4, 5])], choices)
     assert read == {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
 
@@ -115,20 +113,20 @@ def test_lm_eval_reads_from_names_whether_a_text_is_the_most_probable() -> None:
     decoder = ByteDecoder(TOKENIZER)
     # Two bytes of characters; the second one is not the most probable, but another part of a character is.
     drawn = [
-        SampledToken(97, 0.0),
-        SampledToken(195, -0.5, ((195, -0.5),)),
-        SampledToken(169, -2.0, ((170, -0.2),)),
-        SampledToken(97, -9.0),
+        (97, 0.0, ()),
+        (195, -0.5, ((195, -0.5),)),
+        (169, -2.0, ((170, -0.2),)),
+        (97, -9.0, ()),
     ]
     for rows, greedy in (
         (drawn, False),
-        ([drawn[0], drawn[1], SampledToken(169, -0.2, ((169, -0.2),)), drawn[3]], True),
+        ([drawn[0], drawn[1], (169, -0.2, ((169, -0.2),)), drawn[3]], True),
     ):
         decoder = ByteDecoder(TOKENIZER)
-        first, *others = [decoder.push(each) for each in rows]
+        first, *others = [decoder.push(*each) for each in rows]
         choices = [{"index": 0, "logprobs": completion_logprobs(others, 1, first)}]
         ((total, exact),) = completions.parse_logprobs({"choices": choices}, tokens=[[97, 195, 169]], ctxlens=[1])
-        assert (total, exact) == (sum(each.logprob for each in rows[1:3]), greedy)
+        assert (total, exact) == (sum(logprob for _, logprob, _ in rows[1:3]), greedy)
 
 
 @pytest.fixture(scope="module", params=["words", "bpe"])

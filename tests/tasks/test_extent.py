@@ -16,7 +16,7 @@ from heddle.data.sources.examples import Example
 from heddle.model import build
 from heddle.tasks import DataSpec, ExampleIndices, TokenClassificationTask, make_task
 from heddle.tasks.extent import Extent
-from heddle.tasks.spans import spans
+from heddle.tasks.metrics import spans
 from heddle.train import evaluate, fit
 from tests.prove.tasks import RUNS, TOKENIZER, store, training
 from tests.tasks.labelled import TOKENIZER as WORDS

@@ -188,7 +188,7 @@ def test_every_layout_learns_how_texts_begin() -> None:
         scores = model.logits(model(torch.tensor([[TOKENIZER.end_of_text]])).hidden[0, -1]).detach()
         assert float(scores.softmax(-1)[ord("Z")]) > 0.9, layout
         # A prompt stands where rows begin: after what starts a text, or anywhere.
-        row = text_engine(model, TOKENIZER, ["Zab"], SamplingConfig()).waiting[0].sequence.ids
+        row = text_engine(model, TOKENIZER, ["Zab"], SamplingConfig()).waiting[0].ids
         start = [] if layout == "concatenate" else [TOKENIZER.end_of_text]
         assert row == [*start, *TOKENIZER.encode("Zab")]
         assert (

@@ -16,7 +16,7 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.model.transformer import Transformer
 from heddle.tasks import ExampleIndices, MultiLabelTask
-from heddle.tasks.confusion import label_counts, label_metrics
+from heddle.tasks.metrics import label_counts, label_metrics
 from heddle.train import evaluate
 from tests.tasks.labelled import TOKENIZER, spec_for
 

@@ -15,7 +15,7 @@ from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.tasks import DataSpec, ExampleIndices, TokenClassificationTask
-from heddle.tasks.spans import are_spans, span_f1, spans
+from heddle.tasks.metrics import are_spans, span_f1, spans
 from heddle.train import evaluate
 from tests.tasks.labelled import CLS, SEP, TOKENIZER, model_for, spec_for
 

@@ -1,6 +1,6 @@
-"""Correct, predicted and actual counts of each class per row, and metrics computed from their sums."""
+"""Metrics computed from sums over rows: correct, predicted and actual counts of classes, of labels and of spans."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import sqrt
 
 from jaxtyping import Bool, Float
@@ -12,12 +12,21 @@ from heddle.model.head import Scores
 
 KINDS = ("correct", "predicted", "actual")
 
+Span = tuple[int, int, str]
+"""First place, place after the last, and the type."""
+
+OUTSIDE = "O"
+# Schemes differ in how they mark a span's last word, and a span of one word: IOB has no letters for these, IOBES has E and S, BILOU
+# L and U, BMES M for I, and BMEWO M and W.
+SCHEMES = tuple(map(frozenset, ("BI", "BIES", "BILU", "BMES", "BMEW")))
+FIRST, LAST = "BSUW", "ESULW"  # letters of words that begin a span, and of words that end one
+
 
 def class_counts(predictions: Tensor, targets: Tensor, weights: Tensor, classes: int) -> dict[str, Tensor]:
     """For each class, the weight of correct predictions, of targets predicted as this class, and of targets of this class.
 
     Args:
-        found: Int[B ...], the predicted classes.
+        predictions: Int[B ...], the predicted classes.
         targets: Int[B ...], the actual classes; those of weight 0 may be anything.
         weights: Float[B ...].
         classes: number of classes.
@@ -67,7 +76,7 @@ def label_counts(predictions: Bool[Tensor, "B C"], targets: Float[Tensor, "B som
     many of its labels the model does not have.
 
     Args:
-        chosen: the predicted labels.
+        predictions: the predicted labels.
         targets: 1 for the text's labels, 0 for others. A further column, if any, is the number of labels that the model does not
             have.
 
@@ -105,3 +114,35 @@ def predicted(features: Tensor, scores: Scores) -> Tensor:
     """The class with the highest score for each vector, Int[B ...]."""
     same = scores.to(features.dtype)
     return same.finish(functional.linear(features, same.table, same.bias)).argmax(-1)
+
+
+def are_spans(names: Sequence[str]) -> bool:
+    """Whether the names are O and tags of one scheme, such as B-PER, or B without a type if there is an O."""
+    marks = {name[:1] for name in names if name != OUTSIDE}
+    typed = all(name == OUTSIDE or name[1:2] in ("-", "_") or (len(name) == 1 and OUTSIDE in names) for name in names)
+    return len(names) > 1 and typed and any(marks <= scheme for scheme in SCHEMES) and bool(marks)
+
+
+def spans(tags: Sequence[str]) -> set[Span]:
+    """The spans of a row of tags such as B-PER I-PER O. All schemes are read as CoNLL's evaluation reads IOBES: by the meaning of
+    each letter. A tag that does not continue a span of its type begins one.
+    """
+    result: set[Span] = set()
+    start, kind, ended = 0, "", True
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        mark, tag_kind = ("", "") if tag == OUTSIDE else (tag[0], tag[2:])
+        continues = not ended and mark and mark not in FIRST and tag_kind == kind
+        if not ended and not continues:
+            result.add((start, place, kind))
+        if not continues:
+            start, kind = place, tag_kind
+        ended = not mark or mark in LAST
+        if mark and ended:
+            result.add((start, place + 1, kind))
+    return result
+
+
+def span_f1(means: Mapping[str, float]) -> float:
+    """F1 of spans: 2 · correct / (predicted + actual); 0 without any spans (Ramshaw and Marcus 1995)."""
+    total = means["spans predicted"] + means["spans actual"]
+    return 2 * means["spans correct"] / total if total else 0.0
