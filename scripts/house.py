@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 # Every package on its floor: it imports from lower floors only, and never from a neighbour.
 TOWER = [
     ("errors",),
-    ("checks", "display"),
+    ("checks", "display", "progress"),
     ("config", "text"),
     ("nn",),
     ("model",),

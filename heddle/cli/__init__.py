@@ -3,6 +3,7 @@
 In reading order:
 
 - `main`: the commands, imported on demand, and error reporting.
+- `options`: options that several commands share, with their help.
 - `train`, `generate`, `evaluate`, `prove`, `count`, `runs`, `tokenizer`, `weights`: one module per command or group.
 - `training`: the work of `heddle train`; `keys`: help for its settings; `progress`: its progress display.
 - `models`: load a run's model for inference.

@@ -10,9 +10,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heddle.cli.models import Ready, check_generates, compile_model, decoding_config, open_model, tokenizer_of
+from heddle.cli.options import Compile, Device, Run, SamplingOptions, Text, Weights
 from heddle.cli.output import find_run, pluralize
 from heddle.cli.streams import is_piped
-from heddle.config.decoding import SamplingConfig, WeightKind
+from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.chat import PLAIN_STOP, chat_template, plain_template, reply_pieces
 from heddle.generate.logprobs import Finish
@@ -31,21 +32,28 @@ DEFAULTS = {"max_tokens": 500, "temperature": 0.8}
 TRUNCATED: dict[Finish | None, str] = {"length": "--max-tokens reached", "context": "the context is full"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions(SamplingOptions):
+    """Settings of `SamplingConfig`, with other defaults."""
+
+    max_tokens: int | None = None
+    """Maximum tokens per answer. This and other options default to an imported model's generation config, else to 500."""
+    temperature: float | None = None
+    """Sampling temperature: higher is more random, 0 is greedy. Defaults to 0.8."""
+
+
+UNSET = ChatOptions()
+
+
 def chat(
-    run: str,
+    run: Run,
     /,
     *,
-    system: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    max_tokens: int | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    seed: int = 0,
-    weights: WeightKind = "trained",
-    compile: bool = False,
-    device: str = "auto",
+    system: Text = None,
+    sampling: Annotated[ChatOptions, Parameter(name="*")] = UNSET,
+    weights: Weights = "trained",
+    compile: Compile = False,
+    device: Device = "auto",
 ) -> None:
     """Chat with a model in the terminal, using its chat template.
 
@@ -54,52 +62,19 @@ def chat(
 
     Parameters
     ----------
-    run
-        A run directory, or its name in runs/.
     system
         The system prompt.
-    max_tokens
-        Maximum tokens per answer. This and other options default to an imported model's generation config, else to 500.
-    temperature
-        Sampling temperature: higher is more random, 0 is greedy. Defaults to 0.8.
-    top_k
-        Sample only from the k most probable tokens.
-    top_p
-        Nucleus sampling: sample only from the most probable tokens with this total probability.
-    min_p
-        Sample only from tokens with at least this fraction of the top token's probability.
-    repetition_penalty
-        Values above 1 make tokens that are already in the conversation less probable.
-    seed
-        Random seed. Equal seeds and messages give equal answers.
-    weights
-        int8 or int4: quantize the weights, which saves memory on a CPU and is faster for one text at a time. See
-        docs/serving.md for the cost in quality.
-    compile
-        Compile the decoding steps first, which takes about half a minute and makes small models faster on most CPUs (see
-        docs/serving.md). Needs a C++ compiler.
-    device
-        auto, cpu, cuda or mps.
     """
-    options = {
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "seed": seed,
-    }
-    settings = {name: value for name, value in options.items() if value is not None}
+    settings = sampling.settings()
     SamplingConfig.of(settings, where="chat")  # before anything takes time
     path = find_run(run)
     ready = open_model(path, device, weights)
-    sampling = decoding_config(ready, SamplingConfig, settings, DEFAULTS)
+    config = decoding_config(ready, SamplingConfig, settings, DEFAULTS)
     check_generates(path, ready)
     ready.model.check_predicts_next()
     if compile:
         compile_model(ready.model, 1)
-    conversation = _Conversation(ready, tokenizer_of(ready, path), sampling, system)
+    conversation = _Conversation(ready, tokenizer_of(ready, path), config, system)
     if conversation.plain:
         print(f"{path} has no chat template: using a plain transcript of User and Assistant", file=sys.stderr)
     interactive = not is_piped()

@@ -9,6 +9,7 @@ from heddle.account.report import count as account_for
 from heddle.account.report import preset_table, training_settings
 from heddle.account.resolve import changed
 from heddle.account.trained import Trained, trained
+from heddle.cli.options import Json, Model
 from heddle.cli.output import RUNS, console, pluralize, print_json, table
 from heddle.config.presets import preset
 from heddle.convert.fitting import expressible
@@ -17,20 +18,18 @@ from heddle.weights.run import read_config
 
 
 def count(
-    name: str,
+    name: Model,
     /,
     *changes: str,
     batch: int = 1,
     length: int | None = None,
     all: bool = False,
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Count a model's parameters, FLOPs and memory.
 
     Parameters
     ----------
-    name
-        A preset, a run, or a model config (.toml or .json).
     changes
         Config overrides as key=value, such as dim=4096 or decoder.depth=2.
     batch
@@ -39,8 +38,6 @@ def count(
         Sequence length in tokens. Defaults to the model's context.
     all
         Show every table and every layer; otherwise, equal layers share one line.
-    json
-        One JSON document on stdout.
     """
     run = RUNS / name
     label, config = changed(str(run) if (run / CONFIG).is_file() else name, changes)
@@ -72,15 +69,13 @@ def _trained(run: Path) -> Trained | None:
     return result if result is not None and result.frozen else None
 
 
-def presets(name: str | None = None, /, *, json: bool = False) -> None:
+def presets(name: str | None = None, /, *, json: Json = False) -> None:
     """List the model presets, or print one.
 
     Parameters
     ----------
     name
         The preset to print as TOML, with its training settings.
-    json
-        One JSON document on stdout.
     """
     if name is not None:
         config, training = preset(name), training_settings(name)

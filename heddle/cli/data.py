@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from heddle.cli.options import Json
 from heddle.cli.output import RUNS, console, find_run, pluralize, print_json, table
 from heddle.cli.train import parse_config
 from heddle.errors import HeddleError
@@ -15,7 +16,7 @@ from heddle.runs.show import ShownMask, ShownRow, ShownSource, show_step
 
 
 def show(
-    run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, start: int | None = None, json: bool = False
+    run: str, /, *, step: int = 1, rows: int = 1, length: int = 32, start: int | None = None, json: Json = False
 ) -> None:
     """Show a step's batch: tokens, prediction targets and attention masks.
 
@@ -31,8 +32,6 @@ def show(
         Number of positions to show per row.
     start
         First position to show, from 0. Defaults to the row's first target if that is not within the first `length` positions.
-    json
-        One JSON document on stdout.
     """
     if Path(run).is_file():
         raise HeddleError(f"{run} is a file, not a run. Check files with `heddle data lint {run}`")
@@ -80,7 +79,7 @@ def render_mask(mask: ShownMask) -> str:
     return "\n".join([f"{mask.stack}, layers {layers}, row 0: {mask.rule}", *lines])
 
 
-def lint(*words: str, json: bool = False) -> None:
+def lint(*words: str, json: Json = False) -> None:
     """Find common problems in training data: duplicates, leakage, damaged characters, label errors, swapped languages, truncation.
 
     The exit code is 1 if there are errors, and 0 if there are at most remarks.
@@ -89,8 +88,6 @@ def lint(*words: str, json: bool = False) -> None:
     ----------
     words
         Sources and key=value settings, as for `heddle train`; or one run, to check its tokens and batches instead.
-    json
-        One JSON document on stdout.
     """
     if not words:
         raise HeddleError("give sources or a run: heddle data lint my.txt")

@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
-from heddle.cli.benchmarks import evaluate_published
-from heddle.cli.evaluation_data import EvaluationData, held_out, read_files, task_of
+from cyclopts import Parameter
+
 from heddle.cli.inputs import reader_of
-from heddle.cli.models import open_model
+from heddle.cli.models import open_model, tokenizer_of
+from heddle.cli.options import ENCODING, Device, Json, PairColumn, Run, SkipInvalid, TextColumn, Weights
 from heddle.cli.output import bar, console, estimate, find_run, print_json, table
 from heddle.cli.translate import report_truncated
-from heddle.config.decoding import BeamConfig, WeightKind, completed
+from heddle.config.decoding import BeamConfig, completed
 from heddle.config.tasks import TranslationConfig
 from heddle.data.corpus import Corpus
 from heddle.data.records import Records
@@ -19,6 +21,7 @@ from heddle.errors import HeddleError
 from heddle.generate.bleu import TranslationScore, metrics, score_translations
 from heddle.generate.translate import translate
 from heddle.model.transformer import Transformer
+from heddle.predict.evaluation_data import EvaluationData, held_out, read_files, task_of
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec
 from heddle.text.tokenizer import Tokenizer
@@ -31,15 +34,15 @@ TOKENIZE = "13a"  # sacrebleu's default
 
 
 def evaluate(
-    run: str,
+    run: Run,
     /,
     *files: str,
     context: int | None = None,
-    text_column: str | None = None,
-    pair_column: str | None = None,
+    text_column: TextColumn = None,
+    pair_column: PairColumn = None,
     label_column: str | None = None,
-    encoding: str | None = None,
-    skip_invalid: bool = False,
+    encoding: Annotated[str | None, Parameter(help=f"{ENCODING} [default: utf-8]")] = None,
+    skip_invalid: SkipInvalid = False,
     tasks: list[str] | None = None,
     limit: int | None = None,
     shots: int | None = None,
@@ -48,30 +51,20 @@ def evaluate(
     tokenize: str | None = None,
     lowercase: bool = False,
     output: Path | None = None,
-    weights: WeightKind = "trained",
-    device: str = "auto",
-    json: bool = False,
+    weights: Weights = "trained",
+    device: Device = "auto",
+    json: Json = False,
 ) -> None:
     """Evaluate a model: loss and task metrics such as bits per byte; with --beams, also BLEU and chrF.
 
     Parameters
     ----------
-    run
-        A run directory, or its name in runs/.
     files
         Files in the format of the run's task. Defaults to the run's held-out data.
     context
         Tokens per window; windows do not overlap. Defaults to the model's context.
-    text_column
-        Text column of tables. Defaults to the column that the run was trained on.
-    pair_column
-        Column of a pair's second text in tables. Defaults to the column that the run was trained on.
     label_column
         Label column of tables. Defaults to the column that the run was trained on.
-    encoding
-        Encoding of the files, such as cp1252. [default: utf-8]
-    skip_invalid
-        Skip malformed rows and lines, and report how many, instead of stopping at the first.
     tasks
         An lm-eval task for a language model, instead of files: a YAML file, or the name of a published task, which lm-eval
         downloads. May be repeated.
@@ -89,13 +82,6 @@ def evaluate(
         With --beams: ignore case.
     output
         With --beams: write the translations to this new file, one per line.
-    weights
-        int8 or int4: quantize the weights, which saves memory on a CPU and is faster for one text at a time. See
-        docs/serving.md for the cost in quality.
-    device
-        auto, cpu, cuda or mps.
-    json
-        One JSON document on stdout.
     """
     beam_config = _beam_config(beams, length_penalty, tokenize, lowercase, output)
     path = find_run(run)
@@ -105,7 +91,7 @@ def evaluate(
     if tasks:
         if files or context is not None or beams is not None:
             raise HeddleError("--tasks cannot be combined with files, --context or --beams")
-        evaluate_published(path, tasks, limit, shots, device, json, weights)
+        _evaluate_published(path, tasks, limit, shots, device, weights, json)
         return
     if limit is not None or shots is not None:
         raise HeddleError("--limit and --shots need --tasks")
@@ -135,6 +121,39 @@ def evaluate(
         _print_translation_score(translations)
     if not files and (note := _training_score_note(path, result.tokens, task.config.counted)):
         console().print(note)
+
+
+def _evaluate_published(
+    run: Path,
+    tasks: Sequence[str],
+    limit: int | None,
+    shots: int | None,
+    device: str,
+    weights: Weights,
+    json: bool,
+) -> None:
+    """Evaluate a run on tasks of lm-eval, and print their metrics."""
+    for name, value, minimum in (("limit", limit, 1), ("shots", shots, 0)):
+        if value is not None and value < minimum:
+            raise HeddleError(f"{name} = {value}: must be at least {minimum}")
+    try:
+        import lm_eval as _  # noqa: F401
+    except ImportError:
+        raise HeddleError("--tasks needs lm-eval: pip install 'heddle-lm[eval]'") from None
+    from heddle.predict.lm_eval import evaluate_tasks
+
+    ready = open_model(run, device, weights)
+    results = evaluate_tasks(ready.model, tokenizer_of(ready, run), tasks, limit, shots)
+    if json:
+        print_json({"run": str(run), "precision": ready.precision, "tasks": results})
+        return
+    rows: list[list[Any]] = []
+    for task, values in results.items():
+        for name, value in values.items():
+            if name != "examples" and not name.endswith("_stderr"):
+                error = values.get(f"{name}_stderr")
+                rows.append([task, values["examples"], name, f"{value:.4f}", "-" if error is None else f"{error:.4f}"])
+    console().print(table(["task", "examples", "metric", "value", "standard error"], rows))
 
 
 def _beam_config(
@@ -232,7 +251,7 @@ def _print_score(result: Evaluation, label: str, counted: str) -> None:
 def _print_translation_score(score: TranslationScore) -> None:
     """Print translation scores with their signatures."""
     out = console()
-    out.print(f"{score.texts:,} translations: BLEU {score.bleu:.2f}, chrF {score.chrf:.2f}", markup=False)
+    out.print(f"{score.texts:,} translations: BLEU {score.bleu:.2f}, chrF {score.chrf:.2f}")
     out.print(f"BLEU {score.bleu_signature}\nchrF {score.chrf_signature}")
 
 

@@ -10,6 +10,17 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from heddle.cli.models import Ready, check_generates, compile_model, decoding_config, open_model, tokenizer_of
+from heddle.cli.options import (
+    COMPILE,
+    Device,
+    Json,
+    NoRepeatNgram,
+    Run,
+    SamplingOptions,
+    Text,
+    Texts,
+    Weights,
+)
 from heddle.cli.output import console, find_run, pluralize, print_json, table
 from heddle.cli.streams import is_piped, read_input
 from heddle.config.decoding import SamplingConfig, WeightKind
@@ -24,125 +35,89 @@ from heddle.text.tokenizer import Tokenizer
 PATIENCE = 2.0  # seconds
 
 
+@dataclass(frozen=True, kw_only=True)
+class GenerateOptions(SamplingOptions):
+    """Settings of `SamplingConfig`, and texts and a file that become settings."""
+
+    min_tokens: int | None = None
+    """Minimum tokens per text."""
+    typical_p: float | None = None
+    """Typical sampling: sample only from tokens whose surprisal is nearest the entropy, with this total probability."""
+    presence_penalty: float = 0.0
+    """Subtract this from the logits of tokens that were generated."""
+    frequency_penalty: float = 0.0
+    """Subtract this from the logits of tokens for each time that they were generated."""
+    no_repeat_ngram: NoRepeatNgram = None
+    stop: Texts = None
+    """Stop at this text, without including it; may be repeated."""
+    ban: Texts = None
+    """Ban the tokens of this text, with and without a leading space; may be repeated. Other tokens may still spell it."""
+    choice: Texts = None
+    """Constrain the text to one of several choices; give it once per choice."""
+    regex: Text = None
+    """Constrain the text to match this regular expression in full."""
+    json_schema: Path | None = None
+    """Constrain the text to JSON that follows the schema in this file."""
+    logprobs: int | None = None
+    """Also show each token's log probability and this many top alternatives."""
+    window: bool = False
+    """Continue a text that outgrows the context from its last tokens, instead of refusing it."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of `SamplingConfig`, without the ids of `ban`, which need the tokenizer."""
+        settings = super().settings()
+        settings.pop("ban", None)
+        if self.json_schema is not None:
+            settings["json_schema"] = self.json_schema.read_text(encoding="utf-8")
+        return settings
+
+
+UNSET = GenerateOptions()
+
+
 def generate(
-    run: str,
+    run: Run,
     /,
     *,
-    prompt: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
-    max_tokens: int | None = None,
-    min_tokens: int | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    typical_p: float | None = None,
-    repetition_penalty: float | None = None,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
-    no_repeat_ngram: int | None = None,
-    seed: int = 0,
-    stop: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
-    ban: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
-    choice: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
-    regex: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    json_schema: Path | None = None,
-    logprobs: int | None = None,
-    window: bool = False,
+    prompt: Texts = None,
+    sampling: Annotated[GenerateOptions, Parameter(name="*")] = UNSET,
     draft: str | None = None,
     lookup: bool = False,
-    weights: WeightKind = "trained",
-    compile: bool = False,
-    device: str = "auto",
-    json: bool = False,
+    weights: Weights = "trained",
+    compile: Annotated[bool, Parameter(help=f"{COMPILE} Speculative steps are not compiled.")] = False,
+    device: Device = "auto",
+    json: Json = False,
 ) -> None:
     """Generate text with a trained model.
 
     Parameters
     ----------
-    run
-        A run directory, or its name in runs/.
     prompt
         The text to continue; repeat it to generate a batch. - reads standard input, which is also the default if it is a pipe or a
         file; one final newline is dropped. Without a prompt, generation starts after the end-of-text token, else after a newline,
         else with the training text's first token.
-    max_tokens
-        Maximum tokens per prompt. This and other options default to an imported model's generation config, else to 200.
-    min_tokens
-        Minimum tokens per prompt.
-    temperature
-        Sampling temperature: higher is more random, 0 is greedy. Defaults to 1.
-    top_k
-        Sample only from the k most probable tokens.
-    top_p
-        Nucleus sampling: sample only from the most probable tokens with this total probability.
-    min_p
-        Sample only from tokens with at least this fraction of the top token's probability.
-    typical_p
-        Typical sampling: sample only from tokens whose surprisal is nearest the entropy, with this total probability.
-    repetition_penalty
-        Values above 1 make tokens that are already in the text less probable.
-    presence_penalty
-        Subtract this from the logits of tokens that were generated.
-    frequency_penalty
-        Subtract this from the logits of tokens for each time that they were generated.
-    no_repeat_ngram
-        Never repeat an n-gram of this many tokens.
-    seed
-        Random seed. Equal seeds generate equal texts.
-    stop
-        Stop at this text, without including it; may be repeated.
-    ban
-        Ban the tokens of this text, with and without a leading space; may be repeated. Other tokens may still spell it.
-    choice
-        Constrain the text to one of several choices; give it once per choice.
-    regex
-        Constrain the text to match this regular expression in full.
-    json_schema
-        Constrain the text to JSON that follows the schema in this file.
-    logprobs
-        Also show each token's log probability and this many top alternatives.
-    window
-        Continue a text that outgrows the context from its last tokens, instead of refusing it.
     draft
         Speculative decoding with this smaller run, which needs the same tokenizer. The text stays the same.
     lookup
         Speculative decoding with prompt lookup, which is faster for repetitive text. The text stays the same.
-    weights
-        int8 or int4: quantize the weights, which saves memory on a CPU and is faster for one text at a time. See
-        docs/serving.md for the cost in quality.
-    compile
-        Compile the decoding steps first, which takes about half a minute and makes small models faster on most CPUs (see
-        docs/serving.md). Needs a C++ compiler. Speculative steps are not compiled.
-    device
-        auto, cpu, cuda or mps.
-    json
-        One JSON document on stdout.
     """
-    options = {
-        "max_tokens": max_tokens, "min_tokens": min_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "min_p": min_p, "typical_p": typical_p, "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty, "frequency_penalty": frequency_penalty,
-        "no_repeat_ngram": no_repeat_ngram, "seed": seed, "stop": stop or [], "choice": choice or [], "regex": regex,
-        "json_schema": None if json_schema is None else json_schema.read_text(encoding="utf-8"),
-        "logprobs": logprobs, "window": window,
-    }  # fmt: skip
-    settings = {name: value for name, value in options.items() if value is not None}
+    settings = sampling.settings()
     SamplingConfig.of(settings, where="generate")  # before anything takes time
     ready = open_model(path := find_run(run), device, weights)
     check_generates(path, ready)
     tokenizer = tokenizer_of(ready, path)
-    sampling = decoding_config(ready, SamplingConfig, settings)
-    sampling = sampling.model_copy(update={"banned": banned_runs(tokenizer, ban or [])})
+    config = decoding_config(ready, SamplingConfig, settings)
+    config = config.model_copy(update={"banned": banned_runs(tokenizer, sampling.ban or [])})
     prompts = [text_prompt or _default_prompt(path, ready.config, tokenizer) for text_prompt in _read_prompts(prompt)]
     model = compile_model(ready.model, min(len(prompts), 2)) if compile else ready.model
     pieces = complete(
-        model, tokenizer, prompts, sampling, draft_source=_draft_source(draft, lookup, ready, device, weights)
+        model, tokenizer, prompts, config, draft_source=_draft_source(draft, lookup, ready, device, weights)
     )
     texts = _collect(len(prompts), _stream(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
     _print_completions(
-        prompts, texts, tokenizer, sampling, {"run": str(path), "precision": ready.precision} if json else None
+        prompts, texts, tokenizer, config, {"run": str(path), "precision": ready.precision} if json else None
     )
-    _warn_truncated(texts, sampling, model.config.context)
+    _warn_truncated(texts, config, model.config.context)
 
 
 def _draft_source(

@@ -18,7 +18,7 @@ from heddle.data.sources.files import COMPRESSED, STDIN, TABLES, TEXTS, check_li
 from heddle.data.sources.notes import MalformedError, Reader
 from heddle.data.sources.tables import TableRow, read_rows
 from heddle.errors import HeddleError, TextError, pluralize
-from heddle.text.heartbeat import heartbeat
+from heddle.progress import counting
 
 FILES = re.compile(
     rf"\S+({'|'.join(map(re.escape, (*TEXTS, *TABLES, *TAGGED)))})({'|'.join(map(re.escape, COMPRESSED))})?",
@@ -228,21 +228,19 @@ def in_chunks(
 
     Progress is printed to stderr every two seconds.
     """
-    progress_counts = [0, 0]
 
-    def progress(done: int, total: int) -> None:
-        progress_counts[1] = done
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr)
 
-    def status() -> str:
-        return f"{min(sum(progress_counts), len(items)):,} of {pluralize(len(items), 'text')}"
+    def state(done: int) -> str:
+        return f"{min(start + done, len(items)):,} of {pluralize(len(items), 'text')}"
 
     for start in range(0, len(items), CHUNK):
         chunk = items[start : start + CHUNK]
         nonempty = [number for number in range(len(chunk)) if not items.empty[start + number]]
-        progress_counts[:] = [start, 0]
         origins = [items.origins[start + number] for number in nonempty]
-        with heartbeat(lambda line: print(line, file=sys.stderr), status), locating_errors(origins):
-            results = call([chunk[number] for number in nonempty], progress)
+        with counting(tell, state) as done, locating_errors(origins):
+            results = call([chunk[number] for number in nonempty], done)
         by_place = dict(zip(nonempty, results, strict=True))
         yield chunk, [by_place.get(number) for number in range(len(chunk))]
 

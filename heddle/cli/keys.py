@@ -24,7 +24,10 @@ def keys() -> str:
     docstrings = _docstrings()
     parts = [
         "Settings, as key=value on the command line or under their table in a run file:",
-        *(_section(name, configs, docstrings, width) for name, configs in SECTIONS.items()),
+        *(
+            "\n".join([f"[{name}] {TITLES[name]}", *_lines(configs, docstrings, width)])
+            for name, configs in SECTIONS.items()
+        ),
     ]
     return "\n\n".join(parts)
 
@@ -34,10 +37,6 @@ def vector_keys() -> str:
     width = min(MAX_WIDTH, shutil.get_terminal_size().columns)
     heading = "Settings, as key=value on the command line or in a file:"
     return "\n\n".join((heading, "\n".join(_lines([VectorsConfig], _docstrings(), width))))
-
-
-def _section(name: str, configs: list[Any], docstrings: dict[str, dict[str, str]], width: int) -> str:
-    return "\n".join([f"[{name}] {TITLES[name]}", *_lines(configs, docstrings, width)])
 
 
 def _lines(configs: list[Any], docstrings: dict[str, dict[str, str]], width: int) -> list[str]:

@@ -6,13 +6,11 @@ import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Timer
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from heddle.cli.look_tables import print_attention, print_heads, print_lens, print_model, print_names
 from heddle.cli.models import Ready, open_model
 from heddle.cli.network import address_of, bind, is_loopback
+from heddle.cli.options import AllowHost, Device, Run, Text
 from heddle.cli.output import bar, console, find_run, print_json
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
@@ -23,11 +21,11 @@ REQUIRED = ("fastapi", "uvicorn")
 
 
 def look(
-    run: str,
+    run: Run,
     /,
     *others: str,
-    prompt: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    target: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    prompt: Text = None,
+    target: Text = None,
     attention: str | None = None,
     lens: bool = False,
     heads: bool = False,
@@ -37,9 +35,9 @@ def look(
     html: Path | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
-    allow_host: list[str] | None = None,
+    allow_host: AllowHost = None,
     no_browser: bool = False,
-    device: str = "auto",
+    device: Device = "auto",
     json: bool = False,
 ) -> None:
     """Look inside a model in the browser: predictions, attention, layers, every activation, training curves.
@@ -49,8 +47,6 @@ def look(
 
     Parameters
     ----------
-    run
-        A run directory, or its name in runs/.
     others
         More runs whose training curves are drawn for comparison.
     prompt
@@ -76,12 +72,8 @@ def look(
         The address to serve the page at.
     port
         The port to serve the page at; 0 picks a free one.
-    allow_host
-        Another host name to accept in requests; may be repeated.
     no_browser
         Do not open a browser; only print the address.
-    device
-        auto, cpu, cuda or mps.
     json
         One JSON document on stdout; for the page, its address or file.
     """

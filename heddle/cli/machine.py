@@ -4,6 +4,7 @@ import json as json_module
 from typing import Any
 
 from heddle.account.machine import available_memory, has_bf16, total_memory
+from heddle.cli.options import Json
 from heddle.cli.output import console, pluralize, print_json, table
 from heddle.model.measured import Measurements
 
@@ -11,7 +12,7 @@ LONGEST = 60  # most characters of a table cell
 GIB = 2**30
 
 
-def machine(*, forget: bool = False, json: bool = False) -> None:
+def machine(*, forget: bool = False, json: Json = False) -> None:
     """Show this machine and its cached measurements, on which plans depend.
 
     A measurement is made once and cached, so that a command always makes the same choices. Measurements made while the CPU was
@@ -21,8 +22,6 @@ def machine(*, forget: bool = False, json: bool = False) -> None:
     ----------
     forget
         Delete this machine's measurements, so that each is repeated when it is next needed.
-    json
-        One JSON document on stdout.
     """
     measurements = Measurements.for_device()
     removed = measurements.forget() if forget else None

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,14 +19,48 @@ from heddle.cli.output import PlainConsole
 from heddle.cli.streams import drop, open_closed, settle
 from heddle.errors import HeddleError
 
-# Options without a value.
-FLAGS = frozenset(
-    f"--{name}"
-    for name in (
-        "all", "compile", "crop", "dry-run", "follow", "forget", "heads", "hub", "json", "lens", "lookup", "lowercase", "names",
-        "no-browser", "normalise", "skip-invalid", "special", "window",
-    )
-)  # fmt: skip
+Command = tuple[str, str, str]  # name, function, help
+
+COMMANDS: tuple[Command, ...] = (
+    ("train", "train:train", "Train a model on text; without arguments, a small demo."),
+    ("generate", "generate:generate", "Generate text with a trained model."),
+    ("classify", "predict:classify", "Classify texts, text pairs or words, or predict a number."),
+    ("fill", "predict:fill", "Fill in masked tokens."),
+    ("embed", "predict:embed", "Compute text embeddings."),
+    ("translate", "translate:translate", "Translate texts with beam search."),
+    ("chat", "chat:chat", "Chat with a model in the terminal."),
+    ("serve", "serve:serve", "Serve models over an OpenAI-compatible HTTP API."),
+    ("look", "look:look", "Look inside a model: attention, heads, logit lens."),
+    ("eval", "evaluate:evaluate", "Evaluate a model: loss and task metrics."),
+    ("count", "count:count", "Count a model's parameters, FLOPs and memory."),
+    ("prove", "prove:prove", "Verify that a model predicts with the function it was trained with."),
+    ("presets", "count:presets", "List the model presets, or print one."),
+    ("import", "weights:import_", "Import published weights (GPT-2, Llama, Qwen3, T5, BERT and others)."),
+    ("export", "weights:export", "Export a run to Hugging Face transformers or to GGUF for llama.cpp."),
+    ("runs", "runs:runs", "List and compare runs."),
+    ("machine", "machine:machine", "Show this machine and its cached measurements."),
+)
+GROUPS: dict[tuple[str, str], tuple[Command, ...]] = {
+    ("adapter", "Export a run's LoRA adapter, or merge one into a model."): (
+        ("export", "weights:export_adapter", "Export a run's adapter for peft."),
+        ("merge", "weights:merge_adapter", "Merge an adapter into its base model, as a new run."),
+    ),
+    ("data", "Inspect training data."): (
+        ("show", "data:show", "Show a step's batch: tokens, targets, masks."),
+        ("lint", "data:lint", "Find common problems in training data."),
+    ),
+    ("tokenizer", "Train a tokenizer, or encode and decode text."): (
+        ("train", "tokenizer:train", "Train a tokenizer on text."),
+        ("encode", "tokenizer:encode", "Show a text's tokens and ids."),
+        ("decode", "tokenizer:decode", "Decode ids to text."),
+        ("compare", "tokenizer:compare", "Compare tokenizers of every kind on a text."),
+    ),
+    ("vectors", "Train word vectors, and query them."): (
+        ("train", "vectors:train", "Train word vectors: skip-gram, CBOW or GloVe."),
+        ("near", "vectors:near", "Show the nearest words by cosine similarity."),
+        ("analogy", "vectors:analogy", "Solve an analogy: A is to B as C is to …"),
+    ),
+}
 
 
 class Terminated(KeyboardInterrupt):
@@ -49,90 +83,28 @@ def make_app(command: str | None = None) -> App:
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # handled by `run`
     )
-    settings_help = None
-    if command == "train":
-        from heddle.cli.keys import keys
-
-        settings_help = keys()
-    elif command == "vectors":
-        from heddle.cli.keys import vector_keys
-
-        settings_help = vector_keys()
-    app.command(
-        "heddle.cli.train:train",
-        name="train",
-        help="Train a model on text; without arguments, a small demo.",
-        help_epilogue=settings_help,
-    )
-    app.command("heddle.cli.generate:generate", name="generate", help="Generate text with a trained model.")
-    app.command(
-        "heddle.cli.predict:classify", name="classify", help="Classify texts, text pairs or words, or predict a number."
-    )
-    app.command("heddle.cli.predict:fill", name="fill", help="Fill in masked tokens.")
-    app.command("heddle.cli.predict:embed", name="embed", help="Compute text embeddings.")
-    app.command("heddle.cli.translate:translate", name="translate", help="Translate texts with beam search.")
-    app.command("heddle.cli.chat:chat", name="chat", help="Chat with a model in the terminal.")
-    app.command("heddle.cli.serve:serve", name="serve", help="Serve models over an OpenAI-compatible HTTP API.")
-    app.command("heddle.cli.look:look", name="look", help="Look inside a model: attention, heads, logit lens.")
-    app.command("heddle.cli.evaluate:evaluate", name="eval", help="Evaluate a model: loss and task metrics.")
-    app.command("heddle.cli.count:count", name="count", help="Count a model's parameters, FLOPs and memory.")
-    app.command(
-        "heddle.cli.prove:prove",
-        name="prove",
-        help="Verify that a model predicts with the function it was trained with.",
-    )
-    app.command("heddle.cli.count:presets", name="presets", help="List the model presets, or print one.")
-    app.command(
-        "heddle.cli.weights:import_",
-        name="import",
-        help="Import published weights (GPT-2, Llama, Qwen3, T5, BERT and others).",
-    )
-    app.command(
-        "heddle.cli.weights:export",
-        name="export",
-        help="Export a run to Hugging Face transformers or to GGUF for llama.cpp.",
-    )
-    app.command("heddle.cli.runs:runs", name="runs", help="List and compare runs.")
-    app.command("heddle.cli.machine:machine", name="machine", help="Show this machine and its cached measurements.")
-    for group in _groups(settings_help):
+    settings_help = _settings_help(command)
+    _register(app, COMMANDS, settings_help)
+    for (name, help), commands in GROUPS.items():
+        group = App(name=name, help=help)
+        _register(group, commands, settings_help)
         app.command(group)
     return app
 
 
-def _groups(settings_help: str | None) -> Iterator[App]:
-    """Command groups.
+def _register(app: App, commands: Sequence[Command], settings_help: str | None) -> None:
+    for name, function, help in commands:
+        epilogue = settings_help if name == "train" else None
+        app.command(f"heddle.cli.{function}", name=name, help=help, help_epilogue=epilogue)
 
-    Args:
-        settings_help: the settings to list below the help of `vectors train`.
-    """
-    adapter = App(name="adapter", help="Export a run's LoRA adapter, or merge one into a model.")
-    adapter.command("heddle.cli.adapter:export", name="export", help="Export a run's adapter for peft.")
-    adapter.command(
-        "heddle.cli.adapter:merge", name="merge", help="Merge an adapter into its base model, as a new run."
-    )
-    yield adapter
-    data = App(name="data", help="Inspect training data.")
-    data.command("heddle.cli.data:show", name="show", help="Show a step's batch: tokens, targets, masks.")
-    data.command("heddle.cli.data:lint", name="lint", help="Find common problems in training data.")
-    yield data
-    tokenizer = App(name="tokenizer", help="Train a tokenizer, or encode and decode text.")
-    tokenizer.command("heddle.cli.tokenizer:train", name="train", help="Train a tokenizer on text.")
-    tokenizer.command("heddle.cli.tokenizer:encode", name="encode", help="Show a text's tokens and ids.")
-    tokenizer.command("heddle.cli.tokenizer:decode", name="decode", help="Decode ids to text.")
-    tokenizer.command(
-        "heddle.cli.tokenizer:compare", name="compare", help="Compare tokenizers of every kind on a text."
-    )
-    yield tokenizer
-    vectors = App(name="vectors", help="Train word vectors, and query them.")
-    vectors.command(
-        "heddle.cli.vectors:train",
-        name="train",
-        help="Train word vectors: skip-gram, CBOW or GloVe.",
-        help_epilogue=settings_help,
-    )
-    vectors.command("heddle.cli.vectors:near", name="near", help="Show the nearest words by cosine similarity.")
-    vectors.command("heddle.cli.vectors:analogy", name="analogy", help="Solve an analogy: A is to B as C is to …")
-    yield vectors
+
+def _settings_help(command: str | None) -> str | None:
+    """The settings to list below the help of `train` or `vectors train`."""
+    if command not in ("train", "vectors"):
+        return None
+    from heddle.cli.keys import keys, vector_keys
+
+    return keys() if command == "train" else vector_keys()
 
 
 def run(argv: list[str] | None = None) -> None:
@@ -142,7 +114,7 @@ def run(argv: list[str] | None = None) -> None:
     acts as the null device.
     """
     open_closed()
-    words = _without_dash(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
     # OpenMP threads that never spin cost an eighth of the speed on a quiet machine, and more in short steps. Threads that spin
     # for long make training many times slower as soon as another program wants a core (docs/benchmarks.md). torch reads these
     # variables when it is imported, which happens later.
@@ -156,7 +128,8 @@ def run(argv: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # escape characters that the terminal cannot encode
     try:
         with _terminable():
-            make_app(next(iter(words), None))(words, exit_on_error=False, print_error=False)
+            app = make_app(next(iter(words), None))
+            app(_without_dash(app, words), exit_on_error=False, print_error=False)
             sys.stdout.flush()  # write errors must surface here, where they are reported
     except HeddleError as error:
         _fail(str(error), words)
@@ -185,12 +158,22 @@ def run(argv: list[str] | None = None) -> None:
         settle()
 
 
-def _without_dash(words: list[str]) -> list[str]:
+def _without_dash(app: App, words: list[str]) -> list[str]:
     """Replace `-` by /dev/stdin, since cyclopts would parse it as a flag; an option's value stays `-`."""
+    if "-" not in words:
+        return words
+    flags = _flags(app, words)
     return [
-        "/dev/stdin" if word == "-" and (not previous.startswith("--") or previous in FLAGS) else word
+        "/dev/stdin" if word == "-" and (not previous.startswith("--") or previous in flags) else word
         for previous, word in zip(["", *words], words, strict=False)
     ]
+
+
+def _flags(app: App, words: list[str]) -> set[str]:
+    """The options without a value of the called command."""
+    *_, command = app.parse_commands(words)[1]
+    arguments = command.assemble_argument_collection() if command.default_command else ()
+    return {name for argument in arguments if argument.hint is bool for name in argument.names}
 
 
 @contextmanager

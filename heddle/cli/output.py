@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -60,6 +59,8 @@ def phases(out: Console) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def bar(out: Console, what: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function (done, total) that updates a progress bar; silent without a terminal."""
+    from rich.progress import Progress  # takes a tenth of the time of `heddle --help`
+
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         task = progress.add_task(what, total=None)
 

@@ -13,8 +13,8 @@ from safetensors.numpy import save
 
 from heddle.cli.inputs import Inputs, Items, in_chunks, reader_of, report_truncated_texts
 from heddle.cli.models import Ready, open_model, tokenizer_of
+from heddle.cli.options import Device, Encoding, PairColumn, Run, SkipInvalid, TextColumn, Texts
 from heddle.cli.output import console, find_run, pluralize, table
-from heddle.cli.rows import ROWS, add_input_columns, check_out, write_rows
 from heddle.config.data import DataConfig
 from heddle.config.embedding import Pooling
 from heddle.errors import HeddleError
@@ -31,6 +31,7 @@ from heddle.predict.classify import classify as classify_texts
 from heddle.predict.embed import embed as embed_texts
 from heddle.predict.fill import Filling, check_fills
 from heddle.predict.fill import fill as fill_texts
+from heddle.predict.result_files import ROWS, add_input_columns, check_out, write_rows
 from heddle.predict.rows import Progress
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import write_file
@@ -38,51 +39,46 @@ from heddle.weights.files import write_file
 SHOWN = 60  # characters of a text in a table
 FIRST = 4  # dimensions of a vector in a table
 Vector = np.ndarray[Any, np.dtype[np.float32]]
+TextsOrFiles = Annotated[
+    str,
+    Parameter(
+        help="Texts; files with one text per line; tables with one text per row (.jsonl, .csv, .tsv, .parquet); or - for "
+        "standard input, with one text or JSON object per line. Arguments that name an existing file are read as files. "
+        "After --, texts may begin with a hyphen."
+    ),
+]
+ResultFile = Annotated[
+    Path | None,
+    Parameter(
+        help="Write the results to this new .csv, .jsonl or .parquet file, with one row per input row and its columns."
+    ),
+]
+JsonLines = Annotated[bool, Parameter(help="One JSON document on stdout; JSON lines for several texts.")]
 RESULTS = {"classes": TextClass, "labels": TextLabels, "words": WordClasses, "number": TextNumber}
 
 
 def classify(
-    run: str,
+    run: Run,
     /,
-    *texts: str,
-    pair: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
-    text_column: str | None = None,
-    pair_column: str | None = None,
+    *texts: TextsOrFiles,
+    pair: Texts = None,
+    text_column: TextColumn = None,
+    pair_column: PairColumn = None,
     threshold: float | None = None,
-    out: Path | None = None,
-    device: str = "auto",
-    encoding: str = "utf-8",
-    skip_invalid: bool = False,
-    json: bool = False,
+    out: ResultFile = None,
+    device: Device = "auto",
+    encoding: Encoding = "utf-8",
+    skip_invalid: SkipInvalid = False,
+    json: JsonLines = False,
 ) -> None:
     """Classify texts, text pairs or words, with probabilities, or predict a number.
 
     Parameters
     ----------
-    run
-        A run directory, or its name in runs/.
-    texts
-        Texts; files with one text per line; tables with one text per row (.jsonl, .csv, .tsv, .parquet); or - for standard input,
-        with one text or JSON object per line. Arguments that name an existing file are read as files. After --, texts may begin
-        with a hyphen.
     pair
         The second text of a pair; give it once per text.
-    text_column
-        Text column of tables. Defaults to the column that the run was trained on.
-    pair_column
-        Column of a pair's second text in tables. Defaults to the column that the run was trained on.
     threshold
         For multi-label runs: the probability from which a label is predicted. Defaults to the run's head.threshold.
-    out
-        Write the results to this new .csv, .jsonl or .parquet file, with one row per input row and its columns.
-    device
-        auto, cpu, cuda or mps.
-    encoding
-        Encoding of input files, such as cp1252.
-    skip_invalid
-        Skip malformed rows and lines, and report how many.
-    json
-        One JSON document on stdout; JSON lines for several texts.
     """
     if out is not None:
         check_out(out)
@@ -129,12 +125,12 @@ def fill(
     /,
     *texts: str,
     top: int = 5,
-    text_column: str | None = None,
-    out: Path | None = None,
-    device: str = "auto",
-    encoding: str = "utf-8",
-    skip_invalid: bool = False,
-    json: bool = False,
+    text_column: TextColumn = None,
+    out: ResultFile = None,
+    device: Device = "auto",
+    encoding: Encoding = "utf-8",
+    skip_invalid: SkipInvalid = False,
+    json: JsonLines = False,
 ) -> None:
     """Fill in masked tokens with the most probable ones.
 
@@ -148,18 +144,6 @@ def fill(
         read as files.
     top
         Number of candidate tokens per mask.
-    text_column
-        Text column of tables. Defaults to the column that the run was trained on.
-    out
-        Write the results to this new .csv, .jsonl or .parquet file, with one row per input row and its columns.
-    device
-        auto, cpu, cuda or mps.
-    encoding
-        Encoding of input files, such as cp1252.
-    skip_invalid
-        Skip malformed rows and lines, and report how many.
-    json
-        One JSON document on stdout; JSON lines for several texts.
     """
     if top < 1:
         raise HeddleError(f"top = {top}: must be at least 1")
@@ -195,17 +179,17 @@ def fill(
 def embed(
     run: str,
     /,
-    *texts: str,
+    *texts: TextsOrFiles,
     pooling: Pooling | None = None,
     normalise: bool = False,
     prompt: str | None = None,
     prompt_name: str | None = None,
     out: Path | None = None,
-    text_column: str | None = None,
-    device: str = "auto",
-    encoding: str = "utf-8",
-    skip_invalid: bool = False,
-    json: bool = False,
+    text_column: TextColumn = None,
+    device: Device = "auto",
+    encoding: Encoding = "utf-8",
+    skip_invalid: SkipInvalid = False,
+    json: JsonLines = False,
 ) -> None:
     """Compute text embeddings.
 
@@ -213,10 +197,6 @@ def embed(
     ----------
     run
         A run directory, or its name in runs/: an encoder, a decoder, or an encoder-decoder (its encoder is used).
-    texts
-        Texts; files with one text per line; tables with one text per row (.jsonl, .csv, .tsv, .parquet); or - for standard input,
-        with one text or JSON object per line. Arguments that name an existing file are read as files. After --, texts may begin
-        with a hyphen.
     pooling
         How to pool the token vectors: mean, max, first ([CLS]) or last. Defaults to the pooling of the model's head, else to
         the mean.
@@ -229,16 +209,6 @@ def embed(
     out
         Write the vectors to this new file: .npy or .safetensors (tensor "embeddings"), [N D] in fp32; or .csv, .jsonl or .parquet
         with the input's columns. Empty texts get NaN or null.
-    text_column
-        Text column of tables. Defaults to the column that the run was trained on.
-    device
-        auto, cpu, cuda or mps.
-    encoding
-        Encoding of input files, such as cp1252.
-    skip_invalid
-        Skip malformed rows and lines, and report how many.
-    json
-        One JSON document on stdout; JSON lines for several texts.
     """
     if out is not None:
         check_out(out, (".npy", ".safetensors", *ROWS))
@@ -267,7 +237,7 @@ def embed(
             write_rows(
                 out,
                 add_input_columns(
-                    items, [{"embedding": None if vector is None else vector.tolist()} for vector in rows]
+                    items.rows, [{"embedding": None if vector is None else vector.tolist()} for vector in rows]
                 ),
             )
         else:
@@ -323,7 +293,7 @@ def _result_columns(kind: str, result: Prediction | None) -> dict[str, Any]:
 
 def _write_results(out: Path, items: Items, results: Sequence[dict[str, Any]], json: bool) -> None:
     """Write the results with the input's columns, and report the file."""
-    write_rows(out, add_input_columns(items, results))
+    write_rows(out, add_input_columns(items.rows, results))
     if json:
         _print_json_line({"file": str(out), "rows": len(results), "blank": sum(items.empty)})
     else:

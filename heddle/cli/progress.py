@@ -4,14 +4,12 @@ import time
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from heddle.cli.output import duration, estimate, metrics
 from heddle.config.saved import Chosen
+from heddle.progress import LiveLine, TimeLeft, ordinary
 from heddle.tasks.extent import Extent
 from heddle.train.length import SHARE
-from heddle.train.live import Pace, ordinary
 from heddle.train.report import Report
 
 QUIET = 10.0  # seconds between lines without a terminal
@@ -19,7 +17,7 @@ LATE = 1.2  # slowdown from which a run warns that it is behind its plan
 LEAST = 5.0  # seconds that the slowdown must cost for the warning
 
 
-class Progress:
+class Progress(LiveLine):
     """Prints training reports: one live line in a terminal, a line every `QUIET` seconds in a log.
 
     Evaluations and samples are always printed. After a tenth of the steps, a warning is printed if they are much slower than
@@ -27,12 +25,11 @@ class Progress:
     """
 
     def __init__(self, console: Console, chosen: Chosen, done: int) -> None:
-        self.console = console
+        super().__init__(console, QUIET, QUIET)
         self.done = done
         self.steps = chosen.steps
         self.started = time.monotonic()
-        self.last_printed = self.started
-        self.pace = Pace(done)
+        self.time_left = TimeLeft(done)
         self.rate = self.measured = chosen.tokens_per_second
         self.share_of_peak = 0.0
         self.times: list[tuple[float, float]] = []  # expected and actual seconds of each step so far
@@ -40,16 +37,6 @@ class Progress:
         self.pace_checked = False
         self.loss: float | None = None
         self.experts = ""
-        self.live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
-
-    def __enter__(self) -> "Progress":
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        if self.live:
-            self.live.stop()
 
     def __call__(self, report: Report) -> None:
         if "loss" in report.values:
@@ -60,19 +47,15 @@ class Progress:
             self.seconds = report.speed["seconds"]
             self._check_pace(report)
             self.experts = experts(report.values)
-            line = "  ".join(filter(None, (self._line(report.step), self.experts)))
-            if self.live:
-                self.live.update(Text(line))
-            elif time.monotonic() - self.last_printed > QUIET:
-                self._print(line)
+            self.update("  ".join(filter(None, (self._line(report.step), self.experts))))
         else:
             values = dict(report.values)
             loss_text = estimate(values.pop("validation_loss"), values.pop("validation_error"))
             summary = f"step {report.step}: validation loss {loss_text}"
             parts = (summary, metrics(values), Extent.summarise_counts(values), self.experts)
-            self._print(", ".join([*filter(None, parts), f"after {duration(time.monotonic() - self.started)}"]))
+            self.print(", ".join([*filter(None, parts), f"after {duration(time.monotonic() - self.started)}"]))
             if report.sample is not None:
-                self._print(f"  sample: {report.sample!r}")
+                self.print(f"  sample: {report.sample!r}")
 
     def _check_pace(self, report: Report) -> None:
         """Warn once if the run is much slower than planned. The first step and steps that compile do not count."""
@@ -89,21 +72,17 @@ class Progress:
         expected, actual = (sum(part) for part in zip(*typical, strict=True))
         slowdown, planned = actual / expected, expected / len(typical) * steps / SHARE
         if slowdown > LATE and (slowdown - 1) * planned > LEAST:
-            self._print(
+            self.print(
                 f"steps are {slowdown:.1f} times slower than measured before the run: about {duration(slowdown * planned)} "
                 f"instead of {duration(planned)}; the number of steps stays {self.steps}"
             )
 
     def _line(self, step: int) -> str:
-        left = self.pace.left(step, self.steps, self.seconds)
+        left = self.time_left.after(step, self.steps, self.seconds)
         return (
             f"step {step}/{self.steps}  loss {self.loss:.3f}  {self.rate:,.0f} tokens/s  "
             f"{self.share_of_peak:.0%} of measured peak" + ("" if left is None else f"  {duration(left)} left")
         )
-
-    def _print(self, line: str) -> None:
-        self.last_printed = time.monotonic()
-        self.console.print(line)
 
 
 def experts(values: Mapping[str, float]) -> str:

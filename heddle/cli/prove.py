@@ -6,13 +6,14 @@ from pathlib import Path
 from rich.text import Text
 
 from heddle.account.resolve import changed
+from heddle.cli.options import Json, Model
 from heddle.cli.output import RUNS, console, print_json, table
 from heddle.errors import HeddleError
 from heddle.prove import Proof, prove_config, prove_run
 
 
 def prove(
-    model: str, /, *changes: str, compile: bool = False, kills: int = 0, seed: int = 0, json: bool = False
+    model: Model, /, *changes: str, compile: bool = False, kills: int = 0, seed: int = 0, json: Json = False
 ) -> None:
     """Verify that a model predicts with the function it was trained with and, for a run, that its training was correct.
 
@@ -20,8 +21,6 @@ def prove(
 
     Parameters
     ----------
-    model
-        A preset, a run, or a model config (.toml or .json).
     changes
         Config overrides as key=value, such as decoder.block.mixer.window=7; not for a run, whose weights fix its config.
     compile
@@ -31,8 +30,6 @@ def prove(
         byte for byte.
     seed
         Seed of the test inputs and of random weights.
-    json
-        One JSON document on stdout.
     """
     run_directory = next((path for path in (RUNS / model, Path(model)) if (path / "model.safetensors").is_file()), None)
     out = console(json)

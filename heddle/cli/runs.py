@@ -7,6 +7,7 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 
+from heddle.cli.options import Json
 from heddle.cli.output import RUNS, console, duration, estimate, find_run, format_cell, pluralize, print_json, table
 from heddle.errors import HeddleError
 from heddle.runs.compare import compare_runs, runs_in
@@ -25,7 +26,7 @@ def runs(
     tensorboard: Path | None = None,
     follow: bool = False,
     plot: Path | None = None,
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Compare runs: scores, speed, and the settings in which they differ.
 
@@ -45,8 +46,6 @@ def runs(
         With --tensorboard: keep writing while the runs are training.
     plot
         Plot losses, learning rates and gradient norms to this .png, .svg or .pdf file. Needs matplotlib.
-    json
-        One JSON document on stdout.
     """
     if follow and tensorboard is None:
         raise HeddleError("--follow needs --tensorboard DIR")

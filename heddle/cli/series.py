@@ -42,7 +42,7 @@ def train_series(
 
     hint = f"to continue the series, repeat the command with --name {shlex.quote(str(run))}"
     try:
-        outcomes = sweep(variants, run, lambda line: out.print(line), watch)
+        outcomes = sweep(variants, run, out.print, watch)
     except Interrupted as stop:
         out.print(f"{str(stop).partition('; ')[0]}; {hint}")
         if json:

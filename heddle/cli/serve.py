@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from heddle.cli.models import compile_model, open_model, tokenizer_of
 from heddle.cli.network import address_of, bind, is_loopback
+from heddle.cli.options import AllowHost, Compile, Device, Weights
 from heddle.cli.output import find_run
 from heddle.config.decoding import EngineConfig, WeightKind
 from heddle.config.serve import ServeConfig
@@ -29,7 +30,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     api_key: Annotated[str | None, Parameter(env_var="HEDDLE_API_KEY")] = None,
-    allow_host: list[str] | None = None,
+    allow_host: AllowHost = None,
     allow_origin: list[str] | None = None,
     rows: int = 64,
     queue: int = 256,
@@ -37,9 +38,9 @@ def serve(
     keep: int = 16,
     max_tokens: int | None = None,
     seconds: float = 600.0,
-    weights: WeightKind = "trained",
-    compile: bool = False,
-    device: str = "auto",
+    weights: Weights = "trained",
+    compile: Compile = False,
+    device: Device = "auto",
 ) -> None:
     """Serve models over an OpenAI-compatible HTTP API.
 
@@ -56,8 +57,6 @@ def serve(
         The port to listen on; 0 picks a free one.
     api_key
         Key that clients must send as Authorization: Bearer KEY. Prefer the environment variable HEDDLE_API_KEY.
-    allow_host
-        Another host name to accept in requests; may be repeated.
     allow_origin
         An allowed CORS origin, such as http://localhost:3000; may be repeated.
     rows
@@ -72,14 +71,6 @@ def serve(
         Maximum tokens per answer. Defaults to what fits into the context.
     seconds
         Time limit per request.
-    weights
-        int8 or int4: quantize the weights, which saves memory on a CPU and is faster for one text at a time. See
-        docs/serving.md for the cost in quality.
-    compile
-        Compile the decoding steps first, which takes about a minute and makes small models faster on most CPUs (see
-        docs/serving.md). Needs a C++ compiler.
-    device
-        auto, cpu, cuda or mps.
     """
     if missing := [name for name in REQUIRED if importlib.util.find_spec(name) is None]:
         raise HeddleError(f"heddle serve needs {', '.join(missing)}: pip install 'heddle-lm[serve]'")

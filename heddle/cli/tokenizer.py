@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from heddle.cli.options import Json, Text
 from heddle.cli.output import RUNS, console, pluralize, print_json, table
 from heddle.cli.streams import read_input
 from heddle.data.sources.documents import Description, describe, python_library, read_documents
@@ -22,6 +23,8 @@ from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.text.words import load_wordpiece_vocab
 
+TokenizerFile = Annotated[Path, Parameter(help="A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.")]
+
 
 def train(
     output: Path,
@@ -30,7 +33,7 @@ def train(
     kind: Kind = "bpe",
     size: int = 4096,
     special: list[str] | None = None,
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Train a tokenizer on text.
 
@@ -47,8 +50,6 @@ def train(
     special
         A special token, such as <start_translation>, which is never split; may be repeated. <|endoftext|> is always added; only
         `heddle train` omits it, for characters of a single document.
-    json
-        One JSON document on stdout.
     """
     target = output if output.suffix == ".json" else output / "tokenizer.json"
     if target.exists():
@@ -59,8 +60,7 @@ def train(
     out = console(json)
     description = _describe_sources(paths, out)
     texts = (document_.text for document_ in read_documents(paths, reader=Reader()))
-    report = lambda line: out.print(line)  # noqa: E731
-    tokenizer = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())), report)
+    tokenizer = train_tokenizer(kind, texts, size, (END_OF_TEXT, *(special or ())), out.print)
     tokenizer.save(target)
     if json:
         data = {"path": str(target), "kind": kind, "vocab_size": tokenizer.vocab_size, "bytes": description.bytes}
@@ -82,55 +82,40 @@ def _describe_sources(sources: Sequence[str], out: Console) -> Description:
 
 
 def encode(
-    tokenizer: Path,
-    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    tokenizer: TokenizerFile,
+    text: Text = None,
     /,
     *,
     special: bool = False,
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Show a text's tokens and ids.
 
     Parameters
     ----------
-    tokenizer
-        A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.
     text
         The text; by default, or with -, standard input.
     special
         Parse special tokens that are spelled out in the text.
-    json
-        One JSON document on stdout.
     """
     loaded, text = _load(tokenizer), read_input() if text in (None, *STDIN) else text
     ids = loaded.encode(text, allow_special=special)
     pieces = [loaded.piece(id) for id in ids]
     if json:
-        print_json(
-            {
-                "ids": ids,
-                "pieces": pieces,
-                "tokens": len(ids),
-                "bytes": len(text.encode()),
-                "vocab_size": loaded.vocab_size,
-            }
-        )
+        sizes = {"tokens": len(ids), "bytes": len(text.encode()), "vocab_size": loaded.vocab_size}
+        print_json({"ids": ids, "pieces": pieces, **sizes})
     else:
         console().print(table(["id", "piece"], [[str(id), repr(piece)] for id, piece in zip(ids, pieces, strict=True)]))
         console().print(f"{pluralize(len(ids), 'token')} for {pluralize(len(text.encode()), 'byte')}")
 
 
-def decode(tokenizer: Path, /, *ids: int, json: bool = False) -> None:
+def decode(tokenizer: TokenizerFile, /, *ids: int, json: Json = False) -> None:
     """Decode ids to text.
 
     Parameters
     ----------
-    tokenizer
-        A tokenizer.json, a run, GPT-2's vocab.bpe, or BERT's vocab.txt.
     ids
         Token ids. Defaults to the ids on standard input.
-    json
-        One JSON document on stdout.
     """
     parsed = list(ids) or _parse_ids(read_input())
     text = _load(tokenizer).decode(parsed)
@@ -146,7 +131,7 @@ def compare(
     *sources: str,
     size: int = 1000,
     kind: list[Kind] | None = None,
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Compare tokenizers of every kind on a text, each trained on the same text.
 
@@ -160,30 +145,21 @@ def compare(
         Maximum vocabulary size, for the kinds that have one.
     kind
         Compare only this kind; may be repeated.
-    json
-        One JSON document on stdout.
     """
     paths = list(sources) or [str(path) for path in python_library()]
     out = console(json)
     _describe_sources(paths, out)
-    report = lambda line: out.print(line)  # noqa: E731
     corpus = lambda: (document_.text for document_ in read_documents(paths, reader=Reader()))  # noqa: E731
-    cuts = compare_tokenizers(text, corpus, size, kind or tuple(KINDS), progress=report)
+    cuts = compare_tokenizers(text, corpus, size, kind or tuple(KINDS), progress=out.print)
     if json:
         kinds = [{**asdict(cut), "tokens": len(cut.ids)} for cut in cuts]
         print_json({"text": text, "characters": len(text), "bytes": len(text.encode()), "kinds": kinds})
         return
     columns = ["kind", "vocab size", "tokens", "unknown", "exact", "pieces"]
+    tokens = [None if cut.error else len(cut.ids) for cut in cuts]
     rows = [
-        [
-            cut.kind,
-            cut.vocab_size,
-            None if cut.error else len(cut.ids),
-            cut.unknown,
-            cut.exact,
-            cut.error or _pieces_with_ids(cut),
-        ]
-        for cut in cuts
+        [cut.kind, cut.vocab_size, count, cut.unknown, cut.exact, cut.error or _pieces_with_ids(cut)]
+        for cut, count in zip(cuts, tokens, strict=True)
     ]
     out.print(table(columns, rows))
 

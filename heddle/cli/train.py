@@ -1,9 +1,11 @@
 """`heddle train`."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from heddle.cli.keys import SECTIONS
+from heddle.cli.options import Device, Json
 from heddle.cli.output import console, find_run, new_run
 from heddle.config.base import parse_overrides, read_table, resolve_alias, set_path, unknown_key
 from heddle.config.run import RunConfig
@@ -15,11 +17,11 @@ def train(
     *words: str,
     name: str | None = None,
     resume: str | None = None,
-    device: str | None = None,
+    device: Device | None = None,
     seeds: int | None = None,
     readings: str | None = None,
     dry_run: bool = False,
-    json: bool = False,
+    json: Json = False,
 ) -> None:
     """Train a model on text.
 
@@ -37,8 +39,6 @@ def train(
     resume
         Resume this run from its last checkpoint, bit-identical to an uninterrupted run. These settings may change: steps, epochs,
         minutes, threads, evaluate_every, save_every, keep, patience, checkpoint_activations.
-    device
-        auto, cpu, cuda or mps; auto picks cuda or mps if available.
     seeds
         Train this many runs that differ only in their seed, and report the mean and spread of the final validation loss.
     readings
@@ -46,8 +46,6 @@ def train(
         steps. A resumed run keeps its own setting.
     dry_run
         Print the plan without training.
-    json
-        One JSON document on stdout.
     """
     reading_steps = None if readings is None else parse_steps(readings)
     out = console(json, None if dry_run else "training continues")
@@ -102,28 +100,33 @@ def parse_series(words: tuple[str, ...], seeds: int | None = None) -> list[Varia
 
 def _parse(words: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     """Parse arguments into one table of settings; the second result names it in error messages."""
-    # os.path.exists returns False where Path raises: a setting may be longer than any file name.
-    sources = [word for word in words if "=" not in word or os.path.exists(word)]
-    settings = parse_overrides(word for word in words if word not in sources)
-    files = [word for word in sources if word.endswith(".toml")]
-    if len(files) > 1:
-        raise HeddleError(f"only one run file is allowed; got {' and '.join(files)}")
-    data: dict[str, Any] = read_table(files[0]) if files else {}
+    sources, file, settings = split_words(words, "run file")
+    data: dict[str, Any] = {} if file is None else read_table(file)
     if not isinstance(data.get("task", {}), dict):
         data["task"] = {"kind": data["task"]}
-    text_sources = [word for word in sources if word not in files]
     given_as: dict[str, str] = {}
     values: dict[str, Any] = {}
-    for key, value in [("sources", text_sources)] * bool(text_sources) + list(settings.items()):
+    for key, value in [("sources", sources)] * bool(sources) + list(settings.items()):
         path = "task.kind" if key == "task" else full_key(key)
         if path in given_as:
             raise HeddleError(f"{given_as[path]} and {key}={value} are the same setting; give it once")
-        given_as[path] = ", ".join(text_sources) if value is text_sources else f"{key}={value}"
+        given_as[path] = ", ".join(sources) if value is sources else f"{key}={value}"
         values[path] = value
     # Setting a kind clears its table, so kinds come before their keys.
     for path in sorted(values, key=lambda path: not path.endswith(".kind")):
         set_path(data, path, values[path])
-    return data, files[0] if files else "settings"
+    return data, file or "settings"
+
+
+def split_words(words: Sequence[str], kind: str) -> tuple[list[str], str | None, dict[str, Any]]:
+    """Split arguments into sources, at most one .toml file, which errors call `kind`, and settings."""
+    # os.path.exists returns False where Path raises: a setting may be longer than any file name.
+    arguments = [word for word in words if "=" not in word or os.path.exists(word)]
+    settings = parse_overrides(word for word in words if word not in arguments)
+    files = [word for word in arguments if word.endswith(".toml")]
+    if len(files) > 1:
+        raise HeddleError(f"only one {kind} is allowed; got {' and '.join(files)}")
+    return [word for word in arguments if word not in files], next(iter(files), None), settings
 
 
 def _resolve_start(config: RunConfig) -> RunConfig:

@@ -13,7 +13,6 @@ from rich.console import Console
 from heddle.cli.output import duration, estimate, metrics, phases, pluralize, print_json, size
 from heddle.cli.progress import Progress
 from heddle.config.run import RunConfig
-from heddle.config.saved import Chosen
 from heddle.config.tasks import ChatConfig, ContrastiveConfig, LabelSettings, MaskedConfig, TranslationConfig
 from heddle.config.train import TrainConfig
 from heddle.data.raw import TEXT
@@ -108,7 +107,7 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
                 "finished": True,
                 "stopped_early": session.stopped_early,
                 "published": None if trainer.published is None else trainer.published.to_dict(),
-                "vectors": _vectors(chosen),
+                "vectors": None if chosen.vectors is None else chosen.vectors.to_dict(),
                 "validation": result.to_dict(),
                 "samples": samples,
             }
@@ -172,8 +171,7 @@ def report_resume(session: Session, out: Console) -> None:
     elif session.stopped_early and best is not None:
         out.print(
             f"{run} stopped early at step {session.step} of {steps}; to train longer: heddle train --resume "
-            f"{shlex.quote(str(run))} steps={2 * steps}, or patience={2 * best.waited}",
-            markup=False,
+            f"{shlex.quote(str(run))} steps={2 * steps}, or patience={2 * best.waited}"
         )
     elif session.step:
         out.print(f"resuming {run} at step {session.step} of {steps}")
@@ -185,16 +183,9 @@ def _print_outcome(trainer: Trainer, out: Console) -> None:
     if session.stopped_early and session.best is not None:
         waited = pluralize(session.best.waited, "evaluation")
         steps = session.run.chosen.steps
-        out.print(
-            f"\nstopped early at step {session.step} of {steps}: no lower validation loss in {waited}", markup=False
-        )
+        out.print(f"\nstopped early at step {session.step} of {steps}: no lower validation loss in {waited}")
     if published is not None and (published.kind, published.ema) != ("last", None):
         out.print(f"\npublished: {published}")
-
-
-def _vectors(chosen: Chosen) -> dict[str, Any] | None:
-    """Coverage of the pretrained word vectors, as JSON data."""
-    return None if chosen.vectors is None else chosen.vectors.to_dict()
 
 
 def _first_words(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,9 +10,19 @@ from cyclopts import Parameter
 
 from heddle.cli.inputs import EMPTY, Items, locating_errors, reader_of, text_label, text_lines
 from heddle.cli.models import Ready, decoding_config, open_model, tokenizer_of
+from heddle.cli.options import (
+    DecodingOptions,
+    Device,
+    Encoding,
+    Json,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    Texts,
+    Weights,
+)
 from heddle.cli.output import bar, console, find_run, pluralize, print_json
 from heddle.cli.streams import input_lines
-from heddle.config.decoding import BeamConfig, WeightKind
+from heddle.config.decoding import BeamConfig
 from heddle.data.sources.examples import Example
 from heddle.data.sources.files import STDIN
 from heddle.errors import HeddleError
@@ -19,25 +30,51 @@ from heddle.generate.translate import Translation, learned_sources, sentinels
 from heddle.generate.translate import translate as translate_texts
 
 
+@dataclass(frozen=True, kw_only=True)
+class BeamOptions(DecodingOptions):
+    """Settings of `BeamConfig`."""
+
+    beams: int | None = None
+    """Beam width; 1 is greedy. This and other options default to an imported model's generation config, else to 5."""
+    best: int = 1
+    """Translations per source. With more than one, each output line has the source's number, the score and the text."""
+    length_penalty: float | None = None
+    """Divide a translation's log probability by its length to this power. Defaults to 1."""
+    early_stopping: Annotated[
+        Literal["no", "yes", "never"] | None,
+        Parameter(
+            help="When to stop: yes, once there are as many finished translations as beams; no (the default), once no "
+            "unfinished beam scores better now; never, once none could score better at any length."
+        ),
+    ] = None
+    max_tokens: int | None = None
+    """Maximum tokens per translation. Defaults to 200."""
+    min_tokens: int | None = None
+    """Minimum tokens per translation."""
+    repetition_penalty: RepetitionPenalty = None
+    no_repeat_ngram: NoRepeatNgram = None
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of `BeamConfig`, whose `early_stopping` is a boolean or never."""
+        values = {"no": False, "yes": True}
+        return {name: values.get(value, value) for name, value in super().settings().items()}
+
+
+UNSET = BeamOptions()
+
+
 def translate(
     run: str,
     /,
     *files: Path,
-    prompt: Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)] = None,
-    beams: int | None = None,
-    best: int = 1,
-    length_penalty: float | None = None,
-    early_stopping: Literal["no", "yes", "never"] | None = None,
-    max_tokens: int | None = None,
-    min_tokens: int | None = None,
-    repetition_penalty: float | None = None,
-    no_repeat_ngram: int | None = None,
+    prompt: Texts = None,
+    beam: Annotated[BeamOptions, Parameter(name="*")] = UNSET,
     crop: bool = False,
     rows: int = 128,
-    encoding: str = "utf-8",
-    weights: WeightKind = "trained",
-    device: str = "auto",
-    json: bool = False,
+    encoding: Encoding = "utf-8",
+    weights: Weights = "trained",
+    device: Device = "auto",
+    json: Json = False,
 ) -> None:
     """Translate texts line by line with beam search.
 
@@ -49,48 +86,12 @@ def translate(
         Files with one source text per line; empty lines stay empty. Defaults to standard input.
     prompt
         A text to translate instead of files; may be repeated.
-    beams
-        Beam width; 1 is greedy. This and other options default to an imported model's generation config, else to 5.
-    best
-        Translations per source. With more than one, each output line has the source's number, the score and the text.
-    length_penalty
-        Divide a translation's log probability by its length to this power. Defaults to 1.
-    early_stopping
-        When to stop: yes, once there are as many finished translations as beams; no (the default), once no unfinished beam scores
-        better now; never, once none could score better at any length.
-    max_tokens
-        Maximum tokens per translation. Defaults to 200.
-    min_tokens
-        Minimum tokens per translation.
-    repetition_penalty
-        Values above 1 make tokens that are already in the text less probable.
-    no_repeat_ngram
-        Never repeat an n-gram of this many tokens.
     crop
         Truncate sources that do not fit into the model's context instead of refusing them.
     rows
         Batch size in sources.
-    encoding
-        Encoding of the files and of standard input, such as cp1252.
-    weights
-        int8 or int4: quantize the weights, which saves memory on a CPU and is faster for one text at a time. See
-        docs/serving.md for the cost in quality.
-    device
-        auto, cpu, cuda or mps.
-    json
-        One JSON document on stdout.
     """
-    options = {
-        "beams": beams,
-        "best": best,
-        "length_penalty": length_penalty,
-        "early_stopping": {None: None, "no": False, "yes": True, "never": "never"}[early_stopping],
-        "max_tokens": max_tokens,
-        "min_tokens": min_tokens,
-        "repetition_penalty": repetition_penalty,
-        "no_repeat_ngram": no_repeat_ngram,
-    }
-    settings = {name: value for name, value in options.items() if value is not None}
+    settings = beam.settings()
     BeamConfig.of(settings, where="translate")  # before anything takes time
     path = find_run(run)
     ready = open_model(path, device, weights)
@@ -104,12 +105,14 @@ def translate(
         translations = translate_texts(ready.model, tokenizer, sources, config, crop, rows, done, special)
     report_truncated([best for best, *_ in translations], f"--max-tokens {config.max_tokens}, or the context is full")
     if json:
-        data = {"run": str(path), "precision": ready.precision, "beam": config.to_dict()}
-        print_json(
-            {**data, "translations": [_translation_json(*pair) for pair in zip(sources, translations, strict=True)]}
-        )
+        results = [
+            {"source": source, "best": [vars(candidate) for candidate in candidates]}
+            for source, candidates in zip(sources, translations, strict=True)
+        ]
+        header = {"run": str(path), "precision": ready.precision, "beam": config.to_dict()}
+        print_json({**header, "translations": results})
     else:
-        sys.stdout.writelines(_output_lines(translations, best))
+        sys.stdout.writelines(_output_lines(translations, beam.best))
 
 
 def report_truncated(translations: Sequence[Translation], reason: str) -> None:
@@ -160,7 +163,3 @@ def _output_lines(translations: Sequence[tuple[Translation, ...]], best: int) ->
         for translation in candidates:
             text = " ".join(translation.text.splitlines())
             yield f"{text}\n" if best == 1 else f"{number}\t{translation.score:.4f}\t{text}\n"
-
-
-def _translation_json(source: str, candidates: Sequence[Translation]) -> dict[str, Any]:
-    return {"source": source, "best": [vars(candidate) for candidate in candidates]}

@@ -1,12 +1,15 @@
 """`heddle vectors train | near | analogy`."""
 
-import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from cyclopts import Parameter
+
+from heddle.cli.options import Json
 from heddle.cli.output import console, phases, pluralize, print_json, table
-from heddle.config.base import parse_overrides, read_table
+from heddle.cli.train import split_words
+from heddle.config.base import read_table
 from heddle.config.vectors import VectorsConfig
 from heddle.convert.word_vectors import Form, form_of
 from heddle.data.sources.documents import TEXT, python_library, read_documents
@@ -16,8 +19,10 @@ from heddle.errors import HeddleError
 from heddle.vectors import WordVectors, train_vectors
 from heddle.weights.files import refuse_unwritable
 
+VectorFile = Annotated[Path, Parameter(help="A word vector file, in word2vec's text or binary format or in GloVe's.")]
 
-def train(*words: str, out: Path, form: Form | None = None, text: str = TEXT, json: bool = False) -> None:
+
+def train(*words: str, out: Path, form: Form | None = None, text: str = TEXT, json: Json = False) -> None:
     """Train word vectors: skip-gram, CBOW or GloVe.
 
     Parameters
@@ -32,8 +37,6 @@ def train(*words: str, out: Path, form: Form | None = None, text: str = TEXT, js
         else to glove for method=glove and to text for other methods.
     text
         Text column of tables (.jsonl, .csv, .tsv, .parquet, .arrow).
-    json
-        One JSON document on stdout.
     """
     sources, config = _read(words)
     form = form_of(out, "glove" if form is None and config.method == "glove" and out.suffix != ".bin" else form)
@@ -53,38 +56,23 @@ def train(*words: str, out: Path, form: Form | None = None, text: str = TEXT, js
     rate = word_vectors.tokens * passes / seconds
     if json:
         sizes = {"words": len(word_vectors), "dim": config.dim, "tokens": word_vectors.tokens}
-        speed = {"seconds": seconds, "words_per_second": rate}
-        print_json(
-            {
-                "path": str(out),
-                "form": form,
-                **sizes,
-                **config.complete().to_dict(),
-                **speed,
-                "losses": word_vectors.losses,
-            }
-        )
+        results = {"seconds": seconds, "words_per_second": rate, "losses": word_vectors.losses}
+        print_json({"path": str(out), "form": form, **sizes, **config.complete().to_dict(), **results})
         return
     size = f"{pluralize(len(word_vectors), 'word')} of {pluralize(config.dim, 'dimension')}"
     out_console.print(f"{out}: {size}, {rate:,.0f} words/s, loss {word_vectors.losses[-1]:.4f}")
-    out_console.print(
-        f"heddle vectors near {out} WORD, heddle train … tokenizer=words vectors={out} dim={config.dim}", markup=False
-    )
+    out_console.print(f"heddle vectors near {out} WORD, heddle train … tokenizer=words vectors={out} dim={config.dim}")
 
 
-def near(file: Path, /, *words: str, count: int = 10, json: bool = False) -> None:
+def near(file: VectorFile, /, *words: str, count: int = 10, json: Json = False) -> None:
     """Show the nearest words by cosine similarity.
 
     Parameters
     ----------
-    file
-        A word vector file, in word2vec's text or binary format or in GloVe's.
     words
         The words whose neighbours to show.
     count
         Neighbours per word.
-    json
-        One JSON document on stdout.
     """
     if not words:
         raise HeddleError("name a word: heddle vectors near FILE WORD")
@@ -99,21 +87,17 @@ def near(file: Path, /, *words: str, count: int = 10, json: bool = False) -> Non
     console().print(table(["word", "near", "cosine"], rows))
 
 
-def analogy(file: Path, a: str, b: str, c: str, /, *, count: int = 10, json: bool = False) -> None:
+def analogy(file: VectorFile, a: str, b: str, c: str, /, *, count: int = 10, json: Json = False) -> None:
     """Solve an analogy: A is to B as C is to …; man king woman should give queen.
 
     Parameters
     ----------
-    file
-        A word vector file, in word2vec's text or binary format or in GloVe's.
     a, b
         The related pair.
     c
         The word to find the counterpart of.
     count
         Number of answers, best first.
-    json
-        One JSON document on stdout.
     """
     answers = _load(file, json).analogy(a, b, c, count)
     if json:
@@ -124,20 +108,13 @@ def analogy(file: Path, a: str, b: str, c: str, /, *, count: int = 10, json: boo
 
 def _read(words: tuple[str, ...]) -> tuple[list[str], VectorsConfig]:
     """Sources and settings; the command line overrides the settings file."""
-    # os.path returns False where Path raises: a setting may be longer than any file name.
-    arguments = [word for word in words if "=" not in word or os.path.exists(word)]
-    files = [word for word in arguments if word.endswith(".toml")]
-    if len(files) > 1:
-        raise HeddleError(f"only one settings file is allowed; got {' and '.join(files)}")
-    settings: dict[str, Any] = read_table(files[0]) if files else {}
-    settings |= parse_overrides(word for word in words if word not in arguments)
-    sources = [word for word in arguments if word not in files] or [str(path) for path in python_library()]
-    return sources, VectorsConfig.of(settings, files[0] if files else "settings")
+    sources, file, settings = split_words(words, "settings file")
+    settings = {**(read_table(file) if file else {}), **settings}
+    return sources or [str(path) for path in python_library()], VectorsConfig.of(settings, file or "settings")
 
 
 def _load(file: Path, json: bool) -> WordVectors:
-    out = console(json)
-    return WordVectors.read(file, lambda line: out.print(line))
+    return WordVectors.read(file, console(json).print)
 
 
 def _pairs_json(pairs: list[tuple[str, float]]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from heddle.data.sources.files import STDIN, find_files, standard_input
 from heddle.data.sources.notes import Notes, Reader
 from heddle.data.store import TokenStore, build_store
 from heddle.errors import HeddleError, pluralize
-from heddle.text.heartbeat import heartbeat
+from heddle.progress import counting, heartbeat
 from heddle.text.tokenizer import Tokenizer
 
 Tell = Callable[[str], None]
@@ -196,7 +196,7 @@ class RawText(RawDataset):
         self, directory: Path, tokenizer: Tokenizer, tell: Tell, provenance: Provenance | None = None
     ) -> tuple[Store, list[str]]:
         several = self.described.documents > 1 and tokenizer.end_of_text is not None
-        with Counter(tell, self.described.bytes) as count:
+        with _counting(tell, self.described.bytes) as count:
             store = build_store(
                 directory,
                 self.documents(),
@@ -280,7 +280,7 @@ class RawRecords(RawDataset):
     def tokenize(
         self, directory: Path, tokenizer: Tokenizer, tell: Tell, provenance: Provenance | None = None
     ) -> tuple[Store, list[str]]:
-        with Counter(tell, self.described.bytes) as count:
+        with _counting(tell, self.described.bytes) as count:
             store = build_records(
                 directory,
                 self.examples(),
@@ -307,22 +307,9 @@ class RawRecords(RawDataset):
         return for_parts(read(self.sources), read(self.validation) if self.validation else None)
 
 
-class Counter:
-    """Reports every few seconds how much has been tokenised."""
-
-    def __init__(self, tell: Tell, total: int) -> None:
-        self.done = 0
-        self._beat = heartbeat(tell, lambda: f"{self.done / 1e6:,.1f} of {total / 1e6:,.1f} MB tokenised")
-
-    def __enter__(self) -> Callable[[int, int], None]:
-        self._beat.__enter__()
-        return self._count
-
-    def __exit__(self, *error: object) -> None:
-        self._beat.__exit__(None, None, None)
-
-    def _count(self, done: int, total: int) -> None:
-        self.done = done
+def _counting(tell: Tell, total: int) -> AbstractContextManager[Callable[[int, int], None]]:
+    """Tell every few seconds how much of the text has been tokenised."""
+    return counting(tell, lambda done: f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB tokenised")
 
 
 def describe_split(store: TokenStore) -> str:

@@ -6,6 +6,8 @@ In reading order:
 - `classify`: classes and labels of texts, of pairs and of words, with probabilities; numbers.
 - `fill`: the most probable tokens for each mask.
 - `embed`: one vector per text.
+- `result_files`: files with a row of results for each row of the input.
+- `evaluation_data`: what `heddle eval` scores; `lm_eval`: published benchmarks.
 """
 
 from heddle.predict.classify import Prediction as Prediction

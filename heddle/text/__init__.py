@@ -7,7 +7,7 @@ In reading order:
 - `simple`: bytes and characters; `words`: words and WordPiece; `bpe`: byte-level BPE; `unigram`: SentencePiece's Unigram.
 - `word_splitter`: the words of a text without a vocabulary.
 - `wrapped`: tokenizers that the `tokenizers` library runs, such as published ones.
-- `max_piece_length`: limits the length of a piece, so that learning merges stays fast; `heartbeat`: progress during long calls.
+- `max_piece_length`: limits the length of a piece, so that learning merges stays fast.
 - `file`: reads and writes `tokenizer.json`; `decoder_table`: the text of each id, from its `decoder`.
 - `template`: chat templates in Jinja's sandbox; `template_process`: untrusted ones, in a subprocess with a timeout.
 - `chat_template`: conversations as ids (`ChatTemplate`).

@@ -6,11 +6,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from heddle.checks import checked, wrong
 from heddle.errors import HeddleError, article, did_you_mean
+from heddle.progress import heartbeat
 from heddle.text.base import END_OF_TEXT as END_OF_TEXT
 from heddle.text.base import Base, Kind, utf8
 from heddle.text.file import Around as Around
 from heddle.text.file import Content, lowered, model_type, read_content
-from heddle.text.heartbeat import heartbeat
 from heddle.text.kinds import KINDS, READERS
 from heddle.text.wrapped import KIND_OF
 

@@ -2,10 +2,11 @@
 
 In reading order:
 
-- `corpus`: a text as ids of its frequent words; `pace`: progress reports of long training.
+- `corpus`: a text as ids of its frequent words.
 - `windows`: which words are neighbours, as blocks for matrix products (`Blocks`).
 - `word2vec`: negative sampling, its gradients and its training.
 - `cooccurrence`: how often words are neighbours (`Counts`); `glove`: fits their logarithms.
+- `divergence`: the check that the loss stays finite.
 - `train`: the methods as a table, and `train_vectors`.
 - `table`: words with their vectors (`WordVectors`).
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from heddle.progress import Pace
 from heddle.vectors.corpus import WordCorpus
-from heddle.vectors.pace import Pace
 
 PAIRS = 1 << 22  # pairs to sort at a time: 32 MiB, and as much again while they are added up
 DISTANCES = 256  # more than any window: a key is a pair's number times this, plus its distance

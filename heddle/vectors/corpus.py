@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from heddle.errors import HeddleError, pluralize
+from heddle.progress import Pace
 from heddle.text.base import utf8
 from heddle.text.word_splitter import WordSplitter
-from heddle.vectors.pace import Pace
 
 Ids = npt.NDArray[np.int32]
 

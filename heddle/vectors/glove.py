@@ -10,9 +10,10 @@ from torch.nn.functional import embedding
 
 from heddle.config.vectors import VectorsConfig
 from heddle.errors import HeddleError
+from heddle.progress import Pace
 from heddle.vectors.cooccurrence import Counts, count_pairs
 from heddle.vectors.corpus import WordCorpus
-from heddle.vectors.pace import Pace, finite
+from heddle.vectors.divergence import finite
 
 MOST = 16  # average occurrences of the most frequent word in a step; its gradients are summed, so more would overshoot
 LARGEST = 1 << 14  # maximum pairs in a step, so that they fit into the processor's caches

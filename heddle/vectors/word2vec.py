@@ -17,8 +17,9 @@ from torch.nn.functional import embedding, logsigmoid
 
 from heddle.config.vectors import VectorsConfig
 from heddle.errors import HeddleError
+from heddle.progress import Pace
 from heddle.vectors.corpus import WordCorpus
-from heddle.vectors.pace import Pace, finite
+from heddle.vectors.divergence import finite
 from heddle.vectors.windows import Blocks, blocks_of, keep_probability
 
 CENTERS = 32  # maximum words in a block

@@ -13,19 +13,19 @@ import pytest
 import torch
 
 import heddle as package
-from heddle.cli.main import FLAGS, _without_dash
+from heddle.cli.main import COMMANDS, GROUPS, _flags, _without_dash, make_app
 from heddle.config.base import models_in
 from heddle.config.run import RunConfig
 from tests import programs
 
 from .conftest import Heddle
 
-COMMANDS = ["train", "generate", "eval", "count", "presets", "import", "export", "runs", "tokenizer", "vectors"]
+SHOWN = ["train", "generate", "eval", "count", "presets", "import", "export", "runs", "tokenizer", "vectors"]
 
 
 def test_help_needs_no_torch() -> None:
     output = programs.run("cli.asking_for_help")
-    for name in COMMANDS:
+    for name in SHOWN:
         assert f"{name} " in output
 
 
@@ -40,7 +40,7 @@ def test_the_installed_name_is_the_same_program() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [[], *([name] for name in COMMANDS), *(["tokenizer", n] for n in ("train", "encode")), ["vectors", "train"]],
+    [[], *([name] for name in SHOWN), *(["tokenizer", n] for n in ("train", "encode")), ["vectors", "train"]],
 )
 def test_every_command_has_help(heddle: Heddle, words: list[str]) -> None:
     shown = heddle(*words, "--help")
@@ -68,15 +68,51 @@ def test_the_help_of_train_lists_every_key(heddle: Heddle) -> None:
 
 
 def test_a_dash_is_standard_input_but_for_the_value_of_an_option() -> None:
-    words = ["classify", "-", "--json", "-", "--stop", "-", "a-b"]
-    assert _without_dash(words) == ["classify", "/dev/stdin", "--json", "/dev/stdin", "--stop", "-", "a-b"]
-    text = "".join(path.read_text() for path in (programs.ROOT / "heddle/cli").glob("*.py"))
-    named = {name.replace("_", "-") for name in re.findall(r"(\w+): bool = False", text)} - {
-        "as-json",
-        "pairs",
-        "several",
+    words = ["embed", "-", "--json", "-", "--prompt", "-", "--normalise", "-", "a-b"]
+    dashes = ["embed", "/dev/stdin", "--json", "/dev/stdin", "--prompt", "-", "--normalise", "/dev/stdin", "a-b"]
+    assert _without_dash(make_app(), words) == dashes
+    assert _without_dash(make_app(), ["tokenizer", "-"]) == ["tokenizer", "/dev/stdin"]
+    assert _without_dash(make_app(), ["generate", "a", "--prompt", "-", "--window", "-"])[3:] == [
+        "-",
+        "--window",
+        "/dev/stdin",
+    ]
+
+
+def test_the_options_without_a_value_are_those_of_the_command() -> None:
+    """Also those in a group of options."""
+    calls = [[name] for name, *_ in COMMANDS]
+    calls += [[group, name] for (group, _), commands in GROUPS.items() for name, *_ in commands]
+    flags = {
+        " ".join(words): {name for name in _flags(make_app(), words) if not name.startswith("--no-")} for words in calls
     }
-    assert {f"--{name}" for name in named} == FLAGS
+    assert {name for name, options in flags.items() if "--json" not in options} == {"chat", "serve"}
+    assert flags["generate"] == {"--window", "--lookup", "--compile", "--json"}
+    assert flags["tokenizer encode"] == {"--special", "--json"}
+    assert flags["tokenizer train"] == {"--json"}, "--special has a value here"
+
+
+SHARED = [
+    "--device",
+    "--weights",
+    "--encoding",
+    "--skip-invalid",
+    "--text-column",
+    "--pair-column",
+    "--top-k",
+    "--seed",
+]
+
+
+def test_what_several_commands_have_is_explained_in_the_same_words() -> None:
+    texts: dict[str, set[str]] = {}
+    for name in ("train", "generate", "classify", "fill", "embed", "translate", "chat", "serve", "look", "eval"):
+        for argument in make_app()[name].assemble_argument_collection(parse_docstring=True):
+            texts.setdefault(argument.name, set()).add(
+                (argument.parameter.help or "").removesuffix(" [default: utf-8]")
+            )
+    assert {name: len(texts[name]) for name in SHARED} == dict.fromkeys(SHARED, 1)
+    assert all(texts[name] != {""} for name in SHARED)
 
 
 def test_no_command_shows_help(heddle: Heddle) -> None:

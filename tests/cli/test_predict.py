@@ -184,7 +184,7 @@ def test_vectors_into_files(heddle: Heddle, runs: Path, tmp_path: Path) -> None:
 def test_long_work_says_how_far_it_is(
     heddle: Heddle, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heddle.text.heartbeat.EVERY", 0.001)
+    monkeypatch.setattr("heddle.progress.EVERY", 0.001)
     monkeypatch.setattr("heddle.cli.inputs.CHUNK", 200)
     monkeypatch.setattr("heddle.predict.rows.TOKENS", 64)
     (tmp_path / "many.txt").write_text("the warp is held\n" * 500)

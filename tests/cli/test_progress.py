@@ -11,7 +11,6 @@ from heddle.cli.progress import Progress, experts
 from heddle.config.saved import Chosen
 from heddle.runs.plan import SHARE
 from heddle.train import Report
-from heddle.train.live import Pace
 
 from .conftest import TINY, Heddle
 
@@ -59,28 +58,6 @@ def test_a_run_that_goes_on_counts_what_is_left() -> None:
     assert f"about {2 * 100 * 0.64 / SHARE / 60:.1f} min instead of {100 * 0.64 / SHARE:.0f} s" in line
 
 
-def test_the_time_left_does_not_count_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which may compile for a minute."""
-    clock = [0.0]
-    monkeypatch.setattr("heddle.train.live.time.monotonic", lambda: clock[0])
-    pace, left = Pace(10), []
-    for step, took in ((11, 60.0), (12, 2.0), (13, 4.0)):
-        clock[0] += took
-        left.append(pace.left(step, 20, took))
-    assert left == [None, 2.0 * 8, 3.0 * 7]
-
-
-def test_the_time_left_counts_pauses_and_no_step_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps of another shape compile later, too: here the third, for a minute; an evaluation takes 10 s in 5 steps."""
-    clock, left = [0.0], 0.0
-    monkeypatch.setattr("heddle.train.live.time.monotonic", lambda: clock[0])
-    pace = Pace()
-    for step, took, pause in ((1, 60.0, 0), (2, 2.0, 0), (3, 60.0, 0), (4, 2.0, 10), (5, 2.0, 0), (6, 2.0, 0)):
-        clock[0] += took + pause
-        left = pace.left(step, 16, took) or 0.0
-    assert left == (2.0 + 10 / 5) * 10
-
-
 def test_a_step_that_compiles_is_not_slower_than_planned() -> None:
     assert reported(0.64, steps=200, compiling=5) == []
 
@@ -111,7 +88,7 @@ def test_the_use_of_experts_is_told_in_a_few_words() -> None:
     with Progress(Console(file=stream, width=200), Chosen.of(CHOSEN), 0) as progress:
         speed = {"tokens_per_second": 100.0, "share_of_peak": 0.5, "seconds": 0.64}
         progress(Report(1, 200, {"loss": 1.0}, speed))
-        progress.last_printed -= 100
+        progress.interval.next -= 100
         progress(Report(2, 200, {"loss": 1.0, "expert_entropy": 0.5, "dead_experts": 0}, speed))
         scored = stream.getvalue()
         progress(Report(2, 200, {"validation_loss": 1.0, "validation_error": 0.5}, {}))

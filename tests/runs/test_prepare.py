@@ -30,7 +30,7 @@ def test_every_long_phase_is_seen_to_go_on(
             time.sleep(0.001)
 
     monkeypatch.setattr(import_module("heddle.data.raw"), "read_documents", slowly)
-    monkeypatch.setattr("heddle.text.heartbeat.EVERY", 0.02)
+    monkeypatch.setattr("heddle.progress.EVERY", 0.02)
     prepare(config(data={"tokenizer": "bpe", "tokenizer_size": 300}), tmp_path / "run", messages.append)
     for phase in (r"0\.0 MB read, 0 s", r"0\.0 MB of text read, 0 s", r"0\.0 of 0\.0 MB tokenised, 0 s"):
         assert any(re.fullmatch(phase, line) for line in messages), (phase, messages)

@@ -347,7 +347,7 @@ def test_one_string_is_one_text() -> None:
 
 def test_training_is_seen_to_be_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the text is read and while merges are learned, which is one long call."""
-    monkeypatch.setattr("heddle.text.heartbeat.EVERY", 0.001)
+    monkeypatch.setattr("heddle.progress.EVERY", 0.001)
     messages: list[str] = []
     threads = threading.active_count()
 

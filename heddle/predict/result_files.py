@@ -8,7 +8,6 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from heddle.cli.inputs import Items
 from heddle.data.sources.arrow import package
 from heddle.errors import HeddleError
 from heddle.weights.files import refuse_unwritable, write_file
@@ -30,13 +29,13 @@ def check_out(out: Path, kinds: Sequence[str] = ROWS) -> None:
     refuse_unwritable(out)
 
 
-def add_input_columns(items: Items, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def add_input_columns(rows: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each input row with its result: the row number from 0, the input's columns, and the result's.
 
     Raises:
         HeddleError: an input column and a result column have the same name.
     """
-    columns = dict.fromkeys(column for values in items.rows for column in values)
+    columns = dict.fromkeys(column for values in rows for column in values)
     conflict = next((column for result in results for column in result if column in columns), None)
     if conflict is not None:
         raise HeddleError(
@@ -45,7 +44,7 @@ def add_input_columns(items: Items, results: Sequence[Mapping[str, Any]]) -> lis
     nulls = dict.fromkeys(columns)
     return [
         {INDEX: number, **nulls, **values, **result}
-        for number, (values, result) in enumerate(zip(items.rows, results, strict=True))
+        for number, (values, result) in enumerate(zip(rows, results, strict=True))
     ]
 
 
