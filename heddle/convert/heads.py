@@ -7,8 +7,8 @@ import torch
 from heddle.config.model import TransformerConfig
 from heddle.config.tasks import TaskSettings
 from heddle.config.train import TrainConfig
-from heddle.convert.families import Family
-from heddle.convert.fitting import ALL, choose, family_names, fits
+from heddle.convert.families import ALL, Family
+from heddle.convert.fitting import choose, family_names, fits
 from heddle.convert.peft import to_peft
 from heddle.display import displayed
 from heddle.errors import HeddleError

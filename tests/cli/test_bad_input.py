@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heddle.config import preset, sized
-from heddle.convert.families import GPT2
+from heddle.convert.families.gpt2 import GPT2
 from heddle.convert.published import write_published
 from heddle.model import build
 from heddle.text import train_tokenizer

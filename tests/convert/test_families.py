@@ -23,37 +23,27 @@ from heddle.config import (
     preset_names,
     sized,
 )
-from heddle.convert.families import (
-    BART,
-    BERT,
-    BERT_CLASSIFIER,
-    BERT_POOLED,
-    BERT_TAGGED,
-    FALCON,
-    GEMMA2,
-    GEMMA3,
-    GPT2,
-    GPT_NEOX,
-    LLAMA,
-    MARIAN,
-    MISTRAL,
-    MIXTRAL,
-    MODERNBERT,
-    OPT,
-    PHI3,
-    QWEN2,
-    QWEN2_MOE,
-    QWEN3,
-    QWEN3_MOE,
-    T5,
-    UMT5,
-    Family,
-)
+from heddle.convert.families import ALL, Family
+from heddle.convert.families.bart import BART, MARIAN
+from heddle.convert.families.bert import BERTS
 from heddle.convert.families.difference import resolved
+from heddle.convert.families.falcon import FALCON
 from heddle.convert.families.family import left_out
-from heddle.convert.fitting import ALL, choose
+from heddle.convert.families.gemma import GEMMA2, GEMMA3
+from heddle.convert.families.gpt2 import GPT2
+from heddle.convert.families.gpt_neox import GPT_NEOX
+from heddle.convert.families.llama import LLAMA, MISTRAL, MIXTRAL
+from heddle.convert.families.modernbert import MODERNBERT
+from heddle.convert.families.opt import OPT
+from heddle.convert.families.phi import PHI3
+from heddle.convert.families.qwen import QWEN2, QWEN3
+from heddle.convert.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from heddle.convert.families.t5 import T5, UMT5
+from heddle.convert.fitting import choose
 from heddle.errors import HeddleError
 from tests import refusing
+
+BERT, BERT_CLASSIFIER, BERT_TAGGED, BERT_POOLED = BERTS
 
 
 def refusal(family: Family, **fields: Any) -> str:

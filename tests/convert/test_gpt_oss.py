@@ -13,7 +13,7 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from heddle.account import parameter_count
 from heddle.convert import export_gguf, export_model, import_model
-from heddle.convert.families import gpt_oss
+from heddle.convert.families.gpt_oss import GPT_OSS
 from heddle.convert.mxfp4 import Unpacked, unpacked
 from heddle.weights import load
 from heddle.weights.tensors import Weights
@@ -84,7 +84,7 @@ def test_other_packings_and_broken_files_are_refused(make_published: Make, tmp_p
     save_file(stored, tmp_path / "packed" / "model.safetensors")
     assert "infinite" in refusal(lambda: import_model(tmp_path / "packed", tmp_path / "run"))
     for fields in ({"quant_method": "gptq"}, {"bits": 4}):
-        line = refusal(lambda fields=fields: gpt_oss.to_config({"quantization_config": fields}))
+        line = refusal(lambda fields=fields: GPT_OSS.to_config({"quantization_config": fields}))
         assert line.startswith("quantization_config = ")
 
 
@@ -94,7 +94,7 @@ def test_the_published_sizes_have_their_parameters(layers: int) -> None:
     fields: dict[str, Any] = {"num_hidden_layers": layers, "num_local_experts": 32 if layers == 24 else 128}
     with torch.device("meta"):
         reference = AutoModelForCausalLM.from_config(GptOssConfig(**fields))
-    config = gpt_oss.to_config({**fields, "initial_context_length": 4096, "experts_per_token": 4})
+    config = GPT_OSS.to_config({**fields, "initial_context_length": 4096, "experts_per_token": 4})
     assert parameter_count(config) == sum(each.numel() for each in reference.parameters())
     assert [block.mixer.window for block in config.stacks()["decoder"].blocks[:3]] == [128, None, 128]
 
@@ -123,15 +123,15 @@ def test_without_a_window_in_any_layer_an_export_computes_the_same(make_publishe
 
 
 def test_what_it_lacks_is_said(make_published: Make, tmp_path: Path) -> None:
-    assert "sliding_window is null" in refusal(lambda: gpt_oss.to_config({"sliding_window": None}))
-    assert refusal(lambda: gpt_oss.to_config({"swiglu_alpha": 1.0})).startswith("swiglu_alpha = 1.0 in config.json")
-    config = gpt_oss.to_config({"num_hidden_layers": 2})
-    assert gpt_oss.GPT_OSS.reasons(config) == ([], [])
+    assert "sliding_window is null" in refusal(lambda: GPT_OSS.to_config({"sliding_window": None}))
+    assert refusal(lambda: GPT_OSS.to_config({"swiglu_alpha": 1.0})).startswith("swiglu_alpha = 1.0 in config.json")
+    config = GPT_OSS.to_config({"num_hidden_layers": 2})
+    assert GPT_OSS.reasons(config) == ([], [])
     for change, message in {
         "mixer.sinks": False, "ffn.router_bias": False, "ffn.renormalise": False, "ffn.expert.limit": None,
         "ffn.expert.plus_one": False, "ffn.expert.activation": "silu", "ffn.expert.bias": False, "mixer.cap": 5.0,
     }.items():  # fmt: skip
-        reasons, _ = gpt_oss.GPT_OSS.reasons(config.override({f"decoder.block.{change}": message}))
+        reasons, _ = GPT_OSS.reasons(config.override({f"decoder.block.{change}": message}))
         assert any(change in reason for reason in reasons), (change, reasons)
     make_published("gpt_oss").save_pretrained(tmp_path / "published")
     import_model(tmp_path / "published", tmp_path / "run")

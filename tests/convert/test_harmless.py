@@ -7,8 +7,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
-from heddle.convert.families.family import HARMLESS, TRAINING, Family, resolved
-from heddle.convert.fitting import FAMILIES
+from heddle.convert.families import FAMILIES, Family
+from heddle.convert.families.difference import resolved
+from heddle.convert.families.fields import HARMLESS, TRAINING
 from heddle.errors import HeddleError
 from tests.convert.conftest import KINDS, VARIANTS, make
 

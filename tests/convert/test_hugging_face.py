@@ -24,9 +24,10 @@ from transformers import (
 from heddle.account.parameters import parameter_count
 from heddle.config import MultiLabelConfig, RegressionConfig, SavedConfig, TransformerConfig, preset, preset_names
 from heddle.convert import export_model, import_model
+from heddle.convert.families import ALL, FAMILIES
 from heddle.convert.families.bart import without_zeros
 from heddle.convert.families.difference import resolved
-from heddle.convert.fitting import ALL, FAMILIES, choose, expressible
+from heddle.convert.fitting import choose, expressible
 from heddle.data import Batch, Corpus
 from heddle.errors import HeddleError
 from heddle.model import build

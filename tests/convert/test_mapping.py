@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from heddle.config import TransformerConfig, preset
-from heddle.convert.families import GPT2, Family
-from heddle.convert.fitting import ALL
+from heddle.convert.families import ALL, Family
+from heddle.convert.families.gpt2 import GPT2
 from heddle.convert.mapping import (
     SAME,
     Fused,

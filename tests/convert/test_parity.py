@@ -22,9 +22,8 @@ from transformers import (
 )
 
 from heddle.convert import export_model, import_model
+from heddle.convert.families import FAMILIES, Family
 from heddle.convert.families.difference import resolved
-from heddle.convert.families.family import Family
-from heddle.convert.fitting import FAMILIES
 from heddle.convert.mapping import rows_of, to_published
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from heddle.config import SavedConfig
 from heddle.config.train import LoRAConfig, TrainConfig
 from heddle.convert import export_adapter, export_model, import_model, merge_adapter
-from heddle.convert.fitting import FAMILIES
+from heddle.convert.families import FAMILIES
 from heddle.convert.mapping import to_published
 from heddle.convert.peft import to_peft
 from heddle.model import Transformer, build

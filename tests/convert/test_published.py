@@ -5,20 +5,16 @@ from typing import Any
 import pytest
 
 from heddle.config import preset
-from heddle.convert.families import (
-    BART,
-    BERT_POOLED,
-    FALCON,
-    GPT2,
-    LLAMA,
-    MISTRAL,
-    MIXTRAL,
-    QWEN3,
-    QWEN3_MOE,
-    T5,
-    Family,
-)
+from heddle.convert.families import Family
+from heddle.convert.families.bart import BART
+from heddle.convert.families.bert import BERTS
 from heddle.convert.families.difference import differences, resolved
+from heddle.convert.families.falcon import FALCON
+from heddle.convert.families.gpt2 import GPT2
+from heddle.convert.families.llama import LLAMA, MISTRAL, MIXTRAL
+from heddle.convert.families.qwen import QWEN3
+from heddle.convert.families.qwen_moe import QWEN3_MOE
+from heddle.convert.families.t5 import T5
 
 LLAMA_7B = {
     "model_type": "llama", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11_008,
@@ -77,8 +73,8 @@ PUBLISHED: dict[str, tuple[Family, dict[str, Any]]] = {
         "bias": False, "layer_norm_epsilon": 1e-5, "vocab_size": 65_024, "attention_dropout": 0.0,
         "hidden_dropout": 0.0,
     }),
-    "bert-base-like": (BERT_POOLED, BERT_BASE),
-    "bert-large-like": (BERT_POOLED, {
+    "bert-base-like": (BERTS[-1], BERT_BASE),
+    "bert-large-like": (BERTS[-1], {
         **BERT_BASE, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 24,
     }),
     "t5-small": (T5, {

@@ -13,8 +13,7 @@ import transformers
 
 import heddle
 from heddle.convert import export_model, import_model
-from heddle.convert.families import Family
-from heddle.convert.fitting import ALL
+from heddle.convert.families import ALL, Family
 from heddle.convert.sentence_transformers import _dense, _length, _prompts
 from heddle.errors import HeddleError
 from tests.convert.sentences import DIM, MEAN, NORMAL, TEXTS, dense, mode, save_json, write

@@ -12,8 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from heddle.config import SpecialIds, preset, sized
 from heddle.convert import export_model, import_model
-from heddle.convert.families import Family
-from heddle.convert.fitting import ALL
+from heddle.convert.families import ALL, Family
 from heddle.convert.special_ids import ALWAYS, NAMES, ids_to_fields, own_ids, read_ids
 from heddle.errors import HeddleError
 from heddle.generate.text import bos_prefix

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.imports import DRAWS, STYLES, WRITERS, compare_texts, trial, undrawn
 from heddle.config import SamplingConfig
 from heddle.convert import export_model, import_model
-from heddle.convert.fitting import ALL
+from heddle.convert.families import ALL
 from heddle.generate.text import text_engine
 from heddle.weights import load, read_config, save
 

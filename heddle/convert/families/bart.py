@@ -1,45 +1,87 @@
-"""BART (Lewis et al. 2020) in Hugging Face's format: post-norm, and a table of positions with an offset of two rows."""
+"""BART (Lewis et al. 2020) and Marian (Junczys-Dowmunt et al. 2018) in Hugging Face's format.
 
-from collections.abc import Mapping
-from typing import Any
+BART is post-norm and has a table of positions with an offset of two rows. Marian is Vaswani's Transformer, with all sines before
+all cosines.
+"""
+
+from dataclasses import replace
+
+import torch
 
 from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
-from heddle.convert.families.family import (
-    Family,
-    FamilyOptions,
-    Tensors,
-    heddle_activation,
-    one_block,
-    published_activation,
-    read_fields,
-)
+from heddle.convert.families.family import Family, FamilyOptions, Tensors
+from heddle.convert.families.fields import ACTIVATION, Data, FieldRow, Fields, FieldTable, Part, both, derived, written
 from heddle.convert.mapping import Names, OneRow, TensorRow, Vocabulary, pair
+from heddle.errors import HeddleError
 
-ARCHITECTURE = "BartForConditionalGeneration"
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 50265, "max_position_embeddings": 1024, "encoder_layers": 12, "encoder_ffn_dim": 4096,
-    "encoder_attention_heads": 16, "decoder_layers": 12, "decoder_ffn_dim": 4096, "decoder_attention_heads": 16,
-    "activation_function": "gelu", "d_model": 1024, "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
-    "init_std": 0.02, "scale_embedding": False, "tie_word_embeddings": True,
-}  # fmt: skip
+EPS = 1e-5  # Hugging Face transformers has no field for it
+NEVER = -1e4  # a finite logit for an id without a probability
+CONSTANTS: Fields = {
+    **dict.fromkeys(both("block.ffn.kind"), "mlp"),
+    **dict.fromkeys(both("block.norm.kind"), "layer"),
+    **dict.fromkeys(both("block.norm.eps"), EPS),
+    **dict.fromkeys(both("block.placement"), "post"),
+    "head.bias": True,
+}
+ROWS = (
+    FieldRow("vocab_size", 50265, "vocab_size"),
+    FieldRow("max_position_embeddings", 1024, "context"),
+    FieldRow("encoder_layers", 12, "encoder.depth"),
+    FieldRow("encoder_ffn_dim", 4096, "encoder.block.ffn.hidden"),
+    FieldRow("encoder_attention_heads", 16, "encoder.block.mixer.heads"),
+    FieldRow("decoder_layers", 12, "decoder.depth"),
+    FieldRow("decoder_ffn_dim", 4096, "decoder.block.ffn.hidden"),
+    FieldRow("decoder_attention_heads", 16, ("decoder.block.mixer.heads", "decoder.block.cross.heads")),
+    FieldRow("activation_function", "gelu", both("block.ffn.activation"), ACTIVATION),
+    FieldRow("d_model", 1024, "dim"),
+    FieldRow("dropout", 0.1, both("block.dropout", "entry.dropout")),
+    FieldRow("attention_dropout", 0.0, (*both("block.mixer.dropout"), "decoder.block.cross.dropout")),
+    FieldRow("activation_dropout", 0.0, both("block.ffn.dropout")),
+    FieldRow("init_std", 0.02, "initial.std"),
+    FieldRow("scale_embedding", False, both("entry.scale")),
+    FieldRow("tie_word_embeddings", True, "head.tied"),
+)
 # Older files also have these: where norms are placed, and fields that repeat others.
 FIXED = {"is_encoder_decoder": True, "normalize_before": False, "add_final_layer_norm": False}
 IDLE = (
-    "num_hidden_layers",
-    "add_bias_logits",
-    "classif_dropout",
-    "bad_words_ids",
-    "extra_pos_embeddings",
-    "_num_labels",
-)
+    "num_hidden_layers", "add_bias_logits", "classif_dropout", "bad_words_ids", "extra_pos_embeddings", "_num_labels",
+)  # fmt: skip
 FORCES_BEGIN = "force_bos_token_to_be_generated"
-OWN = {**FIXED, "normalize_embedding": True, "static_position_embeddings": False}
-IDS = {
+# Written for CTranslate2; Hugging Face transformers does not have these fields.
+BART_FIXED = {**FIXED, "normalize_embedding": True, "static_position_embeddings": False}
+MARIAN_FIXED = {**FIXED, "normalize_embedding": False, "static_position_embeddings": True}
+BART_IDS = {
     "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_eos_token_id": 2,
 }  # fmt: skip
-EPS = 1e-5  # Hugging Face transformers has no field for it
-OPTIONS = FamilyOptions(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),))
+
+
+def _read_tables(f: Fields, data: Data) -> None:
+    """An untied head unties encoder and decoder, too."""
+    data["source_vocab_size"] = None if f["tie_word_embeddings"] else f["vocab_size"]
+
+
+def _repeated(published: Fields) -> tuple[str, ...]:
+    """The other name of forced_bos_token_id in older files, if it repeats it."""
+    repeated = published.get("forced_bos_token_id") == published.get("bos_token_id", BART_IDS["bos_token_id"])
+    return (FORCES_BEGIN,) if repeated or not published.get(FORCES_BEGIN) else ()
+
+
+BART_FIELDS = FieldTable(
+    "BART's config.json",
+    {
+        **CONSTANTS,
+        **dict.fromkeys(both("entry.positions"), "learned"),
+        **dict.fromkeys(both("entry.offset"), 2),
+        **dict.fromkeys(both("entry.norm.kind"), "layer"),
+        **dict.fromkeys(both("entry.norm.eps"), EPS),
+    },
+    (*ROWS, Part({}, _read_tables), written(**BART_FIXED)),
+    BART_FIXED,
+    IDLE,
+    _repeated,
+)
+
 LAYERS = {"encoder": "model.encoder.layers.{i}.", "decoder": "model.decoder.layers.{i}."}
 
 
@@ -104,87 +146,6 @@ NAMES = Names(
 )
 
 
-def config_data(f: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that BART and Marian share, as the data of a heddle config."""
-
-    def stack(name: str) -> dict[str, Any]:
-        attention = {
-            "kind": "attention",
-            "heads": f[f"{name}_attention_heads"],
-            "dropout": f["attention_dropout"],
-        }
-        ffn = {
-            "kind": "mlp",
-            "hidden": f[f"{name}_ffn_dim"],
-            "activation": heddle_activation(f["activation_function"], "activation_function"),
-            "dropout": f["activation_dropout"],
-        }
-        block = {
-            "mixer": attention,
-            "cross": attention if name == "decoder" else None,
-            "ffn": ffn,
-            "norm": {"kind": "layer", "eps": EPS},
-            "placement": "post",
-            "dropout": f["dropout"],
-        }
-        scale = {"scale": f["scale_embedding"], "dropout": f["dropout"]}
-        return {"depth": f[f"{name}_layers"], "block": block, "entry": {**entry, **scale}}
-
-    return {
-        "vocab_size": f["vocab_size"],
-        # An untied head unties encoder and decoder, too.
-        "source_vocab_size": None if f["tie_word_embeddings"] else f["vocab_size"],
-        "dim": f["d_model"],
-        "context": f["max_position_embeddings"],
-        "encoder": stack("encoder"),
-        "decoder": stack("decoder"),
-        "head": {"tied": f["tie_word_embeddings"], "bias": True},
-        "initial": {"std": f["init_std"]},
-    }
-
-
-def to_config(published: Mapping[str, Any]) -> TransformerConfig:
-    """A BART `config.json` as a heddle config.
-
-    Raises:
-        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
-    """
-    # Older files repeat forced_bos_token_id under another name.
-    repeated = published.get("forced_bos_token_id") == published.get("bos_token_id", IDS["bos_token_id"])
-    idle = (*IDLE, FORCES_BEGIN) if repeated or not published.get(FORCES_BEGIN) else IDLE
-    f = read_fields(published, ARCHITECTURE, DEFAULTS, OWN, idle=idle)
-    entry = {"positions": "learned", "offset": 2, "norm": {"kind": "layer", "eps": EPS}}
-    return TransformerConfig.of(config_data(f, entry), where="BART's config.json in heddle's terms")
-
-
-def from_config(config: TransformerConfig) -> dict[str, Any]:
-    """The nearest BART `config.json`."""
-    stacks = config.stacks()
-    sizes: dict[str, Any] = {}
-    for name, stack in stacks.items():
-        block = one_block(config, name)
-        sizes |= {
-            f"{name}_layers": stack.depth,
-            f"{name}_ffn_dim": block.ffn.width(config.dim),
-            f"{name}_attention_heads": block.mixer.heads,
-        }
-    block = one_block(config, "encoder")
-    return {
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.context,
-        **sizes,
-        "activation_function": published_activation(block.ffn.activation),
-        "d_model": config.dim,
-        "dropout": block.dropout,
-        "attention_dropout": block.mixer.dropout,
-        "activation_dropout": block.ffn.dropout,
-        "init_std": config.initial.std,
-        "scale_embedding": stacks["encoder"].entry.scale,
-        "tie_word_embeddings": getattr(config.head, "tied", True),
-        **OWN,  # for CTranslate2; Hugging Face transformers does not have these fields
-    }
-
-
 def with_bias_and_tables(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
     """An equivalent model with a bias on the scores, and with two token tables if the head is untied."""
     head, table = config.head, tensors.get("embedding.weight")  # absent when only the config is rewritten
@@ -210,14 +171,105 @@ def without_zeros(config: TransformerConfig, tensors: Tensors) -> tuple[Transfor
 
 BART = Family(
     name="bart",
-    architecture=ARCHITECTURE,
-    to_config=to_config,
-    from_config=from_config,
+    architecture="BartForConditionalGeneration",
+    fields=BART_FIELDS,
     table=TABLE,
     names=NAMES,
     layers=LAYERS,
-    options=OPTIONS,
-    ids=IDS,
+    options=FamilyOptions(stacks=("encoder", "decoder"), norm=LayerNormConfig(), ffns=(MLPConfig(),)),
+    ids=BART_IDS,
     rewrite=with_bias_and_tables,
     simplify=without_zeros,
+)
+
+
+def _read_two_tables(f: Fields, data: Data) -> None:
+    """The sizes of the tables.
+
+    Raises:
+        HeddleError: one table would have two sizes.
+    """
+    source, target = f["vocab_size"], f["vocab_size"] if f["decoder_vocab_size"] is None else f["decoder_vocab_size"]
+    shared = f["share_encoder_decoder_embeddings"]
+    if shared and source != target:
+        raise HeddleError(
+            f"decoder_vocab_size = {target!r} in config.json, but share_encoder_decoder_embeddings means one table of "
+            f"vocab_size = {source!r}"
+        )
+    data["vocab_size"] = target
+    data["source_vocab_size"] = None if shared and f["tie_word_embeddings"] else source
+
+
+def _write_two_tables(config: TransformerConfig) -> Data:
+    return {
+        "vocab_size": config.source_vocab_size or config.vocab_size,
+        "decoder_vocab_size": config.vocab_size,
+        "share_encoder_decoder_embeddings": one_table(config),
+    }
+
+
+MARIAN_FIELDS = FieldTable(
+    "Marian's config.json",
+    {**CONSTANTS, **dict.fromkeys(both("entry.positions"), "sinusoidal_halves")},
+    (
+        *derived(ROWS, ("vocab_size",)),
+        Part(
+            {"vocab_size": 58101, "decoder_vocab_size": None, "share_encoder_decoder_embeddings": True},
+            _read_two_tables,
+            _write_two_tables,
+        ),
+        written(**MARIAN_FIXED),
+    ),
+    MARIAN_FIXED,
+    IDLE,
+)
+
+
+def start_from_zero(config: TransformerConfig, tensors: Tensors, start: int) -> tuple[TransformerConfig, Tensors]:
+    """An equivalent Marian whose decoder starts with a zero vector, as in published models, which other readers rely on.
+
+    The vector c that the decoder starts with is subtracted from its whole table. The first layer makes up for it: the biases of its
+    queries, keys and values get W c, and the bias of the attention's output gets c, which restores the residual. A tied head lowers
+    all logits at a position by the same number, which changes no probability.
+    """
+    count, rewritten = config.vocab_size, dict(tensors)
+    start_vector = tensors["embedding.weight"][start]
+    stacks = ("encoder", "decoder") if one_table(config) else ("decoder",)
+    for name in stacks:
+        scaled = start_vector * (config.dim**0.5 if config.stacks()[name].entry.scale else 1.0)
+        first = f"{name}.blocks.0.mixer."
+        for part in "qkv":
+            rewritten[f"{first}{part}.bias"] = (
+                tensors[f"{first}{part}.bias"] + tensors[f"{first}{part}.weight"] @ scaled
+            )
+        rewritten[f"{first}o.bias"] = tensors[f"{first}o.bias"] + scaled
+    for name in ("embedding.weight", "source_embedding.weight", "head.weight"):
+        if name in tensors:
+            table = tensors[name][:count]
+            table = table - start_vector if name == "embedding.weight" else table
+            rewritten[name] = torch.cat((table, table.new_zeros(1, config.dim)))
+    bias = tensors["head.bias"][:count]
+    rewritten["head.bias"] = torch.cat((bias, bias.new_full((1,), NEVER)))
+    sizes = {"vocab_size": count + 1, "pad_vocab_to": 1}
+    more = {} if one_table(config) else {"source_vocab_size": count + 1}
+    return config.override({**sizes, **more}), rewritten
+
+
+MARIAN = replace(
+    BART,
+    name="marian",
+    architecture="MarianMTModel",
+    fields=MARIAN_FIELDS,
+    start_from_zero=start_from_zero,
+    ids={"eos_token_id": 0, "pad_token_id": 58100, "decoder_start_token_id": 58100, "forced_eos_token_id": 0},
+    table=(replace(SHARED_TABLE, when=one_table), *SHARED),
+    names=replace(
+        NAMES,
+        # Older files contain sines and cosines. The shared table is not read if there are two tables.
+        ignorable=(
+            "model.encoder.embed_positions.weight",
+            "model.decoder.embed_positions.weight",
+            "model.shared.weight",
+        ),
+    ),
 )

@@ -6,7 +6,8 @@ from typing import Any
 
 from heddle.config.embedding import DenseConfig, EmbeddingHeadConfig
 from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig, NoHeadConfig, TransformerConfig
-from heddle.convert.families.family import Family, FamilyOptions, read_fields
+from heddle.convert.families.family import Family, FamilyOptions
+from heddle.convert.families.fields import Data, Fields, FieldTable, Part, written
 from heddle.convert.mapping import Names, TensorRow, Vocabulary, pair
 from heddle.errors import HeddleError
 
@@ -14,8 +15,6 @@ LABELS: dict[str, Any] = {"id2label": None, "num_labels": None, "problem_type": 
 # The meanings of the scores of a text classifier.
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
 OLDER = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-
-Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -27,13 +26,10 @@ class Encoder:
         classes: the start of the names of its Hugging Face classes.
         prefix: the start of the names of its tensors in classes with a head.
         layers: the start of the names in layer `{i}`, after the prefix.
-        defaults: the fields of its config.json, with their default values.
-        config_data: converts the fields to the data of a heddle config without a head.
-        published_fields: converts a heddle config to the fields.
+        fields: the table of its config.json without a head; its title is that of the class.
         rows: the table of its tensors.
         options: the kinds of layers in it.
-        fixed: fields with the only value that heddle supports.
-        idle: fields that do not change what it computes.
+        of_heads: the fields that only heads read, with their default values.
         ids: the default special ids of its classes.
         rate: the field of the classifiers' dropout, if there is one.
         copies: for each tensor that a file may store twice, the tensors that it may equal.
@@ -44,13 +40,10 @@ class Encoder:
     classes: str
     prefix: str
     layers: str
-    defaults: Mapping[str, Any]
-    config_data: Callable[[Fields], dict[str, Any]]
-    published_fields: Callable[[TransformerConfig], dict[str, Any]]
+    fields: FieldTable
     rows: tuple[TensorRow, ...]
     options: FamilyOptions
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    idle: tuple[str, ...] = ()
+    of_heads: Fields
     ids: Mapping[str, int] = field(default_factory=dict)
     rate: str | None = None
     copies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -82,25 +75,24 @@ class Encoder:
             if prefix
             else tuple(replace(row, published=row.published.removeprefix(self.prefix)) for row in self.rows)
         )
-        labelled = isinstance(default_head, ClassifierHeadConfig)
-        defaults = {**self.defaults, **(LABELS if labelled else {})}
+        labels = LABELS if isinstance(default_head, ClassifierHeadConfig) else {}
 
-        def to_config(published: Fields) -> TransformerConfig:
-            f = read_fields(published, architecture, defaults, self.fixed, also, self.idle)
-            data = {**self.config_data(f), "head": head(f)}
-            return TransformerConfig.of(data, where=f"the config.json of {architecture} in heddle's terms")
+        def read(f: Fields, data: Data) -> None:
+            data["head"] = head(f)
 
-        def from_config(config: TransformerConfig) -> dict[str, Any]:
-            fixed = {
-                name: value for name, value in self.fixed.items() if value is not None
-            }  # which other readers ask for
-            return {**fixed, **self.published_fields(config), **_head_fields(config.head, self.rate)}
+        def write(config: TransformerConfig) -> Data:
+            return _head_fields(config.head, self.rate)
 
+        # Other readers ask for the fixed fields.
+        fixed = written(**{name: value for name, value in self.fields.fixed.items() if value is not None})
         return Family(
             name=self.name,
             architecture=architecture,
-            to_config=to_config,
-            from_config=from_config,
+            fields=replace(
+                self.fields,
+                title=f"the config.json of {architecture}",
+                rows=(fixed, *self.fields.rows, Part({**self.of_heads, **labels}, read, write)),
+            ),
             table=(*body, *rows),
             names=Names(
                 prefix=prefix,

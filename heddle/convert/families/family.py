@@ -1,4 +1,4 @@
-"""A published family, and the strict reading of its config.json: a field is understood or refused."""
+"""A published family, and how near it is to a model."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -13,39 +13,10 @@ from heddle.config.layers import AttentionConfig, GatedConfig, LayerNormConfig, 
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.convert.families import layers
 from heddle.convert.families.difference import differences, resolved
+from heddle.convert.families.fields import TRAINING, FieldTable
 from heddle.convert.mapping import Names, TensorRow
 from heddle.errors import HeddleError
 from heddle.weights.start import is_head
-
-# Hugging Face's names of activations and heddle's. Export writes the first name of each heddle activation.
-ACTIVATIONS = {
-    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh", "gelu": "gelu", "gelu_python": "gelu", "relu": "relu", "relu2": "relu_squared",
-    "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu", "relu6": "relu6", "leaky_relu": "leaky_relu",
-    "mish": "mish", "sigmoid": "sigmoid", "tanh": "tanh", "linear": "linear",
-}  # fmt: skip
-
-# Fields that do not change what the model computes: bookkeeping, outputs to return, defaults for generation.
-HARMLESS = {
-    "model_type", "architectures", "transformers_version", "_name_or_path", "_commit_hash", "dtype", "torch_dtype",
-    "use_cache", "use_bfloat16", "torchscript", "tf_legacy_loss", "return_dict", "output_hidden_states",
-    "output_attentions", "output_past", "output_scores", "return_dict_in_generate", "gradient_checkpointing",
-    "chunk_size_feed_forward", "pretraining_tp", "attn_implementation", "_attn_implementation",
-    "_attn_implementation_autoset", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
-    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "tokenizer_class", "prefix",
-    "task_specific_params", "finetuning_task", "problem_type", "id2label", "label2id", "num_labels", "is_decoder",
-    "tie_encoder_decoder", "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
-    "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
-    "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "num_return_sequences", "remove_invalid_values", "n_ctx",
-    "reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
-    "summary_first_dropout", "classifier_dropout", "output_router_logits", "router_aux_loss_coef",
-}  # fmt: skip
-
-# Fields that matter only in training and that heddle does not support. Import notes that they are left out.
-TRAINING = ("router_jitter_noise", "encoder_layerdrop", "decoder_layerdrop", "layerdrop")
-
-# Fields that change what the model computes, with the only value that heddle supports.
-FIXED: dict[str, Any] = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 
 # The ends of class names, which stand for their heads.
 HEADED = re.compile(r"(LMHeadModel|For[A-Z]\w+|MTModel|Model)$")
@@ -54,11 +25,6 @@ HEADED = re.compile(r"(LMHeadModel|For[A-Z]\w+|MTModel|Model)$")
 TRAINING_ONLY = re.compile(r"(.+\.)?dropout|dropout\.mask|.+\.ffn\.(balance|z)")
 
 Tensors = Mapping[str, Tensor]
-
-
-def one_block(config: TransformerConfig, stack: str = "decoder") -> Any:
-    """The first block of a stack, for families whose layers are all equal."""
-    return config.stacks()[stack].blocks[0]
 
 
 def unchanged(config: TransformerConfig, tensors: Tensors) -> tuple[TransformerConfig, Tensors]:
@@ -85,8 +51,7 @@ class Family:
     Attributes:
         name: its `model_type`.
         architecture: the Hugging Face class for this family with this head.
-        to_config: converts its config.json to a heddle config; raises for settings that heddle cannot express.
-        from_config: the nearest config.json for a heddle config; `reasons` says whether it is exact.
+        fields: the two-way table of its config.json.
         table: the two-way table of tensors.
         names: variants of names in its files.
         also: other classes whose files contain these weights and others.
@@ -107,8 +72,7 @@ class Family:
 
     name: str
     architecture: str
-    to_config: Callable[[Mapping[str, Any]], TransformerConfig]
-    from_config: Callable[[TransformerConfig], dict[str, Any]]
+    fields: FieldTable
     table: tuple[TensorRow, ...]
     names: Names
     layers: Mapping[str, str]
@@ -123,6 +87,22 @@ class Family:
     bare: str = ""
     headless: bool = False
     of_head: tuple[str, ...] = ()
+
+    def to_config(self, published: Mapping[str, Any]) -> TransformerConfig:
+        """Its config.json as a heddle config.
+
+        Raises:
+            HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
+        """
+        return self.fields.to_config(published, self.architecture, self.also)
+
+    def from_config(self, config: TransformerConfig) -> dict[str, Any]:
+        """The nearest config.json for a heddle config whose layers are of its kinds; `reasons` says whether it is exact.
+
+        Raises:
+            HeddleError: the family has no value for a setting.
+        """
+        return self.fields.from_config(config)
 
     def body(self) -> "Family":
         """The family without its head: the class of the bare model, which can read files with any head."""
@@ -236,54 +216,6 @@ def _nearest_block(block: BlockConfig, options: FamilyOptions) -> BlockConfig:
     return block.model_copy(update={"mixer": mixer, "ffn": ffn, "norm": norm})
 
 
-def read_fields(
-    published: Mapping[str, Any],
-    architecture: str,
-    defaults: Mapping[str, Any],
-    fixed: Mapping[str, Any],
-    also: tuple[str, ...] = (),
-    idle: tuple[str, ...] = (),
-) -> dict[str, Any]:
-    """The fields in `defaults`, from a published config.json or by default.
-
-    Its architecture may be `architecture`, the class without a head, or one of `also`. The fields in `idle` do not change what this
-    family computes.
-
-    Raises:
-        HeddleError: a field is unknown, or has a value for which heddle would compute something else.
-    """
-    ends = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel", "Model")
-    end = next((end for end in ends if architecture.endswith(end)), "")
-    bases = {architecture, architecture.removesuffix(end) + "Model", *also} if end else {architecture, *also}
-    architectures = published.get("architectures") or []
-    if not isinstance(architectures, list) or any(name not in bases for name in architectures):
-        raise HeddleError(f"architectures = {architectures} in config.json: heddle reads {architecture}")
-    only = {**FIXED, **fixed}
-    for name, value in published.items():
-        if name in only and value is not None and value != only[name]:
-            raise HeddleError(f"{name} = {value!r} in config.json: heddle supports only {only[name]!r}")
-        if name not in {*defaults, *only, *HARMLESS, *TRAINING, *idle} and value not in (None, [], {}):
-            raise HeddleError(f"{name} = {value!r} in config.json: heddle does not know what this field changes")
-    return {name: published.get(name, default) for name, default in defaults.items()}
-
-
-def own_code(published: Mapping[str, Any], prefix: str) -> tuple[str, ...]:
-    """`auto_map` as an idle field, if it names only classes that Hugging Face transformers now includes.
-
-    Some models are older than their class in transformers, so their files name code of their own.
-
-    Args:
-        published: a config.json.
-        prefix: the start of the names of the classes.
-    """
-    classes = published.get("auto_map")
-    if not isinstance(classes, Mapping):
-        return ()
-    names = [each for name, each in classes.items() if name != "AutoTokenizer"]  # heddle reads tokenizer.json
-    own = all(isinstance(each, str) and each.rsplit(".", 1)[-1].startswith(prefix) for each in names)
-    return ("auto_map",) if own else ()
-
-
 def left_out(published: Mapping[str, Any]) -> list[str]:
     """Notes on the fields of a config.json that have no effect in heddle."""
     lines = [
@@ -306,23 +238,3 @@ def left_out(published: Mapping[str, Any]) -> list[str]:
             f"layer_types in config.json names {layers.LOCAL}, but use_sliding_window is false: no layer has a window"
         )
     return lines
-
-
-def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The fields without `names`."""
-    return {name: value for name, value in fields.items() if name not in names}
-
-
-def heddle_activation(name: Any, field: str) -> str:
-    """heddle's name for a Hugging Face activation."""
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise HeddleError(f"{field} = {name!r} in config.json: heddle supports {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
-
-
-def published_activation(name: str) -> str:
-    """Hugging Face's name for a heddle activation."""
-    for published, activation in ACTIVATIONS.items():
-        if activation == name:
-            return published
-    raise HeddleError(f"Hugging Face transformers has no activation {name!r}")

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from heddle.config.base import merge
-from heddle.config.model import StackConfig
+from heddle.config.model import StackConfig, TransformerConfig
 from heddle.config.positions import LinearScaling, RotaryConfig
 from heddle.convert.families import rotary
+from heddle.convert.families.fields import Data, Fields, Part
 from heddle.errors import HeddleError
 from heddle.nn.position import SCALINGS
 
@@ -70,31 +71,38 @@ def windows_and_types(stack: StackConfig) -> tuple[int | None, list[str]]:
     )
 
 
-def set_qwen_windows(stack: dict[str, Any], f: Mapping[str, Any], is_local: Callable[[int], bool]) -> None:
-    """Set the windows of a Qwen model. Without `layer_types`, the layers for which `is_local` is true have a window.
+def qwen_windows(is_local: Callable[[int, Any], bool]) -> Part:
+    """The fields of a Qwen model's windows.
 
-    Raises:
-        HeddleError: a field about windows is invalid.
+    Args:
+        is_local: whether a layer has a window if there is no `layer_types`, given its number and `max_window_layers`.
     """
-    depth, count = stack["depth"], f["max_window_layers"]
-    if not f["use_sliding_window"]:
-        local_layers(
-            f["layer_types"], depth, []
-        )  # only checks the field: no layer has a window, even if the field calls it local
-        return
-    if not isinstance(count, int):
-        raise HeddleError(f"max_window_layers = {count!r} in config.json: must be a whole number")
-    local = local_layers(f["layer_types"], depth, [number for number in numbers(depth) if is_local(number)])
-    set_window(stack, local, f["sliding_window"])
 
+    def read(f: Fields, data: Data) -> None:
+        stack, count = data["decoder"], f["max_window_layers"]
+        if not f["use_sliding_window"]:
+            # Only checks the field: no layer has a window, even if the field calls it local.
+            local_layers(f["layer_types"], stack["depth"], [])
+            return
+        if not isinstance(count, int):
+            raise HeddleError(f"max_window_layers = {count!r} in config.json: must be a whole number")
+        default_local = [number for number in numbers(stack["depth"]) if is_local(number, count)]
+        set_window(stack, local_layers(f["layer_types"], stack["depth"], default_local), f["sliding_window"])
 
-def qwen_window_fields(stack: StackConfig) -> dict[str, Any]:
-    """The fields that `set_qwen_windows` reads."""
-    window, types = windows_and_types(stack)
-    if window is None:
-        return {"use_sliding_window": False}
-    full = types.count(FULL)  # older versions read so many layers from the first on
-    return {"use_sliding_window": True, "sliding_window": window, "max_window_layers": full, "layer_types": types}
+    def write(config: TransformerConfig) -> Data:
+        window, types = windows_and_types(config.stacks()["decoder"])
+        if window is None:
+            return {"use_sliding_window": False}
+        full = types.count(FULL)  # older versions read so many layers from the first on
+        return {
+            "use_sliding_window": True,
+            "sliding_window": window,
+            "max_window_layers": full,
+            "layer_types": types,
+        }
+
+    defaults = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28, "layer_types": None}
+    return Part(defaults, read, write)
 
 
 def period(value: Any, name: str) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from heddle.config.model import TransformerConfig
 from heddle.config.positions import DynamicScaling, LongRopeScaling, NTKScaling, RotaryConfig
+from heddle.convert.families.fields import Data, Fields, Part, one_block
 from heddle.errors import HeddleError
 
 BASE = 10_000.0
@@ -196,3 +197,25 @@ def published_rotary(relative: RotaryConfig, head_dim: int, partial: bool = Fals
         "rope_parameters": {"rope_theta": base, **slowed, **share},
         "rope_scaling": None if slowed["rope_type"] == "default" else slowed,
     }
+
+
+def angles(base: float = BASE, share: float | None = None, names: tuple[str, ...] = ("partial_rotary_factor",)) -> Part:
+    """The fields of a decoder's rotary positions.
+
+    Args:
+        base: the default base.
+        share: the default fraction of a head's channels that rotates. None: the family rotates all of them.
+        names: the fields of this fraction; export writes the first.
+    """
+
+    def read(f: Fields, data: Data) -> None:
+        fraction = 1.0 if share is None else read_fraction(f, share, *names)
+        mixer = data["decoder"]["block"]["mixer"]
+        mixer["relative"] = mixer.get("relative", {}) | heddle_rotary(f, base, fraction)
+
+    def write(config: TransformerConfig) -> Data:
+        mixer = one_block(config).mixer
+        fractions = {} if share is None else {names[0]: mixer.relative.fraction}
+        return fractions | published_rotary(mixer.relative, mixer.width(config.dim), partial=share is not None)
+
+    return Part({**DEFAULTS, **({} if share is None else dict.fromkeys(names))}, read, write)

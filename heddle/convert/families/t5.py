@@ -1,36 +1,134 @@
-"""T5 (Raffel et al. 2020) in Hugging Face's format: relative position buckets shared by a stack's layers, no biases, no scale."""
+"""T5 (Raffel et al. 2020) and UMT5 (Chung et al. 2023) in Hugging Face's format: relative position buckets, no biases, no scale.
 
-from collections.abc import Mapping
-from typing import Any
+The layers of a stack share their relative positions in T5; in UMT5, every layer has its own.
+"""
+
+from dataclasses import replace
 
 from heddle.config.layers import GatedConfig, MLPConfig, RMSNormConfig
 from heddle.config.model import TransformerConfig
 from heddle.config.positions import BucketsConfig
-from heddle.convert.families.family import (
-    Family,
-    FamilyOptions,
+from heddle.convert.families.family import Family, FamilyOptions
+from heddle.convert.families.fields import (
+    Data,
+    FieldRow,
+    Fields,
+    FieldTable,
+    Part,
+    both,
+    derived,
     heddle_activation,
     one_block,
     published_activation,
-    read_fields,
+    written,
 )
 from heddle.convert.mapping import Names, TensorRow, Vocabulary
 from heddle.errors import HeddleError
 
-ARCHITECTURE = "T5ForConditionalGeneration"
-DEFAULTS: dict[str, Any] = {
-    "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_decoder_layers": None,
-    "num_heads": 8, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "dropout_rate": 0.1,
-    "layer_norm_epsilon": 1e-6, "feed_forward_proj": "relu", "n_positions": 512, "tie_word_embeddings": True,
-    "scale_decoder_outputs": None, "dense_act_fn": None, "is_gated_act": None,
-}  # fmt: skip
-IDLE = ("initializer_factor",)
+
+def _read_feed_forward(f: Fields, data: Data) -> None:
+    name = str(f["feed_forward_proj"])
+    gated, activation = name.startswith("gated-"), name.removeprefix("gated-")
+    # gated-gelu stands for the tanh approximation.
+    activation = heddle_activation("gelu_new" if name == "gated-gelu" else activation, "feed_forward_proj")
+    for field, expected in (("is_gated_act", gated), ("dense_act_fn", activation)):
+        value = heddle_activation(f[field], field) if field == "dense_act_fn" and f[field] else f[field]
+        if value not in (None, expected):
+            raise HeddleError(f"{field} = {f[field]!r} in config.json, but feed_forward_proj = {name!r}")
+    for stack in ("encoder", "decoder"):
+        data[stack]["block"]["ffn"] |= {"kind": "gated" if gated else "mlp", "activation": activation}
+
+
+def _write_feed_forward(config: TransformerConfig) -> Data:
+    """The name of the feed-forward.
+
+    Raises:
+        HeddleError: T5 has none.
+    """
+    ffn = one_block(config, "encoder").ffn
+    name = published_activation(ffn.activation)
+    if isinstance(ffn, GatedConfig):
+        if ffn.activation == "gelu":
+            raise HeddleError(f"a gated feed-forward with the exact GELU has no name in {T5.architecture}")
+        name = "gated-gelu" if ffn.activation == "gelu_tanh" else f"gated-{name}"
+    return {"feed_forward_proj": name}
+
+
+def _read_head(f: Fields, data: Data) -> None:
+    """In version 1.1, `tie_word_embeddings = false` means an untied head without a scale.
+
+    Hugging Face transformers 5 writes the scale as `scale_decoder_outputs` and always ties in its config; whether its files contain a
+    head decides.
+    """
+    tied = True if f["tie_word_embeddings"] is None else f["tie_word_embeddings"]
+    scaled = tied if f["scale_decoder_outputs"] is None else f["scale_decoder_outputs"]
+    dim = f["d_model"]
+    if not isinstance(dim, int) or dim < 1:
+        raise HeddleError(f"d_model = {dim!r} in config.json: must be a whole number")
+    data["head"] = {"tied": tied, "scale": dim**-0.5 if scaled else 1.0}
+
+
+def _write_head(config: TransformerConfig) -> Data:
+    scale = getattr(config.head, "scale", 1.0)
+    return {"tie_word_embeddings": getattr(config.head, "tied", True), "scale_decoder_outputs": scale != 1.0}
+
+
+def _read_depth(f: Fields, data: Data) -> None:
+    data["decoder"]["depth"] = f["num_layers"] if f["num_decoder_layers"] is None else f["num_decoder_layers"]
+
+
+def _write_depth(config: TransformerConfig) -> Data:
+    return {"num_decoder_layers": config.stacks()["decoder"].depth}
+
+
+HEAD = Part({"tie_word_embeddings": True, "scale_decoder_outputs": None}, _read_head, _write_head)
+MIXERS = (*both("block.mixer"), "decoder.block.cross")
+CONSTANTS: Fields = {
+    **{f"{mixer}.scale": 1.0 for mixer in MIXERS},
+    **{f"{mixer}.bias": False for mixer in MIXERS},
+    **dict.fromkeys(both("block.mixer.relative.kind"), "buckets"),
+    **dict.fromkeys(both("block.mixer.relative.shared"), True),
+    **dict.fromkeys(both("block.ffn.bias"), False),
+    **dict.fromkeys(both("block.norm.kind"), "rms"),
+}
+ROWS = (
+    FieldRow("vocab_size", 32128, "vocab_size"),
+    FieldRow("d_model", 512, "dim"),
+    FieldRow("d_kv", 64, tuple(f"{mixer}.head_dim" for mixer in MIXERS)),
+    FieldRow("d_ff", 2048, both("block.ffn.hidden")),
+    FieldRow("num_layers", 6, "encoder.depth"),
+    FieldRow("num_heads", 8, tuple(f"{mixer}.heads" for mixer in MIXERS)),
+    FieldRow("relative_attention_num_buckets", 32, both("block.mixer.relative.buckets")),
+    FieldRow("relative_attention_max_distance", 128, both("block.mixer.relative.furthest")),
+    FieldRow(
+        "dropout_rate",
+        0.1,
+        (
+            *both("block.dropout", "block.ffn.dropout", "entry.dropout"),
+            *(f"{mixer}.dropout" for mixer in MIXERS),
+        ),
+    ),
+    FieldRow("layer_norm_epsilon", 1e-6, both("block.norm.eps")),
+    FieldRow("n_positions", 512, "context"),
+)
 FIXED = {"is_encoder_decoder": True}
-OPTIONS = FamilyOptions(
-    stacks=("encoder", "decoder"),
-    norm=RMSNormConfig(),
-    ffns=(MLPConfig(), GatedConfig()),
-    relatives=(BucketsConfig(),),
+SIZES = Part({"num_decoder_layers": None}, _read_depth, _write_depth)
+
+
+def _feed_forward_part(default: str) -> Part:
+    return Part(
+        {"feed_forward_proj": default, "dense_act_fn": None, "is_gated_act": None},
+        _read_feed_forward,
+        _write_feed_forward,
+    )
+
+
+FIELDS = FieldTable(
+    "T5's config.json",
+    CONSTANTS,
+    (*ROWS, SIZES, _feed_forward_part("relu"), HEAD, written(**FIXED)),
+    FIXED,
+    idle=("initializer_factor",),
 )
 
 
@@ -84,112 +182,10 @@ def table(layer: str) -> tuple[TensorRow, ...]:
     )
 
 
-def to_config(published: Mapping[str, Any]) -> TransformerConfig:
-    """A T5 `config.json` as a heddle config.
-
-    In version 1.1, `tie_word_embeddings = false` means an untied head without a scale. Hugging Face transformers 5 writes the scale
-    as `scale_decoder_outputs` and always ties in its config; whether its files contain a head decides.
-
-    Raises:
-        HeddleError: it has a setting that heddle does not support, or its sizes are impossible.
-    """
-    data = config_data(read_fields(published, ARCHITECTURE, DEFAULTS, FIXED, idle=IDLE), shared=True)
-    return TransformerConfig.of(data, where="T5's config.json in heddle's terms")
-
-
-def config_data(f: Mapping[str, Any], shared: bool) -> dict[str, Any]:
-    """The fields that T5 and UMT5 share, as the data of a heddle config. With `shared`, layers share their relative positions."""
-    tied = True if f["tie_word_embeddings"] is None else f["tie_word_embeddings"]
-    scaled = tied if f["scale_decoder_outputs"] is None else f["scale_decoder_outputs"]
-    dim = f["d_model"]
-    if not isinstance(dim, int) or dim < 1:
-        raise HeddleError(f"d_model = {dim!r} in config.json: must be a whole number")
-    mixer = {
-        "kind": "attention",
-        "heads": f["num_heads"],
-        "head_dim": f["d_kv"],
-        "scale": 1.0,
-        "bias": False,
-        "dropout": f["dropout_rate"],
-    }
-    relative = {
-        "kind": "buckets",
-        "buckets": f["relative_attention_num_buckets"],
-        "furthest": f["relative_attention_max_distance"],
-        "shared": shared,
-    }
-    block = {
-        "mixer": {**mixer, "relative": relative},
-        "ffn": _feed_forward_data(f),
-        "norm": {"kind": "rms", "eps": f["layer_norm_epsilon"]},
-        "dropout": f["dropout_rate"],
-    }
-    depth = f["num_layers"]
-    decoder_depth = depth if f["num_decoder_layers"] is None else f["num_decoder_layers"]
-    entry = {"dropout": f["dropout_rate"]}
-    return {
-        "vocab_size": f["vocab_size"],
-        "dim": dim,
-        "context": f["n_positions"],
-        "encoder": {"depth": depth, "block": block, "entry": entry},
-        "decoder": {"depth": decoder_depth, "block": {**block, "cross": mixer}, "entry": entry},
-        "head": {"tied": tied, "scale": dim**-0.5 if scaled else 1.0},
-    }
-
-
-def _feed_forward_data(f: Mapping[str, Any]) -> dict[str, Any]:
-    name = str(f["feed_forward_proj"])
-    gated, activation = name.startswith("gated-"), name.removeprefix("gated-")
-    # gated-gelu stands for the tanh approximation.
-    activation = heddle_activation("gelu_new" if name == "gated-gelu" else activation, "feed_forward_proj")
-    for field, expected in (("is_gated_act", gated), ("dense_act_fn", activation)):
-        value = heddle_activation(f[field], field) if field == "dense_act_fn" and f[field] else f[field]
-        if value not in (None, expected):
-            raise HeddleError(f"{field} = {f[field]!r} in config.json, but feed_forward_proj = {name!r}")
-    kind = {"kind": "gated" if gated else "mlp", "hidden": f["d_ff"], "activation": activation, "bias": False}
-    return {**kind, "dropout": f["dropout_rate"]}
-
-
-def from_config(config: TransformerConfig) -> dict[str, Any]:
-    """The nearest T5 `config.json`.
-
-    Raises:
-        HeddleError: T5 has no name for the activation.
-    """
-    block, head = one_block(config, "encoder"), config.head
-    relative, activation = block.mixer.relative, block.ffn.activation
-    tied = getattr(head, "tied", True)
-    if isinstance(block.ffn, GatedConfig):
-        if activation == "gelu":
-            raise HeddleError(f"a gated feed-forward with the exact GELU has no name in {ARCHITECTURE}")
-        proj = "gated-gelu" if activation == "gelu_tanh" else f"gated-{published_activation(activation)}"
-    else:
-        proj = published_activation(activation)
-    return {
-        "vocab_size": config.vocab_size,
-        "d_model": config.dim,
-        "d_kv": block.mixer.width(config.dim),
-        "d_ff": block.ffn.width(config.dim),
-        "num_layers": config.stacks()["encoder"].depth,
-        "num_decoder_layers": config.stacks()["decoder"].depth,
-        "num_heads": block.mixer.heads,
-        "relative_attention_num_buckets": relative.buckets,
-        "relative_attention_max_distance": relative.furthest,
-        "dropout_rate": block.dropout,
-        "layer_norm_epsilon": block.norm.eps,
-        "feed_forward_proj": proj,
-        "n_positions": config.context,
-        "tie_word_embeddings": tied,
-        "scale_decoder_outputs": getattr(head, "scale", 1.0) != 1.0,
-        **FIXED,
-    }
-
-
 T5 = Family(
     name="t5",
-    architecture=ARCHITECTURE,
-    to_config=to_config,
-    from_config=from_config,
+    architecture="T5ForConditionalGeneration",
+    fields=FIELDS,
     table=table("0"),
     names=Names(
         prefix="",
@@ -202,7 +198,43 @@ T5 = Family(
         },
     ),
     layers={"encoder": "encoder.block.{i}.", "decoder": "decoder.block.{i}."},
-    options=OPTIONS,
+    options=FamilyOptions(
+        stacks=("encoder", "decoder"),
+        norm=RMSNormConfig(),
+        ffns=(MLPConfig(), GatedConfig()),
+        relatives=(BucketsConfig(),),
+    ),
     ids={"eos_token_id": 1, "pad_token_id": 0},
     own_head=("lm_head.weight", "shared.weight"),
+)
+
+
+def _read_scaled_head(f: Fields, data: Data) -> None:
+    """Google's files have `tie_word_embeddings = false`.
+
+    Their weights were trained with an untied head without a scale, as in Hugging Face transformers 4. Version 5 always scales, and
+    writes true.
+    """
+    _read_head({**f, "scale_decoder_outputs": None}, data)
+
+
+UMT5 = replace(
+    T5,
+    name="umt5",
+    architecture="UMT5ForConditionalGeneration",
+    fields=FieldTable(
+        "UMT5's config.json",
+        {**CONSTANTS, **dict.fromkeys(both("block.mixer.relative.shared"), False)},
+        (
+            *derived(ROWS, vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6),
+            SIZES,
+            _feed_forward_part("gated-gelu"),
+            Part({"tie_word_embeddings": True}, _read_scaled_head, lambda config: {"tie_word_embeddings": True}),
+            written(**FIXED),
+        ),
+        FIXED,
+        idle=("initializer_factor", "scalable_attention"),  # no version of Hugging Face transformers reads the second
+    ),
+    table=table("{i}"),
+    ids={**T5.ids, "decoder_start_token_id": 0},
 )
