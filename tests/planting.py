@@ -102,6 +102,8 @@ def misplaced(faults: list[Fault]) -> list[str]:
             fault.plant((SOURCE / fault.file).read_text())
         except PlaceError as error:
             reasons.append(str(error))
+        except FileNotFoundError:
+            reasons.append(f"{fault.name}: there is no heddle/{fault.file}")
     return reasons
 
 

@@ -30,7 +30,7 @@ class Trained(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Of the model, without adapters."""
+        """The model's parameters, without adapters."""
         return self.total + self.frozen - self.adapters
 
 

@@ -17,7 +17,7 @@ Run = Annotated[str, Parameter(help="A run directory, or its name in runs/.")]
 NewRun = Annotated[str, Parameter(help="The new run's directory, or its name in runs/.")]
 Model = Annotated[str, Parameter(help="A preset, a run, or a model config (.toml or .json).")]
 Text = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
-Texts = Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)]
+TextList = Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)]
 
 Device = Annotated[str, Parameter(help="auto, cpu, cuda or mps; auto picks cuda or mps if available.")]
 Weights = Annotated[

@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from heddle.cli.inputs import Inputs, Items, in_chunks, reader_of, report_truncated_texts
 from heddle.cli.models import Ready, open_model, tokenizer_of
-from heddle.cli.options import Device, Encoding, PairColumn, Run, SkipInvalid, TextColumn, Texts
+from heddle.cli.options import Device, Encoding, PairColumn, Run, SkipInvalid, TextColumn, TextList
 from heddle.cli.output import console, find_run, pluralize, table
 from heddle.config.data import DataConfig
 from heddle.config.embedding import Pooling
@@ -61,7 +61,7 @@ def classify(
     run: Run,
     /,
     *texts: TextsOrFiles,
-    pair: Texts = None,
+    pair: TextList = None,
     text_column: TextColumn = None,
     pair_column: PairColumn = None,
     threshold: float | None = None,

@@ -17,7 +17,7 @@ from heddle.cli.options import (
     Json,
     NoRepeatNgram,
     RepetitionPenalty,
-    Texts,
+    TextList,
     Weights,
 )
 from heddle.cli.output import bar, console, find_run, pluralize, print_json
@@ -67,7 +67,7 @@ def translate(
     run: str,
     /,
     *files: Path,
-    prompt: Texts = None,
+    prompt: TextList = None,
     beam: Annotated[BeamOptions, Parameter(name="*")] = UNSET,
     crop: bool = False,
     rows: int = 128,

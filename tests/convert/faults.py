@@ -12,7 +12,7 @@ FAULTS = [
     Fault("layers share their tables of distances", "nn/position.py:relative_of",
           "not relative.shared", "relative.shared",
           test="test_parity.py::test_logits_and_all_gradients_are_equal"),
-    Fault("a window of both sides is one too small", "convert/families/modernbert.py:to_config",
+    Fault("a window of both sides is one too small", "convert/families/modernbert.py:_read_positions",
           "+ 1, global_rotary", ", global_rotary",
           test="test_parity.py::test_logits_and_all_gradients_are_equal"),
     Fault("a layer forgets its sinks", "nn/attention.py:Attention.forward",

@@ -1,7 +1,7 @@
 """Gemma 2 and 3 (Gemma Team 2024, 2025), text only, in Hugging Face's format.
 
-A Gemma 2 has sandwich norms stored minus 1, softcapping, and alternating local layers. A Gemma 3 also has norms on queries and keys, and
-separate rotary positions in local and global layers.
+A Gemma 2 has sandwich norms stored minus 1, softcapping, and alternating local layers. A Gemma 3 also has norms on queries and
+keys, and separate rotary positions in local and global layers.
 """
 
 from dataclasses import replace

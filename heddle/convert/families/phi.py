@@ -1,6 +1,7 @@
 """Microsoft's Phi in Hugging Face's format: Phi-1 to Phi-2 (Gunasekar et al. 2023), and Phi-3 (Abdin et al. 2024).
 
-Phi has parallel branches with one norm, and partial rotary positions. Phi-3 is a Llama with fused projections that may rotate in part.
+Phi has parallel branches with one norm, and partial rotary positions. Phi-3 is a Llama with fused projections that may rotate in
+part.
 """
 
 from collections.abc import Mapping
