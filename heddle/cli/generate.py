@@ -4,6 +4,7 @@ import select
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from heddle.cli.options import (
     Run,
     SamplingOptions,
     Text,
-    Texts,
+    TextList,
     Weights,
 )
 from heddle.cli.output import console, find_run, pluralize, print_json, table
@@ -48,11 +49,11 @@ class GenerateOptions(SamplingOptions):
     frequency_penalty: float = 0.0
     """Subtract this from the logits of tokens for each time that they were generated."""
     no_repeat_ngram: NoRepeatNgram = None
-    stop: Texts = None
+    stop: TextList = None
     """Stop at this text, without including it; may be repeated."""
-    ban: Texts = None
+    ban: TextList = None
     """Ban the tokens of this text, with and without a leading space; may be repeated. Other tokens may still spell it."""
-    choice: Texts = None
+    choice: TextList = None
     """Constrain the text to one of several choices; give it once per choice."""
     regex: Text = None
     """Constrain the text to match this regular expression in full."""
@@ -79,7 +80,7 @@ def generate(
     run: Run,
     /,
     *,
-    prompt: Texts = None,
+    prompt: TextList = None,
     sampling: Annotated[GenerateOptions, Parameter(name="*")] = UNSET,
     draft: str | None = None,
     lookup: bool = False,
