@@ -26,10 +26,10 @@ import torch
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from heddle.cli.network import bind
 from heddle.config import TransformerConfig
 from heddle.model import build
 from heddle.page import PageModel, make_page
+from heddle.serve.network import bind
 from heddle.weights import load
 
 SIZES = {"phone": (360, 740), "laptop": (1280, 800), "projector": (1920, 1080)}

@@ -9,13 +9,13 @@ from threading import Timer
 
 from heddle.cli.look_tables import print_attention, print_heads, print_lens, print_model, print_names
 from heddle.cli.models import Ready, open_model
-from heddle.cli.network import address_of, bind, is_loopback
 from heddle.cli.options import AllowHost, Device, Run, Text
 from heddle.cli.output import bar, console, find_run, print_json
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
 from heddle.look.picture import check_image
 from heddle.look.texts import read_text
+from heddle.serve.network import address_of, bind, is_loopback
 
 REQUIRED = ("fastapi", "uvicorn")
 

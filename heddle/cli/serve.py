@@ -12,12 +12,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heddle.cli.models import compile_model, open_model, tokenizer_of
-from heddle.cli.network import address_of, bind, is_loopback
 from heddle.cli.options import AllowHost, Compile, Device, Weights
 from heddle.cli.output import find_run
 from heddle.config.decoding import EngineConfig, WeightKind
 from heddle.config.serve import ServeConfig
 from heddle.errors import HeddleError
+from heddle.serve.network import address_of, bind, is_loopback
 
 REQUIRED = ("fastapi", "uvicorn", "prometheus_client")
 DRAIN_SECONDS = 30  # for in-flight requests after SIGTERM

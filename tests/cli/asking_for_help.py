@@ -7,6 +7,9 @@ from heddle.cli.main import run
 
 
 def main() -> None:
+    run(["--help"])
+    slow = sorted({"cyclopts", "rich"} & sys.modules.keys())
+    assert not slow, slow
     for words in ["--help"], ["train", "--help"], ["train", "depth=1", "depth=2"]:
         with contextlib.suppress(SystemExit):
             run(words)
