@@ -7,7 +7,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
-from heddle.convert.families.family import HARMLESS, TRAINING, Family, resolved
+from heddle.convert.families.family import HARMLESS, TRAINING, Family, resolved  # type: ignore[attr-defined]
 from heddle.convert.fitting import FAMILIES
 from heddle.errors import HeddleError
 from tests.convert.conftest import KINDS, VARIANTS, make
