@@ -66,7 +66,7 @@ def peak(go: Callable[[], Any], device: str) -> int:
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each kernel and length."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for length in arguments.lengths:
         made = {name: passes(arguments, name, length) for name in arguments.kernels}
         bytes_held: dict[str, int] = {}

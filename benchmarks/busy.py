@@ -1,6 +1,6 @@
 """Measures what another program costs: training and decoding on a quiet machine and with one core taken, in turns.
 
-    python benchmarks/busy.py [--core 1 --rounds 5 --seconds 2] [--json FILE]
+    python -m benchmarks.busy [--core 1 --rounds 5 --seconds 2] [--json FILE]
 
 The other program counts for ever on one core. Each round measures both with it and without it: as `heddle` computes, where threads
 follow the load (`heddle.model.cores`), and without following it (fixed). On the quiet machine the two take turns call by call: a
@@ -30,8 +30,7 @@ PROGRAM = "while True: pass"
 
 def works(precisions: list[str]) -> dict[str, Callable[[], object]]:
     """What is repeated: a training step, and a text of 32 tokens."""
-    from choices import training
-
+    from benchmarks.choices import training
     from heddle import build, sized
     from heddle.config import SamplingConfig
     from heddle.generate import generate

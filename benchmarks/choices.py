@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 SPINS = ["0", "1000", "10000", "100000", "infinite"]
 
 
-def turns(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def turns(contenders: Mapping[str, Callable[..., object]], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each contender, round after round, after one round to warm up."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
@@ -214,7 +214,7 @@ def muon(rounds: int) -> list[Row]:
         for matrix in matrices:
             matrix.grad = torch.randn_like(matrix)
         by_onednn = pick_products("auto", model.config, 4096, "cpu", precision)
-        made = {
+        made: dict[str, torch.optim.Optimizer] = {
             "three steps (heddle)": Muon(matrices, 0.0, dtype=DTYPES[precision], iteration=THREE, by_onednn=by_onednn),
             "five steps (as torch)": Muon(matrices, 0.0, dtype=DTYPES[precision], iteration=FIVE, tight=False),
         }

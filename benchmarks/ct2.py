@@ -108,7 +108,8 @@ def cut_texts(exported: Path, texts: Sequence[str]) -> tuple[Any, list[list[str]
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(exported)
-    return tokenizer, [tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) for text in texts]
+    pieces: Any = tokenizer.convert_ids_to_tokens
+    return tokenizer, [pieces(tokenizer(text)["input_ids"]) for text in texts]
 
 
 def translations_by_ctranslate2(
@@ -205,7 +206,7 @@ def vectors_apart(run: Path, exported: Path, folder: Path, texts: Sequence[str])
 def compared(name: str, ours: Sequence[Answer], reference: Sequence[Answer]) -> tuple[Outcome, list[dict[str, Any]]]:
     """How many are equal; those that part, with both scores."""
     pairs = list(zip(ours, reference, strict=True))
-    parted = [
+    parted: list[dict[str, Any]] = [
         {"text": number, "heddle": a.text, "ctranslate2": b.text, "scores": [a.score, b.score]}
         for number, (a, b) in enumerate(pairs)
         if a.text != b.text

@@ -151,6 +151,7 @@ class Process:
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
         if tree is not None:
             environment["PYTHONPATH"] = str(tree.resolve())
+        self.words = words
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -160,7 +161,7 @@ class Process:
     def answer(self) -> dict[str, Any]:
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"a contender died: {' '.join(self.process.args[2:7])}")
+            raise SystemExit(f"a contender died: {' '.join(self.words[2:7])}")
         return json.loads(line)
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -249,7 +250,11 @@ def report(
         for name, times in each.items():
             ratios = [reference / own for reference, own in zip(each["transformers"], times, strict=True)]
             work = batch * arguments.tokens
-            rates = {"tokens_per_second": median, "slowest": max, "fastest": min}
+            rates: dict[str, Callable[[list[float]], float]] = {
+                "tokens_per_second": median,
+                "slowest": max,
+                "fastest": min,
+            }
             rows.append(
                 {
                     "batch": batch,

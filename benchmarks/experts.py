@@ -33,7 +33,8 @@ def contenders(arguments: argparse.Namespace, tokens: int) -> dict[str, Callable
     layout = Layout.whole(1, tokens, arguments.device)
     wide = arguments.active * arguments.hidden
     setting, kind_of = Setting(arguments.dim), GatedConfig if arguments.gated else MLPConfig
-    dense: Any = (Gated if arguments.gated else MLP)(kind_of(hidden=wide, activation=activation, bias=False), setting)
+    layer: Any = Gated if arguments.gated else MLP
+    dense: Any = layer(kind_of(hidden=wide, activation=activation, bias=False), setting)
 
     def mixture(dispatch: Any) -> MoE:
         expert = kind_of(hidden=arguments.hidden, activation=activation, bias=False)

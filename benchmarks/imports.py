@@ -1136,11 +1136,11 @@ def report_configs(outcomes: list[Outcome]) -> None:
         "traceback",
         "not theirs",
     ):
-        rows = [outcome for outcome in outcomes if outcome.came == kind]
-        if rows:
+        others = [outcome for outcome in outcomes if outcome.came == kind]
+        if others:
             print(f"\n{kind}:")
-        for text, count in Counter(outcome.reason for outcome in rows).most_common():
-            first = next(outcome for outcome in rows if outcome.reason == text)
+        for text, count in Counter(outcome.reason for outcome in others).most_common():
+            first = next(outcome for outcome in others if outcome.reason == text)
             print(f"{count:4} {text} ({first.architecture}, {first.seed})")
 
 

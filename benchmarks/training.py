@@ -33,7 +33,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-CONTENDERS = {
+CONTENDERS: dict[str, dict[str, Any]] = {
     "plain loop fp32": {"library": "plain", "precision": "fp32", "compile": False},
     "litgpt fp32": {"library": "litgpt", "precision": "fp32", "compile": False},
     "transformers fp32": {"library": "transformers", "precision": "fp32", "compile": False},
@@ -174,7 +174,9 @@ def heddle_batch(arrays: Arrays, everywhere: bool) -> Any:
         whole = bool(real.all())
         return Layout.whole(*real.shape) if whole else Layout.padded(real.sum(1).tolist(), real.shape[1])
 
-    source = {"source": there["source"], "source_layout": layout(there["source_real"])} if "source" in there else {}
+    source: dict[str, Any] = (
+        {"source": there["source"], "source_layout": layout(there["source_real"])} if "source" in there else {}
+    )
     targets = there["targets"].clamp(min=0) if everywhere else there["targets"]
     weights = (there["targets"] != IGNORED).float().clamp(min=1e-20 if everywhere else 0.0)
     return Batch(there["tokens"], layout(there["real"]), targets, weights, **source)
@@ -427,6 +429,7 @@ class Process:
         words += [flag for flag, is_set in flags.items() if is_set]
         # Waiting threads must not spin while another contender has the cores.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
+        self.words = words
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -435,7 +438,7 @@ class Process:
     def answer(self) -> dict[str, Any]:
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit(f"a contender died: {' '.join(self.process.args[2:8])}")
+            raise SystemExit(f"a contender died: {' '.join(self.words[2:8])}")
         return json.loads(line)
 
     def ask(self, **request: Any) -> dict[str, Any]:

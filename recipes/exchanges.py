@@ -70,6 +70,7 @@ def answered(run: Path, exchanges: list[tuple[str, str]]) -> int:
     from heddle.generate import reply
 
     model, tokenizer = library.load(run)
+    assert tokenizer is not None  # every trained run has one
     messages = ([{"role": "user", "content": question}] for question, _ in exchanges)
     answers = [reply(model, tokenizer, each, temperature=0, max_tokens=20) for each in messages]
     return sum(text.strip() == answer for text, (_, answer) in zip(answers, exchanges, strict=True))

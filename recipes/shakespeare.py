@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from math import cos, pi
 from pathlib import Path
 from statistics import median
@@ -68,8 +69,8 @@ def plain(text: Path, seed: int) -> dict[str, float]:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             length = x.shape[1]
             h = self.tokens(x) + self.positions(torch.arange(length))
-            h = self.blocks(h, mask=self.mask[:length, :length], is_causal=True)
-            return h @ self.tokens.weight.T
+            hidden: torch.Tensor = self.blocks(h, mask=self.mask[:length, :length], is_causal=True)
+            return hidden @ self.tokens.weight.T
 
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
@@ -107,8 +108,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.seeds):
             contenders: dict[str, Callable[[], dict[str, float]]] = {
-                "heddle": lambda seed=seed: heddle(text, seed, Path(folder)),
-                "plain fp32 loop": lambda seed=seed: plain(text, seed),
+                "heddle": partial(heddle, text, seed, Path(folder)),
+                "plain fp32 loop": partial(plain, text, seed),
             }
             for name, run in contenders.items():
                 rows[name].append(run())

@@ -15,6 +15,7 @@ import json
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from common import DATA, HERE, absent, heddle, heddle_json, minutes, parser, report, spread
 
@@ -60,7 +61,7 @@ def read_back(run: Path, table: Path, to: Path) -> str:
     heddle("export", run, to)
     heddle("classify", run, table, "--out", rows)
     answers = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
-    read = pipeline("text-classification", model=str(to), top_k=None)
+    read: Any = pipeline("text-classification", model=str(to), top_k=None)
     same, apart = 0, 0.0
     for answer, scores in zip(answers, read([answer["text"] for answer in answers]), strict=True):
         same += answer["predicted"] == max(scores, key=lambda score: score["score"])["label"]

@@ -296,7 +296,10 @@ def python_prose(source: str) -> Iterator[tuple[int, str]]:
     inserted = {id(part) for node in nodes(source) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in nodes(source):
         if isinstance(node, ast.JoinedStr):
-            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+            yield (
+                node.lineno,
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values),
+            )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inserted:
             yield node.lineno, node.value
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)

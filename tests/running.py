@@ -33,7 +33,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "measure", lambda *args, **settings: 1e5)
     monkeypatch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
     monkeypatch.setattr("heddle.runs.session.usable_precision", lambda precision, device: precision)
-    samples = NextTokenTask.samples
+    samples: Any = NextTokenTask.samples
     monkeypatch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
 
 

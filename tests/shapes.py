@@ -46,9 +46,9 @@ def check_shapes(packages: Sequence[str]) -> None:
 
     # jaxtyping's loader names bytecode files otherwise while a module runs, and so those of all that it imports, too: packages that
     # are not to be checked would be, if another run had checked them.
-    hook._JaxtypingLoader.get_code = get_code
+    hook._JaxtypingLoader.get_code = get_code  # type: ignore[assignment]
     hook._JaxtypingLoader.exec_module = SourceFileLoader.exec_module
-    jaxtyping.jaxtyped = jaxtyped  # by this name the hook decorates functions
+    jaxtyping.jaxtyped = jaxtyped  # type: ignore[assignment]  # by this name the hook decorates functions
     jaxtyping.install_import_hook(list(packages), "beartype.beartype")
 
 

@@ -50,7 +50,7 @@ def make_quick(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
     for name in ("plan", "need"):
         patch.setattr(import_module(f"heddle.runs.{name}"), "available_memory", lambda device: 2**34)
-    samples = NextTokenTask.samples
+    samples: Any = NextTokenTask.samples
     patch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
 
 

@@ -85,8 +85,9 @@ def test_several_labels(heddle: Heddle, runs: Path, tmp_path: Path, refused: Ref
     assert "does not know the label hot" in refused("eval", "labels", "wrong.csv")
 
 
-def loaded(run: Path) -> Any:
-    return package.load(run)
+def loaded(run: Path) -> tuple[Any, Any]:
+    model, tokenizer = package.load(run)
+    return model, tokenizer
 
 
 def test_classes_are_read_from_everywhere(

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from heddle.cli.progress import Progress, experts
 from heddle.config.saved import Chosen
-from heddle.runs.plan import SHARE
+from heddle.runs.plan import SHARE  # type: ignore[attr-defined]
 from heddle.train import Report
 
 from .conftest import TINY, Heddle

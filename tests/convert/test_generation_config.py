@@ -118,12 +118,12 @@ TAKEN: list[tuple[dict[str, Any], bool, dict[str, Any]]] = [
 @pytest.mark.parametrize(("fields", "paired", "decoded"), TAKEN)
 def test_what_is_taken(fields: dict[str, Any], paired: bool, decoded: dict[str, Any]) -> None:
     """From the file, or from a config.json without one; written again as it is read."""
-    for files in (({}, fields), ({"num_beams": 9, "hidden_size": 3}, fields), (fields, None)):
-        decoding, notes = read_decoding(*files, paired)
+    for generation, config in (({}, fields), ({"num_beams": 9, "hidden_size": 3}, fields), (fields, None)):
+        decoding, notes = read_decoding(generation, config, paired)
         assert decoding is not None
         assert decoding.set_values() == decoded
         (note,) = notes
-        file = "config.json" if files[1] is None else "generation_config.json"
+        file = "config.json" if config is None else "generation_config.json"
         assert note.startswith(f"generation defaults from {file}: ")
         assert all(f"{name} = {value!r}" in note for name, value in decoded.items())
         assert read_decoding({}, decoding_to_fields(decoding), paired)[0] == decoding

@@ -65,7 +65,7 @@ def test_packed_experts_are_read_as_transformers_reads_them(make_published: Make
     model = load(tmp_path / "run", "cpu").model
     fields = {name: value for name, value in json.loads((tmp_path / "packed" / "config.json").read_text()).items()
             if name != "quantization_config"}  # fmt: skip
-    reference = GptOssForCausalLM(GptOssConfig(**fields, attn_implementation="eager"))
+    reference = GptOssForCausalLM(GptOssConfig(**fields, attn_implementation="eager"))  # type: ignore[call-arg]
     reference.load_state_dict(plain)
     with torch.no_grad():
         expected, actual = reference.eval()(TOKENS).logits, model.logits(model(TOKENS).hidden)

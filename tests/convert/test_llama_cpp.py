@@ -44,7 +44,7 @@ def test_a_wrong_number_in_the_file_shows(tmp_path: Path, monkeypatch: pytest.Mo
     """Rotated by angles of another base, which no reader of shapes or names would see."""
     from heddle.convert import llama_cpp
 
-    right = llama_cpp.plain_base
+    right = llama_cpp.plain_base  # type: ignore[attr-defined]
     monkeypatch.setattr(llama_cpp, "plain_base", lambda *args: 2 * right(*args))
     (outcome,) = compare("llama", 3, 8, tmp_path, eighths=False)
     assert isinstance(outcome, Outcome)

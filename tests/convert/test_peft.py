@@ -68,7 +68,7 @@ def tuned(base: Path, run: Path, layers: tuple[str, ...], **settings: Any) -> Ad
     return adapter
 
 
-def with_peft(base: Path, adapter: Path, kind: type[Any]) -> PreTrainedModel:
+def with_peft(base: Path, adapter: Path, kind: type[Any]) -> Any:
     """The exported base with the adapter, as peft's users load them."""
     reference = kind.from_pretrained(base, attn_implementation="eager")
     return peft.PeftModel.from_pretrained(reference, adapter).eval()

@@ -72,9 +72,9 @@ def tiny_lm() -> tuple[Transformer, dict[str, Any]]:
     state |= {"decoder.final_norm.weight": weights["final_gain"], "decoder.final_norm.bias": weights["final_shift"]}
     for number, layer in enumerate(weights["layers"]):
         at = f"decoder.blocks.{number}."
-        for norm, place in (("norm1", "mixer_residual"), ("norm2", "ffn_residual")):
-            state[f"{at}{place}.before.weight"] = layer[f"{norm}_gain"]
-            state[f"{at}{place}.before.bias"] = layer[f"{norm}_shift"]
+        for name, place in (("norm1", "mixer_residual"), ("norm2", "ffn_residual")):
+            state[f"{at}{place}.before.weight"] = layer[f"{name}_gain"]
+            state[f"{at}{place}.before.bias"] = layer[f"{name}_shift"]
         linear = {"mixer.q": "Q", "mixer.k": "K", "mixer.v": "V", "mixer.o": "O", "ffn.up": "1", "ffn.down": "2"}
         for name, letter in linear.items():
             state[f"{at}{name}.weight"] = torch.tensor(layer[f"W_{letter}"]).T  # the lectures multiply from the left

@@ -93,7 +93,7 @@ def test_long_prompts_are_refused_or_windowed(make: Make, bytes_: Tokenizer) -> 
 
 def test_unknown_keywords_are_refused(make: Make, bytes_: Tokenizer) -> None:
     with pytest.raises(HeddleError, match=r"unknown key 'max_token' in sampling\. Did you mean 'max_tokens'"):
-        generate_text(make(vocab_size=257), bytes_, "a", max_token=3)
+        generate_text(make(vocab_size=257), bytes_, "a", max_token=3)  # type: ignore[call-arg]
 
 
 def test_a_tokenizer_of_another_model_is_refused(make: Make, bytes_: Tokenizer) -> None:

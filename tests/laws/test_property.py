@@ -55,7 +55,8 @@ def test_nothing_is_forgotten() -> None:
         if expected <= met:
             break
     assert expected <= met, sorted(expected - met)
-    known = {f"{cls.__name__}.{name}" for cls in (*models.classes(), Override) for name in cls.model_fields}
+    kinds: list[type[Any]] = [*models.classes(), Override]
+    known = {f"{cls.__name__}.{name}" for cls in kinds for name in cls.model_fields}
     assert models.VALUES.keys() <= known
 
 

@@ -72,12 +72,12 @@ def strings_by_test(source: str) -> dict[str, set[str]]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             tables |= {target.id: strings(node) for target in targets if isinstance(target, ast.Name)}
     result: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            names = {each.id for each in ast.walk(function) if isinstance(each, ast.Name)}
             if names & READERS:
-                result.setdefault(node.name, set()).update(
-                    strings(node), *(tables[name] for name in names & tables.keys())
+                result.setdefault(function.name, set()).update(
+                    strings(function), *(tables[name] for name in names & tables.keys())
                 )
     return result
 

@@ -22,21 +22,21 @@ def test_one_mask_for_forward_and_backward_and_a_new_one_each_step(mask: str) ->
     block = {"mixer": {"kind": "attention", "heads": 2, "dropout": 0.3}, "dropout": 0.3}
     config = TransformerConfig.of({**SIZES, "dropout": {"mask": mask}, "decoder": {"depth": 1, "block": block}})
     model = build(config, dtype=torch.float64).train()
-    (block,), layout = model.decoder.blocks, Layout.whole(3, 8)
+    (layer,), layout = model.decoder.blocks, Layout.whole(3, 8)
     (scope,) = model.decoder.scopes(layout)
     x = torch.randn(3, 8, 16, dtype=torch.float64)
 
     def run(again: bool, seed: int = 1) -> tuple[Tensor, Tensor]:
         torch.manual_seed(seed)
         leaf = x.clone().requires_grad_()
-        made = checkpoint(block, leaf, scope, use_reentrant=False) if again else block(leaf, scope)
+        made = checkpoint(layer, leaf, scope, use_reentrant=False) if again else layer(leaf, scope)
         (gradient,) = torch.autograd.grad(made[0].square().sum(), leaf)
         return made[0], gradient
 
     for plain, recomputed in zip(run(False), run(True), strict=True):
         assert torch.equal(plain, recomputed)
     assert not torch.equal(run(False)[0], run(False, seed=2)[0])
-    assert not torch.equal(block(x, scope).hidden, block(x, scope).hidden)
+    assert not torch.equal(layer(x, scope).hidden, layer(x, scope).hidden)
 
 
 @pytest.mark.lecture("D-54")

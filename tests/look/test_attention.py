@@ -108,7 +108,7 @@ def golden(name: str, kernel: str = "sdpa") -> AttentionPass:
     case, maps = Case(name), []
     module = attention(case.weights, kernel, heads=heads, scale=scale)
     handle = module.kernel.register_forward_hook(
-        lambda kernel, inputs, output: maps.append(AttentionPass(*inputs[:3], output, inputs[3], kernel.scale))
+        lambda kernel, inputs, output: maps.append(AttentionPass(*inputs[:3], output, inputs[3], kernel.scale))  # type: ignore[call-arg]
     )
     with torch.no_grad():
         module(case.inputs["Z"][None], scope(rule, kernel, Layout.whole(1, 3)))

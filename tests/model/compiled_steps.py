@@ -136,7 +136,7 @@ def inductor(kind: str, graphs: int = 1, libraries: bool = False) -> float:
     compiled = compile_steps(copy.deepcopy(model))
     if libraries:
         assert compiled.steps is not None
-        compiled.steps.use(False, LIBRARIES)
+        compiled.steps.use(False, LIBRARIES)  # type: ignore[attr-defined]
     warm_up(compiled, (1, 2)[:graphs])
     worst = 0.0
     with torch.inference_mode():

@@ -105,7 +105,7 @@ class Counting(nn.Module):
     def forward(self, x: Tensor, layout: Any) -> Tensor:
         if self.training:
             with torch.no_grad():
-                self.passes += 1
+                self.passes += 1  # type: ignore[assignment]
                 self.average.lerp_(x.mean((0, 1)), 0.1)
         return self.map(x - self.average)
 

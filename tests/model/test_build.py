@@ -138,8 +138,8 @@ def test_what_any_mixer_adds_to_the_stream_begins_smaller(mixer: dict[str, Any],
         {"vocab_size": 11, "dim": 64, "context": 8, "decoder": {"depth": 8, "block": {"mixer": mixer}}}
     )
     for scaled, deviation in ((True, 0.02 / 4), (False, 0.02)):
-        mixer = build(config.override({"initial.scale_residual": scaled})).decoder.blocks[3].mixer
-        for key, parameter in mixer.named_parameters():
+        layer = build(config.override({"initial.scale_residual": scaled})).decoder.blocks[3].mixer
+        for key, parameter in layer.named_parameters():
             if parameter.ndim > 1:
                 expected = deviation if key == name else 0.02
                 assert parameter.std().item() == pytest.approx(expected, rel=0.05), key

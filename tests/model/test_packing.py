@@ -69,7 +69,7 @@ def test_packed_is_unpacked(block: str, head: dict[str, Any], rows: int) -> None
     assert pack(model, timing=always) is model
     used = 0
 
-    def watched(x: Tensor, laid: Tensor | None, bias: Tensor | None, real: Any = packing.onednn) -> Tensor:
+    def watched(x: Tensor, laid: Tensor | None, bias: Tensor | None, real: Any = packing.onednn) -> Tensor:  # type: ignore[attr-defined]
         nonlocal used
         used += 1
         return real(x, laid, bias)
@@ -265,11 +265,11 @@ def test_the_faster_side_wins(packed_is_slower: bool, monkeypatch: pytest.Monkey
 
         return product
 
-    monkeypatch.setattr(packing.time, "perf_counter", lambda: now)
-    packed = slowed(packing.onednn, 0.002 if packed_is_slower else 0.001)
+    monkeypatch.setattr(packing.time, "perf_counter", lambda: now)  # type: ignore[attr-defined]
+    packed = slowed(packing.onednn, 0.002 if packed_is_slower else 0.001)  # type: ignore[attr-defined]
     plain = slowed(torch.nn.functional.linear, 0.001 if packed_is_slower else 0.002)
     monkeypatch.setattr(packing, "onednn", packed)
-    monkeypatch.setattr(packing.F, "linear", plain)
+    monkeypatch.setattr(packing.F, "linear", plain)  # type: ignore[attr-defined]
     assert packing.faster_rows(weights, laid) == (not packed_is_slower,) * 3
 
 

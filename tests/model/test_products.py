@@ -221,7 +221,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
 
         return call
 
-    monkeypatch.setattr(products.time, "thread_time", lambda: now)
+    monkeypatch.setattr(products.time, "thread_time", lambda: now)  # type: ignore[attr-defined]
     functions = {"forward": "product", "inputs": "of_inputs", "weights": "of_weights", "update": "batched"}
     for name, function in functions.items():
         monkeypatch.setattr(products, function, spent(name, getattr(products, function)))

@@ -202,8 +202,9 @@ def test_a_loss_has_the_same_table(tied: bool, integers: bool) -> None:
     """A loss asks the head how features become scores, and computes them itself."""
     model = quantize(made(tied=tied), "int8")
     hidden = torch.randn(3, 64)
+    head: Any = model.head
     table = model.head.scoring(model.embedding.weight)
-    actual, close = model.head.features(hidden) @ table.table.T, 1e-5 if integers else 0.02
+    actual, close = head.features(hidden) @ table.table.T, 1e-5 if integers else 0.02
     torch.testing.assert_close(table.finish(actual), model.logits(hidden), atol=5 * close, rtol=close)
     assert not torch.equal(table.table, model.embedding.weight)
 

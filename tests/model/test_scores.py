@@ -119,7 +119,7 @@ def test_its_weights_are_trained_saved_and_read_again(tmp_path: Path) -> None:
 def test_beams_that_share_a_source_are_scored_as_heddles_own() -> None:
     """Beams are more queries of one row in cross-attention."""
     tokenizer = heddle.train_tokenizer("characters", ["the warp is held"])
-    stack = {"depth": 1, "block": {"mixer": {"heads": 2}, "cross": {"heads": 2}}}
+    stack: dict[str, Any] = {"depth": 1, "block": {"mixer": {"heads": 2}, "cross": {"heads": 2}}}
     results = []
     for change in ({"scores": own("SoftCap", cap=0.6)}, {"cap": 0.6}, {}):
         parts = {kind: {**part, **change} for kind, part in stack["block"].items()}

@@ -190,7 +190,7 @@ def test_signatures_speak_of_batch_tokens_and_width() -> None:
     for kind in (Attention, Convolution, Recurrent):
         notes = kind.forward.__annotations__
         assert notes["x"].dim_str == notes["return"].dim_str == "B T D"
-    for kind in (Block, Stack):  # with positions concatenated to them, token vectors are narrower than the model
-        notes = kind.forward.__annotations__
+    for stack in (Block, Stack):  # with positions concatenated to them, token vectors are narrower than the model
+        notes = stack.forward.__annotations__
         assert notes["x"].dim_str == ("B T d" if kind is Stack else "B T D")
         assert notes["return"] is Output

@@ -204,5 +204,5 @@ def test_blocks_are_empty_where_nothing_is_seen_and_full_where_all_is(rule: Rule
                 tile = dense[row, 0, down * 128 : (down + 1) * 128, right * 128 : (right + 1) * 128]
                 assert bool(kinds[row, 0, down, right]) == bool(tile.any())
     draw = torch.Generator().manual_seed(0)
-    row, query, key = (torch.randint(n, (200,), generator=draw) for n in (mask.rows, pair[0].width, pair[1].width))
-    assert torch.equal(blocks.mask_mod(row, torch.zeros_like(row), query, key), dense[row, 0, query, key])
+    rows, query, key = (torch.randint(n, (200,), generator=draw) for n in (mask.rows, pair[0].width, pair[1].width))
+    assert torch.equal(blocks.mask_mod(rows, torch.zeros_like(rows), query, key), dense[rows, 0, query, key])

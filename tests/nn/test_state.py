@@ -1,6 +1,7 @@
 """The cache: what it hands out, how it grows, what it costs."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -262,6 +263,7 @@ def test_joining_fixed_ones_fills_up_the_shorter() -> None:
     for memory in (short, long):
         states.append(Fixed())
         states[-1].update((memory,), Layout.whole(1, 1), Layout.whole(1, 1))
+    first: Any
     for first, second, expected in ((*states, [2, 5, 5]), (*reversed(states), [5, 5, 2])):
         (buffer,) = first.join(second).buffers
         assert buffer.shape == (3, 1, 5, 1)

@@ -98,7 +98,7 @@ def small(
 
 
 BOTH = "encoder decoder"
-RUNS = {
+RUNS: dict[str, Any] = {
     "next token, rotary": small(NextTokenConfig(), "decoder", ROTARY),
     "next token, learned positions": small(NextTokenConfig(), "decoder", LEARNED, positions="learned"),
     "next token, experts": small(NextTokenConfig(), "decoder", EXPERTS),
@@ -201,7 +201,7 @@ RECORDS: dict[str, Callable[[int, str], tuple[dict[str, Any], Any]]] = {
 
 def store(name: str, place: Path) -> Store:
     """What a run reads, in `place/data`."""
-    task = RUNS[name].task
+    task: Any = RUNS[name].task
     if task.kind not in RECORDS:
         return texts(place)
     records = [RECORDS[task.kind](number, text) for number, text in enumerate(SHORT)]

@@ -12,7 +12,7 @@ from heddle.model.entry import Entry
 from heddle.nn.layout import PADDING
 from heddle.nn.state import Growing, Rolling
 from heddle.prove import Verdict, prove, prove_config
-from heddle.prove.checks import CHECKS, NotApplicable
+from heddle.prove.checks import CHECKS, NotApplicable  # type: ignore[attr-defined]
 from heddle.prove.proof import first_loss
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import Comparison, judge

@@ -70,7 +70,7 @@ def wrapped(change: Callable[..., tuple[Any, ...]]) -> Callable[[pytest.MonkeyPa
     """A fault: training's cross-entropy is handed something else."""
 
     def plant(monkeypatch: pytest.MonkeyPatch) -> None:
-        sound = objective.cross_entropy
+        sound = objective.cross_entropy  # type: ignore[attr-defined]
         monkeypatch.setattr(objective, "cross_entropy", lambda *args: sound(*change(*args)))
 
     return plant

@@ -91,6 +91,6 @@ def test_a_loop_that_mixes_up_its_rows_is_found(monkeypatch: pytest.MonkeyPatch)
     config = TransformerConfig.of({"vocab_size": 31, "dim": 32, "context": 48, "decoder": {"depth": 2, "block": block}})
     model = awaken(build(config, seed=1), 1)
     assert not [verdict for verdict in prove(model).verdicts if not verdict.holds]
-    feed = engine.feed
+    feed = engine.feed  # type: ignore[attr-defined]
     monkeypatch.setattr(engine, "feed", lambda *args, **more: feed(*args, **more).flip(0))
     assert {verdict.check for verdict in prove(model).verdicts if not verdict.holds} == {"drawn tokens"}

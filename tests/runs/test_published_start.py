@@ -160,8 +160,8 @@ def test_an_encoder_gets_the_head_of_its_family(
     if what == "contrastive":
         mask = cut(texts, return_tensors="pt", padding=True).attention_mask[..., None]
         mean = (answer.last_hidden_state * mask).sum(1) / mask.sum(1)
-        expected = torch.nn.functional.normalize(mean, dim=-1)
-        assert torch.allclose(torch.as_tensor(embed(model, tokenizer, texts).vectors), expected, atol=1e-6)
+        unit = torch.nn.functional.normalize(mean, dim=-1)
+        assert torch.allclose(torch.as_tensor(embed(model, tokenizer, texts).vectors), unit, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_every_alternative_has_a_name_of_its_own() -> None:
 
 
 def test_ids_that_spell_the_same_are_told_apart() -> None:
-    tokenizer = tokenizer_of("bpe").with_special(["<|a|>", "<|b|>"])
+    tokenizer = tokenizer_of("bpe").with_special(["<|a|>", "<|b|>"])  # type: ignore[attr-defined]
     alike = [id for id in range(tokenizer.vocab_size) if not tokenizer.token_bytes(id)]
     decoder = ByteDecoder(tokenizer, previous=97)
     top = tuple((id, -0.1 * id) for id in [*alike, 98, 99])

@@ -129,7 +129,8 @@ def test_biases_and_bans(client: OpenAI) -> None:
 
 
 def test_constrained_answers(client: OpenAI) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["n"]}
+    properties = {"n": {"type": "integer", "maximum": 9, "minimum": 0}}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "required": ["n"]}
     schema["additionalProperties"] = False
     request: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "a"}], "temperature": 2.0}
     named: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": True}}

@@ -72,8 +72,8 @@ def test_log_likelihoods_and_texts_are_those_of_the_exported_model(tmp_path: Pat
         assert client.generate_until(writing) == reference.generate_until(writing)
         if curl := shutil.which("curl"):
             body = '{"model": "loom", "prompt": "the warp", "temperature": 0, "max_tokens": 3}'
-            words = [curl, "-sS", f"{server.url}/v1/completions", "-H", "Content-Type: application/json", "-d", body]
-            output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+            call = [curl, "-sS", f"{server.url}/v1/completions", "-H", "Content-Type: application/json", "-d", body]
+            output = subprocess.run(call, capture_output=True, text=True, check=True).stdout
             assert f'"text":{json.dumps(first, ensure_ascii=False)}' in output
     finally:
         server.stop()

@@ -1,6 +1,7 @@
 """A number for each text: the squared error of torch, Pearson's correlation of numpy, and labels as they are."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_the_correlation_of_numbers_far_from_zero_is_numpys() -> None:
         targets=torch.from_numpy(targets),
         weights=torch.ones(64),
     )
-    objective = made.objective(build(made.spec.model))
+    objective: Any = made.objective(build(made.spec.model))
     objective._scores = lambda features: torch.from_numpy(predictions)  # type: ignore[method-assign]
     means = {name: float(each.sum()) / 64 for name, each in objective.counts(torch.empty(64, 8), batch).items()}
     expected = np.corrcoef(predictions.astype(np.float64), targets.astype(np.float64))[0, 1]

@@ -34,7 +34,8 @@ def shown() -> dict[str, Any]:
 
 
 PAGE = shown()
-Copy, CopyConfig = PAGE["Copy"], PAGE["CopyConfig"]
+Copy: Any = PAGE["Copy"]
+CopyConfig: Any = PAGE["CopyConfig"]
 
 
 class Chances(Copy):

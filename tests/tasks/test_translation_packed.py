@@ -256,7 +256,7 @@ def test_what_cannot_be_packed_is_refused(make_config: Callable[..., RunConfig],
     with pytest.raises(HeddleError, match=r"'pack' does not apply to task.kind = 'span_corruption': leave it out$"):
         RunConfig.of({"task": "span_corruption", "data": {"layout": "pack"}})
     custom = {"kind": "custom", "target": f"{Leaking.__module__}:Leaking"}
-    model = build(MODELS["decoder"].override({"decoder.block.mixer": custom}))
-    task("decoder").objective(model)
+    leaking = build(MODELS["decoder"].override({"decoder.block.mixer": custom}))
+    task("decoder").objective(leaking)
     with pytest.raises(HeddleError, match="layout = pack needs mixers that keep documents and padding apart"):
         task("decoder", layout="pack").objective(model)

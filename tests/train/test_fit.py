@@ -105,7 +105,7 @@ RUN = {"steps": 8, "batch": 4, "precision": "fp32", "compile": "off", "products"
 )
 def test_a_run_has_these_losses(tmp_path: Path, quick: None, task: str, more: dict[str, Any]) -> None:
     """Bit for bit: every number that the run writes down, and the weights."""
-    rows = {"next_token": [TEXT], "classification": LABELLED, "translation": PAIRS}[task]
+    rows: Any = {"next_token": [TEXT], "classification": LABELLED, "translation": PAIRS}[task]
     fields = {"next_token": ("text",), "classification": ("text", "label"), "translation": ("source", "target")}[task]
     file = tmp_path / "data.jsonl"
     file.write_text(
@@ -115,7 +115,12 @@ def test_a_run_has_these_losses(tmp_path: Path, quick: None, task: str, more: di
     )
     LETTERS.save(tmp_path / "letters.json")
     data = {"sources": [str(file)], "tokenizer": str(tmp_path / "letters.json"), "validation": 0.3}
-    settings = {"data": data, "model": SMALL, "task": task, "train": {**RUN, **more, "threads": 1, "dropout": 0.1}}
+    settings: dict[str, Any] = {
+        "data": data,
+        "model": SMALL,
+        "task": task,
+        "train": {**RUN, **more, "threads": 1, "dropout": 0.1},
+    }
     settings["train"].pop("dropout")
     settings["model"] = {**SMALL.to_dict(), "dropout": 0.1}
     prepare(RunConfig.of(settings), tmp_path / "run")

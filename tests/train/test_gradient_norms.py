@@ -107,14 +107,14 @@ def test_every_step_has_its_loads(begin: Begin, accumulate: int) -> None:
         assert sum(counts[0]) == 4 * 16
         assert dict(report.loads) == {"decoder.0": counts[0], "decoder.1": counts[1]}
         entropies = []
-        for layer, count in enumerate(counts):
-            shares = np.array([each for each in count if each]) / sum(count)
+        for layer, tokens in enumerate(counts):
+            shares = np.array([each for each in tokens if each]) / sum(tokens)
             entropies.append(-(shares * np.log(shares)).sum() / np.log(4))
-            assert line[f"expert_load/decoder.{layer}"] == count
+            assert line[f"expert_load/decoder.{layer}"] == tokens
             assert line[f"expert_entropy/decoder.{layer}"] == pytest.approx(entropies[-1], abs=1e-12)
-            assert line[f"dead_experts/decoder.{layer}"] == count.count(0)
+            assert line[f"dead_experts/decoder.{layer}"] == tokens.count(0)
         assert line["expert_entropy"] == pytest.approx(np.mean(entropies))
-        assert line["dead_experts"] == sum(count.count(0) for count in counts)
+        assert line["dead_experts"] == sum(tokens.count(0) for tokens in counts)
 
 
 @pytest.mark.parametrize(

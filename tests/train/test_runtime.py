@@ -43,7 +43,7 @@ def given_back(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
     monkeypatch.setattr(runtime, "resident", lambda: int(there["held"]) << 20)
     monkeypatch.setattr(runtime, "give_back", trim)
-    monkeypatch.setattr(runtime.time, "monotonic", lambda: there["now"])
+    monkeypatch.setattr(runtime.time, "monotonic", lambda: there["now"])  # type: ignore[attr-defined]
     return there
 
 

@@ -1,6 +1,6 @@
 """GloVe: its weights, its counts, its gradients and AdaGrad's steps."""
 
-from collections import Counter
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def test_counts_are_those_counted_by_hand(pairs: int, window: int, monkeypatch: 
     monkeypatch.setattr(cooccurrence, "PAIRS", pairs)
     texts = ["a b a a c", "b", *planted(1, 20), "c b a"]
     corpus = read_corpus(texts, WordSplitter(), 1)
-    expected: Counter[tuple[str, str]] = Counter()
+    expected: dict[tuple[str, str], float] = defaultdict(float)
     for text in texts:
         words = text.split()
         for i, word in enumerate(words):

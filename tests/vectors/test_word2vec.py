@@ -90,7 +90,7 @@ def test_a_prediction_has_as_many_noise_words_as_asked_for() -> None:
     assert targets.negatives[0, 0].tolist() == [3.0, 3.0, 1.5, 3.0]
 
 
-def problem(method: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def problem(method: str) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
     pairs = (torch.rand(2, 3, 5, generator=generator) < 0.5).double()
     pairs[0, 1] = 0  # a word without neighbours

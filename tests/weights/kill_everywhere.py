@@ -89,6 +89,6 @@ def main(write: str, folder: Path) -> None:
 
 
 torch.set_num_threads(1)
-os.fsync = lambda file: None  # the process dies here, not the machine
+os.fsync = lambda fd: None  # the process dies here, not the machine
 for each in sys.argv[2:]:
     main(each, Path(sys.argv[1]) / each)
