@@ -26,15 +26,19 @@ def corpus(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def make_quick(patch: pytest.MonkeyPatch) -> None:
     """Every machine is equally fast, since measuring it takes seconds; and samples are short."""
     module = import_module("heddle.runs.plan")  # the package has a function of that name
-    monkeypatch.setattr(module, "measure", lambda *args, **settings: 1e5)
-    monkeypatch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
-    monkeypatch.setattr("heddle.runs.session.usable_precision", lambda precision, device: precision)
+    patch.setattr(module, "measure", lambda *args, **settings: 1e5)
+    patch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
     samples: Any = NextTokenTask.samples
-    monkeypatch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
+    patch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_quick(monkeypatch)
+    monkeypatch.setattr("heddle.runs.session.usable_precision", lambda precision, device: precision)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from heddle.cli.main import run
-from heddle.tasks.next_token import NextTokenTask
+from tests.running import make_quick
 
 # The smallest run that is one: a few steps of a few thousand weights.
 TINY = ["tokenizer=bytes", "dim=16", "depth=1", "heads=2", "context=16", "batch=4", "steps=4", "threads=1"]
@@ -43,15 +43,11 @@ class Result:
 Heddle = Callable[..., Result]
 
 
-def make_quick(patch: pytest.MonkeyPatch) -> None:
-    """Every machine is equally fast and large, since measuring it takes seconds; and samples are short."""
-    module = import_module("heddle.runs.plan")
-    patch.setattr(module, "measure", lambda *args, **settings: 1e5)
-    patch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
+def make_quick_and_large(patch: pytest.MonkeyPatch) -> None:
+    """Every machine is equally fast and large."""
+    make_quick(patch)
     for name in ("plan", "need"):
         patch.setattr(import_module(f"heddle.runs.{name}"), "available_memory", lambda device: 2**34)
-    samples: Any = NextTokenTask.samples
-    patch.setattr(NextTokenTask, "samples", lambda *args: samples(*args[:-1], 5))
 
 
 @pytest.fixture
@@ -59,7 +55,7 @@ def heddle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     """Call the command line in the test's own folder: `heddle("train", "corpus.txt", *TINY)`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    make_quick(monkeypatch)
+    make_quick_and_large(monkeypatch)
 
     def call(*words: str) -> Result:
         capsys.readouterr()
@@ -124,7 +120,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, words: str) -> Path:
     (folder / "corpus.txt").write_text(words)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        make_quick(patch)
+        make_quick_and_large(patch)
         run(["train", "corpus.txt", *TINY, "save_every=2", "--name", "a"])
     return folder / "runs" / "a"
 
