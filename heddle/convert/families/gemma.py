@@ -1,7 +1,7 @@
 """Gemma 2 and 3 (Gemma Team 2024, 2025), text only, in Hugging Face's format.
 
-A Gemma 2 has sandwich norms stored minus 1, softcapping, and alternating local layers. A Gemma 3 also has norms on queries and keys, and
-separate rotary positions in local and global layers.
+A Gemma 2 has sandwich norms stored minus 1, softcapping, and alternating local layers. A Gemma 3 also has norms on queries and
+keys, and separate rotary positions in local and global layers.
 """
 
 from dataclasses import replace
@@ -9,7 +9,7 @@ from typing import Any
 
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import layers, llama, rotary
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     Change,
     Data,
     FieldRow,
@@ -25,7 +25,6 @@ from heddle.convert.mapping import TensorRow
 from heddle.errors import HeddleError
 
 ACTIVATION = "gelu_pytorch_tanh"
-WINDOW = 4096
 
 
 def _scale(scalar: Any, name: str) -> float:
@@ -65,25 +64,14 @@ ROWS = (
 CAP = FieldRow("attn_logit_softcapping", 50.0, "decoder.block.mixer.cap")
 
 
-def _read_windows(f: Fields, data: Data) -> None:
-    stack = data["decoder"]
-    every_second = layers.numbers(stack["depth"])[::2]
-    layers.set_window(stack, layers.local_layers(f["layer_types"], stack["depth"], every_second), f["sliding_window"])
-
-
-def _write_windows(config: TransformerConfig) -> Data:
-    """Hugging Face transformers requires a number even if no layer has a window."""
-    window, types = layers.windows_and_types(config.stacks()["decoder"])
-    return {"sliding_window": window or WINDOW, "layer_types": types}
-
-
+WINDOWS = layers.alternating_windows(4096)
 FIELDS = FieldTable(
     "Gemma 2's config.json",
     CONSTANTS,
     (
         *ROWS,
         CAP,
-        Part({"sliding_window": WINDOW, "layer_types": None}, _read_windows, _write_windows),
+        WINDOWS,
         rotary.angles(),
     ),
     fixed={**rotary.FIXED, "use_bidirectional_attention": False},
@@ -127,7 +115,7 @@ def _write_positions(config: TransformerConfig) -> Data:
     width = one_block(config).mixer.width(config.dim)
     rotaries = layers.rotary_fields(config.stacks()["decoder"], width, GLOBAL, LOCAL)
     return {
-        **_write_windows(config),
+        **WINDOWS.write(config),
         "rope_theta": rotaries[layers.FULL]["rope_theta"],
         "rope_local_base_freq": rotaries[layers.LOCAL]["rope_theta"],
         "rope_scaling": rotaries[layers.FULL]["rope_scaling"],
@@ -148,8 +136,7 @@ GEMMA3_FIELDS = FieldTable(
         ),
         Part(
             {
-                **rotary.DEFAULTS, "rope_local_base_freq": None, "sliding_window": WINDOW, "layer_types": None,
-                "sliding_window_pattern": PERIOD,
+                **rotary.DEFAULTS, **WINDOWS.defaults, "rope_local_base_freq": None, "sliding_window_pattern": PERIOD,
             },
             _read_positions,
             _write_positions,

@@ -1,7 +1,7 @@
 """EleutherAI's GPT-J (Wang and Komatsuzaki 2021) and GPT-NeoX (Black et al. 2022; Pythia) in Hugging Face's format.
 
-GPT-J has one norm for both branches, and neighbouring channels rotate; GPT-NeoX has parallel branches, partial rotary positions, and
-fused q, k and v.
+GPT-J has one norm for both branches, and neighbouring channels rotate; GPT-NeoX has parallel branches, partial rotary positions,
+and fused q, k and v.
 """
 
 from math import inf, nextafter
@@ -12,7 +12,7 @@ from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.positions import RotaryConfig
 from heddle.convert.families import rotary
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     ACTIVATION,
     BIAS,
     Data,

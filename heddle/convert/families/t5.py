@@ -9,7 +9,7 @@ from heddle.config.layers import GatedConfig, MLPConfig, RMSNormConfig
 from heddle.config.model import TransformerConfig
 from heddle.config.positions import BucketsConfig
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     Data,
     FieldRow,
     Fields,
@@ -57,8 +57,8 @@ def _write_feed_forward(config: TransformerConfig) -> Data:
 def _read_head(f: Fields, data: Data) -> None:
     """In version 1.1, `tie_word_embeddings = false` means an untied head without a scale.
 
-    Hugging Face transformers 5 writes the scale as `scale_decoder_outputs` and always ties in its config; whether its files contain a
-    head decides.
+    Hugging Face transformers 5 writes the scale as `scale_decoder_outputs` and always ties in its config; whether its files contain
+    a head decides.
     """
     tied = True if f["tie_word_embeddings"] is None else f["tie_word_embeddings"]
     scaled = tied if f["scale_decoder_outputs"] is None else f["scale_decoder_outputs"]
