@@ -147,7 +147,7 @@ def with_bias_and_tables(config: TransformerConfig, tensors: Tensors) -> tuple[T
     head, table = config.head, tensors.get("embedding.weight")  # absent when only the config is rewritten
     if not isinstance(head, LanguageHeadConfig) or len(config.stacks()) < 2:
         return config, tensors
-    changes: dict[str, Any] = {}
+    changes: Data = {}
     rewritten = dict(tensors)
     if not head.bias:
         changes["head.bias"] = True

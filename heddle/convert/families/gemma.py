@@ -30,7 +30,8 @@ ACTIVATION = "gelu_pytorch_tanh"
 def _scale(scalar: Any, name: str) -> float:
     if not isinstance(scalar, int | float) or scalar <= 0:
         raise HeddleError(f"{name} = {scalar!r} in config.json: must be a number above 0")
-    return float(scalar) ** -0.5
+    scale: float = float(scalar) ** -0.5
+    return scale
 
 
 # Hugging Face transformers requires a whole number.
