@@ -3,7 +3,8 @@
 In reading order:
 
 - `mapping`: two-way tables between a published family's tensors and heddle's (`TensorRow`).
-- `families`: one module per published family, with its config and its table.
+- `fields`: the same between the fields of its config.json and heddle's settings (`FieldRow`).
+- `families`: the published families, related ones in one module, and the list of all of them (`ALL`).
 - `published`: the directory of a published model; `hub`: downloads; `special_ids`, `generation_config`: its settings.
 - `token_roles`: Hugging Face's names of special tokens; `tokenizer_classes`: where its tokenizers deviate from their files.
 - `fitting`: which family can express a model (`choose`), and why others cannot; `heads`: the head that a family gives a model, and

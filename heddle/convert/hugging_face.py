@@ -11,8 +11,8 @@ from heddle.config.saved import SavedConfig
 from heddle.convert.agreement import compare
 from heddle.convert.families import ALL, Family
 from heddle.convert.families.family import left_out
-from heddle.convert.families.fields import without
 from heddle.convert.families.rotary import of_one_length
+from heddle.convert.fields import without
 from heddle.convert.fitting import choose
 from heddle.convert.generation_config import read_decoding
 from heddle.convert.hub import fetch

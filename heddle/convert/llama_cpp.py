@@ -16,8 +16,8 @@ from torch import Tensor
 from heddle.config.model import TransformerConfig
 from heddle.config.positions import DynamicScaling, LinearScaling, Llama3Scaling, NTKScaling, RotaryConfig, YarnScaling
 from heddle.convert.families import Family, layers
-from heddle.convert.families.fields import one_block, without
 from heddle.convert.families.rotary import plain_base
+from heddle.convert.fields import one_block, without
 from heddle.errors import HeddleError
 from heddle.nn.position import SCALINGS
 

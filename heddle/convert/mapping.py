@@ -189,6 +189,11 @@ def pair(
     return weight, bias
 
 
+def pairs(published: str, heddle: str, names: Mapping[str, str]) -> tuple[TensorRow, ...]:
+    """The rows of the weights and biases of several modules, given their published names and heddle's after the starts."""
+    return tuple(row for source, target in names.items() for row in pair(published + source, heddle + target))
+
+
 def fused(published: str, heddle: str, weight: Transform, bias: Transform) -> tuple[TensorRow, TensorRow]:
     """The rows of queries, keys and values that are published as one tensor."""
     weights, biases = (tuple(f"{heddle}.{name}.{part}" for name in "qkv") for part in ("weight", "bias"))

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from heddle.convert.families import FAMILIES, Family
 from heddle.convert.families.difference import resolved
-from heddle.convert.families.fields import HARMLESS, TRAINING
+from heddle.convert.fields import HARMLESS, TRAINING
 from heddle.errors import HeddleError
 from tests.convert.conftest import KINDS, VARIANTS, make
 

@@ -8,8 +8,8 @@ import torch
 from transformers.activations import ACT2FN
 
 from heddle.config.layers import ActivationName
-from heddle.convert.families.fields import ACTIVATIONS as PUBLISHED
-from heddle.convert.families.fields import heddle_activation, published_activation
+from heddle.convert.fields import ACTIVATIONS as PUBLISHED
+from heddle.convert.fields import heddle_activation, published_activation
 from heddle.errors import HeddleError
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.experts import SLOPES
@@ -74,6 +74,6 @@ def test_every_name_is_known_everywhere() -> None:
     assert names == set(ACTIVATIONS) == set(SLOPES) == DRAWN
     named = names & set(PUBLISHED.values())
     assert {heddle_activation(published_activation(name), "activation") for name in named} == named
-    assert not (names - named) & set(ACT2FN), "Hugging Face has an activation of this name: convert/families/fields.py"
+    assert not (names - named) & set(ACT2FN), "Hugging Face has an activation of this name: convert/fields.py"
     with pytest.raises(HeddleError, match="has no activation 'hardswish'"):
         published_activation("hardswish")

@@ -11,8 +11,8 @@ import torch
 from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.convert.families.family import Family, FamilyOptions, Tensors
-from heddle.convert.families.fields import ACTIVATION, Data, FieldRow, Fields, FieldTable, Part, both, derived, written
-from heddle.convert.mapping import Names, OneRow, TensorRow, Vocabulary, pair
+from heddle.convert.fields import ACTIVATION, Data, FieldRow, Fields, FieldTable, Part, both, derived, written
+from heddle.convert.mapping import Names, OneRow, TensorRow, Vocabulary, pair, pairs
 from heddle.errors import HeddleError
 
 EPS = 1e-5  # Hugging Face transformers has no field for it
@@ -83,17 +83,13 @@ BART_FIELDS = FieldTable(
 )
 
 LAYERS = {"encoder": "model.encoder.layers.{i}.", "decoder": "model.decoder.layers.{i}."}
-
-
-def _attention(published: str, heddle: str) -> tuple[TensorRow, ...]:
-    names = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
-    return tuple(row for source, target in names.items() for row in pair(f"{published}.{source}", f"{heddle}.{target}"))
+PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 
 
 def _stack(stack: str) -> tuple[TensorRow, ...]:
     published, heddle = LAYERS[stack], f"{stack}.blocks.{{i}}."
     return (
-        *_attention(published + "self_attn", heddle + "mixer"),
+        *pairs(published + "self_attn.", heddle + "mixer.", PROJECTIONS),
         *pair(published + "self_attn_layer_norm", heddle + "mixer_residual.outside"),
         *pair(published + "fc1", heddle + "ffn.up"),
         *pair(published + "fc2", heddle + "ffn.down"),
@@ -120,7 +116,7 @@ SHARED = (
     TensorRow("model.decoder.embed_tokens.weight", ("embedding.weight",), Vocabulary(), when=two_tables),
     *_stack("encoder"),
     *_stack("decoder"),
-    *_attention(LAYERS["decoder"] + "encoder_attn", "decoder.blocks.{i}.cross"),
+    *pairs(LAYERS["decoder"] + "encoder_attn.", "decoder.blocks.{i}.cross.", PROJECTIONS),
     *pair(LAYERS["decoder"] + "encoder_attn_layer_norm", "decoder.blocks.{i}.cross_residual.outside"),
     TensorRow("final_logits_bias", ("head.bias",), OneRow()),
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
@@ -151,7 +147,7 @@ def with_bias_and_tables(config: TransformerConfig, tensors: Tensors) -> tuple[T
     head, table = config.head, tensors.get("embedding.weight")  # absent when only the config is rewritten
     if not isinstance(head, LanguageHeadConfig) or len(config.stacks()) < 2:
         return config, tensors
-    changes: dict[str, Any] = {}
+    changes: Data = {}
     rewritten = dict(tensors)
     if not head.bias:
         changes["head.bias"] = True

@@ -12,7 +12,7 @@ from heddle.config.model import TransformerConfig
 from heddle.convert.families import encoders
 from heddle.convert.families.encoders import Encoder, classifier, has_own_table, masked_head
 from heddle.convert.families.family import FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     ACTIVATION,
     Data,
     FieldRow,

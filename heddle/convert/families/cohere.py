@@ -6,7 +6,7 @@ from heddle.config.layers import GatedConfig, LayerNormConfig
 from heddle.config.positions import RotaryConfig
 from heddle.convert.families import llama, rotary
 from heddle.convert.families.family import FamilyOptions
-from heddle.convert.families.fields import FieldRow, FieldTable, derived
+from heddle.convert.fields import FieldRow, FieldTable, derived
 
 FIELDS = FieldTable(
     "Cohere's config.json",

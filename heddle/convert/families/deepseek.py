@@ -9,7 +9,7 @@ from heddle.config.model import TransformerConfig
 from heddle.config.positions import RotaryConfig, YarnScaling
 from heddle.convert.families import layers, llama, rotary
 from heddle.convert.families.family import FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     Data,
     FieldRow,
     Fields,
@@ -19,7 +19,6 @@ from heddle.convert.families.fields import (
     heddle_activation,
     one_block,
     own_code,
-    published_activation,
     switch,
 )
 from heddle.convert.mapping import Expansions, Latents, TensorRow
@@ -30,11 +29,12 @@ IDLE = (
     "num_key_value_heads", "head_dim", "qk_head_dim", "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
     "num_mtp_layers",
 )  # fmt: skip
+# Of a model whose layers have none.
+NO_EXPERTS = MoEConfig(experts=2, active=1, shared=1, renormalise=True)
 CONSTANTS = {
     "decoder.block.mixer.kind": "latent",
     "decoder.block.mixer.eps": 1e-6,  # of the norms of narrow vectors; Hugging Face transformers has no field for it
     "decoder.block.ffn.kind": "gated",
-    "decoder.block.ffn.bias": False,
     "decoder.block.norm.kind": "rms",
 }
 ROWS = (
@@ -97,14 +97,8 @@ def _put_experts(f: Fields, data: Data, routing: Fields) -> None:
     if not isinstance(dense, int) or dense < 0:
         raise HeddleError(f"first_k_dense_replace = {dense!r} in config.json: must be a whole number")
     activation = heddle_activation(f["hidden_act"], "hidden_act")
-    ffn = stack["block"]["ffn"]
-    ffn |= {"hidden": f["intermediate_size"], "activation": activation}
-    first = layers.numbers(stack["depth"])[:dense]
-    if first and len(first) == stack["depth"]:
-        return
-    if first:
-        stack["overrides"] = layers.overrides(first, stack["depth"], {"ffn": ffn})
-    stack["block"]["ffn"] = {
+    stack["block"]["ffn"] |= {"hidden": f["intermediate_size"], "activation": activation, "bias": False}
+    moe = {
         "kind": "moe",
         "experts": f["n_routed_experts"],
         "active": f["num_experts_per_tok"],
@@ -113,6 +107,7 @@ def _put_experts(f: Fields, data: Data, routing: Fields) -> None:
         "scale": f["routed_scaling_factor"],
         **routing,
     }
+    layers.set_experts(stack, layers.numbers(stack["depth"])[:dense], moe)
 
 
 def _groups(f: Fields, by: str) -> Data:
@@ -121,23 +116,15 @@ def _groups(f: Fields, by: str) -> Data:
     return {} if count == 1 else {"groups": {"count": count, "active": f["topk_group"], "by": by}}
 
 
-def _first_experts(config: TransformerConfig) -> MoEConfig:
-    feeds = (block.ffn for block in config.stacks()["decoder"].blocks)
-    return next((ffn for ffn in feeds if isinstance(ffn, MoEConfig)), MoEConfig(experts=2, active=1, shared=1))
-
-
 def _write_experts(config: TransformerConfig) -> Data:
-    moe, feeds = _first_experts(config), [block.ffn for block in config.stacks()["decoder"].blocks]
-    dense = next((ffn for ffn in feeds if isinstance(ffn, GatedConfig)), None)
-    first = next((number for number, ffn in enumerate(feeds) if isinstance(ffn, MoEConfig)), len(feeds))
+    moe, fields = layers.expert_fields(config, NO_EXPERTS)
+    depth = config.stacks()["decoder"].depth
+    dense = layers.without_experts(config)
     return {
-        **({} if dense is None else {"intermediate_size": dense.width(config.dim)}),
-        "hidden_act": published_activation(moe.expert.activation if dense is None else dense.activation),
+        **fields,
         "n_routed_experts": moe.experts,
         "n_shared_experts": moe.shared,
-        "num_experts_per_tok": moe.active,
-        "moe_intermediate_size": moe.width(config.dim),
-        "first_k_dense_replace": first,
+        "first_k_dense_replace": next((number for number in range(depth) if number not in dense), depth),
         "n_group": 1 if moe.groups is None else moe.groups.count,
         "topk_group": 1 if moe.groups is None else moe.groups.active,
         "routed_scaling_factor": moe.scale,
@@ -164,9 +151,8 @@ def _read_v3(f: Fields, data: Data) -> None:
 
 
 def _write_v3(config: TransformerConfig) -> Data:
-    feeds = (block.ffn for block in config.stacks()["decoder"].blocks)
-    renormalise = next((ffn.renormalise for ffn in feeds if isinstance(ffn, MoEConfig)), True)
-    return {**_write_experts(config), "norm_topk_prob": renormalise}
+    moe, _ = layers.expert_fields(config, NO_EXPERTS)
+    return {**_write_experts(config), "norm_topk_prob": moe.renormalise}
 
 
 V2_FIELDS = FieldTable(

@@ -7,7 +7,7 @@ from typing import Any
 from heddle.config.embedding import DenseConfig, EmbeddingHeadConfig
 from heddle.config.model import ClassifierHeadConfig, LanguageHeadConfig, NoHeadConfig, TransformerConfig
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import Data, Fields, FieldTable, Part, written
+from heddle.convert.fields import Data, Fields, FieldTable, Part, written
 from heddle.convert.mapping import Names, TensorRow, Vocabulary, pair
 from heddle.errors import HeddleError
 

@@ -6,7 +6,7 @@ from heddle.config.model import TransformerConfig
 from heddle.config.positions import AlibiConfig, RotaryConfig
 from heddle.convert.families import rotary
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     ACTIVATION,
     BIAS,
     Data,

@@ -13,7 +13,7 @@ from heddle.config.layers import AttentionConfig, GatedConfig, LayerNormConfig, 
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.convert.families import layers
 from heddle.convert.families.difference import differences, resolved
-from heddle.convert.families.fields import TRAINING, FieldTable
+from heddle.convert.fields import TRAINING, FieldTable, without
 from heddle.convert.mapping import Names, TensorRow
 from heddle.errors import HeddleError
 from heddle.weights.start import is_head

@@ -9,7 +9,7 @@ from typing import Any
 
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import layers, llama, rotary
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     Change,
     Data,
     FieldRow,
@@ -25,13 +25,13 @@ from heddle.convert.mapping import TensorRow
 from heddle.errors import HeddleError
 
 ACTIVATION = "gelu_pytorch_tanh"
-WINDOW = 4096
 
 
 def _scale(scalar: Any, name: str) -> float:
     if not isinstance(scalar, int | float) or scalar <= 0:
         raise HeddleError(f"{name} = {scalar!r} in config.json: must be a number above 0")
-    return float(scalar) ** -0.5
+    scale: float = float(scalar) ** -0.5
+    return scale
 
 
 # Hugging Face transformers requires a whole number.
@@ -65,25 +65,14 @@ ROWS = (
 CAP = FieldRow("attn_logit_softcapping", 50.0, "decoder.block.mixer.cap")
 
 
-def _read_windows(f: Fields, data: Data) -> None:
-    stack = data["decoder"]
-    every_second = layers.numbers(stack["depth"])[::2]
-    layers.set_window(stack, layers.local_layers(f["layer_types"], stack["depth"], every_second), f["sliding_window"])
-
-
-def _write_windows(config: TransformerConfig) -> Data:
-    """Hugging Face transformers requires a number even if no layer has a window."""
-    window, types = layers.windows_and_types(config.stacks()["decoder"])
-    return {"sliding_window": window or WINDOW, "layer_types": types}
-
-
+WINDOWS = layers.alternating_windows(4096)
 FIELDS = FieldTable(
     "Gemma 2's config.json",
     CONSTANTS,
     (
         *ROWS,
         CAP,
-        Part({"sliding_window": WINDOW, "layer_types": None}, _read_windows, _write_windows),
+        WINDOWS,
         rotary.angles(),
     ),
     fixed={**rotary.FIXED, "use_bidirectional_attention": False},
@@ -127,7 +116,7 @@ def _write_positions(config: TransformerConfig) -> Data:
     width = one_block(config).mixer.width(config.dim)
     rotaries = layers.rotary_fields(config.stacks()["decoder"], width, GLOBAL, LOCAL)
     return {
-        **_write_windows(config),
+        **WINDOWS.write(config),
         "rope_theta": rotaries[layers.FULL]["rope_theta"],
         "rope_local_base_freq": rotaries[layers.LOCAL]["rope_theta"],
         "rope_scaling": rotaries[layers.FULL]["rope_scaling"],
@@ -148,8 +137,7 @@ GEMMA3_FIELDS = FieldTable(
         ),
         Part(
             {
-                **rotary.DEFAULTS, "rope_local_base_freq": None, "sliding_window": WINDOW, "layer_types": None,
-                "sliding_window_pattern": PERIOD,
+                **rotary.DEFAULTS, **WINDOWS.defaults, "rope_local_base_freq": None, "sliding_window_pattern": PERIOD,
             },
             _read_positions,
             _write_positions,

@@ -6,7 +6,7 @@ from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import layers
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     ACTIVATION,
     Data,
     FieldRow,

@@ -12,7 +12,7 @@ from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.positions import RotaryConfig
 from heddle.convert.families import rotary
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     ACTIVATION,
     BIAS,
     Data,

@@ -8,13 +8,12 @@ from torch import Tensor
 from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import layers, llama, rotary
-from heddle.convert.families.fields import Change, Data, FieldRow, Fields, FieldTable, Part, derived, written
+from heddle.convert.fields import Change, Data, FieldRow, Fields, FieldTable, Part, derived, written
 from heddle.convert.mapping import TensorRow
 from heddle.errors import HeddleError
 
 BASE = 150_000.0
 ACTIVATION, ALPHA, LIMIT = "quick_gelu", 1.702, 7.0  # act(x) = x · sigmoid(alpha · x)
-WINDOW = 128
 # The default scaling of the angles.
 SCALING = {
     "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
@@ -50,6 +49,7 @@ class Alternating:
 
 
 ANGLES = rotary.angles(BASE)
+WINDOWS = layers.alternating_windows(128)
 
 
 def _read_angles(f: Fields, data: Data) -> None:
@@ -58,17 +58,9 @@ def _read_angles(f: Fields, data: Data) -> None:
 
 
 def _read_windows(f: Fields, data: Data) -> None:
-    stack = data["decoder"]
-    local = layers.local_layers(f["layer_types"], stack["depth"], layers.numbers(stack["depth"])[::2])
-    if local and f["sliding_window"] is None:
+    WINDOWS.read(f, data)
+    if f["sliding_window"] is None and (f["layer_types"] is None or layers.LOCAL in f["layer_types"]):
         raise HeddleError(f"layer_types in config.json has {layers.LOCAL}, but sliding_window is null")
-    layers.set_window(stack, local, f["sliding_window"])
-
-
-def _write_windows(config: TransformerConfig) -> Data:
-    """Hugging Face transformers builds the mask of the window even if no layer uses it."""
-    window, types = layers.windows_and_types(config.stacks()["decoder"])
-    return {"sliding_window": window or WINDOW, "layer_types": types}
 
 
 def _packed(published: Fields) -> tuple[str, ...]:
@@ -116,7 +108,7 @@ FIELDS = FieldTable(
             "decoder.block.ffn.expert.limit",
             Change(to_published=lambda limit: limit or LIMIT),
         ),
-        Part({"sliding_window": WINDOW, "layer_types": None}, _read_windows, _write_windows),
+        Part(WINDOWS.defaults, _read_windows, WINDOWS.write),
         llama.WHOLE_HEADS,
     ),
     fixed={**rotary.FIXED, "hidden_act": "silu", "swiglu_alpha": ALPHA},

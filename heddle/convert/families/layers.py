@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from heddle.config.base import merge
+from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.config.model import StackConfig, TransformerConfig
 from heddle.config.positions import LinearScaling, RotaryConfig
 from heddle.convert.families import rotary
-from heddle.convert.families.fields import Data, Fields, Part
+from heddle.convert.fields import Data, Fields, Part, published_activation
 from heddle.errors import HeddleError
 from heddle.nn.position import SCALINGS
 
@@ -103,6 +104,53 @@ def qwen_windows(is_local: Callable[[int, Any], bool]) -> Part:
 
     defaults = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28, "layer_types": None}
     return Part(defaults, read, write)
+
+
+def alternating_windows(default: int) -> Part:
+    """The fields of windows in every second layer from the first on, with the default width.
+
+    Hugging Face transformers needs a width even if no layer has a window.
+    """
+
+    def read(f: Fields, data: Data) -> None:
+        stack = data["decoder"]
+        local = local_layers(f["layer_types"], stack["depth"], numbers(stack["depth"])[::2])
+        set_window(stack, local, f["sliding_window"])
+
+    def write(config: TransformerConfig) -> Data:
+        window, types = windows_and_types(config.stacks()["decoder"])
+        return {"sliding_window": window or default, "layer_types": types}
+
+    return Part({"sliding_window": default, "layer_types": None}, read, write)
+
+
+def set_experts(stack: Data, dense: list[int], moe: Fields) -> None:
+    """Put experts into the layers of a stack's config data, except for `dense`, which keep its feed-forward."""
+    block = stack["block"]
+    if dense and dense == numbers(stack["depth"]):
+        return
+    if dense:
+        stack["overrides"] = overrides(dense, stack["depth"], {"ffn": block["ffn"]})
+    block["ffn"] = moe
+
+
+def expert_fields(config: TransformerConfig, default: MoEConfig) -> tuple[MoEConfig, Data]:
+    """The first experts of a decoder, or the default ones, and their fields, with those of the layers without experts."""
+    feeds = [block.ffn for block in config.stacks()["decoder"].blocks]
+    moe = next((ffn for ffn in feeds if isinstance(ffn, MoEConfig)), default)
+    dense = next((ffn for ffn in feeds if isinstance(ffn, GatedConfig)), None)
+    return moe, {
+        **({} if dense is None else {"intermediate_size": dense.width(config.dim)}),
+        "hidden_act": published_activation(moe.expert.activation if dense is None else dense.activation),
+        "moe_intermediate_size": moe.width(config.dim),
+        "num_experts_per_tok": moe.active,
+    }
+
+
+def without_experts(config: TransformerConfig) -> list[int]:
+    """The layers of a decoder without experts."""
+    blocks = config.stacks()["decoder"].blocks
+    return [number for number, block in enumerate(blocks) if not isinstance(block.ffn, MoEConfig)]
 
 
 def period(value: Any, name: str) -> int:

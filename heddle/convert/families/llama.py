@@ -12,7 +12,7 @@ from heddle.config.model import TransformerConfig
 from heddle.config.positions import RotaryConfig
 from heddle.convert.families import rotary
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     ACTIVATION,
     BIAS,
     Data,
@@ -23,7 +23,7 @@ from heddle.convert.families.fields import (
     derived,
     one_block,
 )
-from heddle.convert.mapping import Names, TensorRow, Vocabulary
+from heddle.convert.mapping import Names, TensorRow, Vocabulary, pairs
 from heddle.errors import HeddleError
 
 # `attention_bias` and `mlp_bias` may change the biases. Families without these fields have none.
@@ -67,21 +67,9 @@ LAYER, BLOCK = "model.layers.{i}.", "decoder.blocks.{i}."
 TABLE = (
     TensorRow("model.embed_tokens.weight", ("embedding.weight",), Vocabulary()),
     TensorRow(LAYER + "input_layernorm.weight", (BLOCK + "mixer_residual.before.weight",)),
-    TensorRow(LAYER + "self_attn.q_proj.weight", (BLOCK + "mixer.q.weight",)),
-    TensorRow(LAYER + "self_attn.q_proj.bias", (BLOCK + "mixer.q.bias",)),
-    TensorRow(LAYER + "self_attn.k_proj.weight", (BLOCK + "mixer.k.weight",)),
-    TensorRow(LAYER + "self_attn.k_proj.bias", (BLOCK + "mixer.k.bias",)),
-    TensorRow(LAYER + "self_attn.v_proj.weight", (BLOCK + "mixer.v.weight",)),
-    TensorRow(LAYER + "self_attn.v_proj.bias", (BLOCK + "mixer.v.bias",)),
-    TensorRow(LAYER + "self_attn.o_proj.weight", (BLOCK + "mixer.o.weight",)),
-    TensorRow(LAYER + "self_attn.o_proj.bias", (BLOCK + "mixer.o.bias",)),
+    *pairs(LAYER + "self_attn.", BLOCK + "mixer.", {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o"}),
     TensorRow(LAYER + "post_attention_layernorm.weight", (BLOCK + "ffn_residual.before.weight",)),
-    TensorRow(LAYER + "mlp.gate_proj.weight", (BLOCK + "ffn.gate.weight",)),
-    TensorRow(LAYER + "mlp.gate_proj.bias", (BLOCK + "ffn.gate.bias",)),
-    TensorRow(LAYER + "mlp.up_proj.weight", (BLOCK + "ffn.up.weight",)),
-    TensorRow(LAYER + "mlp.up_proj.bias", (BLOCK + "ffn.up.bias",)),
-    TensorRow(LAYER + "mlp.down_proj.weight", (BLOCK + "ffn.down.weight",)),
-    TensorRow(LAYER + "mlp.down_proj.bias", (BLOCK + "ffn.down.bias",)),
+    *pairs(LAYER + "mlp.", BLOCK + "ffn.", {"gate_proj": "gate", "up_proj": "up", "down_proj": "down"}),
     TensorRow("model.norm.weight", ("decoder.final_norm.weight",)),
     TensorRow("lm_head.weight", ("head.weight",), Vocabulary()),
 )

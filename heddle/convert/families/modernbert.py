@@ -7,7 +7,7 @@ from heddle.config.positions import RotaryConfig
 from heddle.convert.families import layers
 from heddle.convert.families.encoders import has_own_table
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     ACTIVATION,
     BIAS,
     Data,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from heddle.convert.families import llama, rotary
-from heddle.convert.families.fields import FieldTable, derived
+from heddle.convert.fields import FieldTable, derived
 from heddle.convert.mapping import TensorRow
 
 FIELDS = FieldTable(

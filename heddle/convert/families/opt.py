@@ -3,8 +3,8 @@
 from heddle.config.layers import LayerNormConfig, MLPConfig
 from heddle.config.model import TransformerConfig
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import ACTIVATION, BIAS, Data, FieldRow, Fields, FieldTable, Part, one_block
-from heddle.convert.mapping import Names, TensorRow, Vocabulary, pair
+from heddle.convert.fields import ACTIVATION, BIAS, Data, FieldRow, Fields, FieldTable, Part, one_block
+from heddle.convert.mapping import Names, TensorRow, Vocabulary, pair, pairs
 from heddle.errors import HeddleError
 
 
@@ -78,11 +78,7 @@ OPT = Family(
         TensorRow("model.decoder.embed_positions.weight", ("decoder.entry.positions.weight",)),
         *pair(LAYER + "self_attn_layer_norm", BLOCK + "mixer_residual.before", when=_before),
         *pair(LAYER + "self_attn_layer_norm", BLOCK + "mixer_residual.outside", when=_after),
-        *(
-            row
-            for published, heddle in PROJECTIONS.items()
-            for row in pair(f"{LAYER}self_attn.{published}", f"{BLOCK}mixer.{heddle}")
-        ),
+        *pairs(LAYER + "self_attn.", BLOCK + "mixer.", PROJECTIONS),
         *pair(LAYER + "final_layer_norm", BLOCK + "ffn_residual.before", when=_before),
         *pair(LAYER + "final_layer_norm", BLOCK + "ffn_residual.outside", when=_after),
         *pair(LAYER + "fc1", BLOCK + "ffn.up"),

@@ -1,7 +1,7 @@
 """Microsoft's Phi in Hugging Face's format: Phi-1 to Phi-2 (Gunasekar et al. 2023), and Phi-3 (Abdin et al. 2024).
 
-Phi has parallel branches with one norm, and partial rotary positions. Phi-3 is a Llama with fused projections that may rotate in
-part.
+Phi has parallel branches with one norm, and partial rotary positions. Phi-3 is a Llama with fused projections that may
+rotate in part.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.positions import LongRopeScaling, RotaryConfig
 from heddle.convert.families import llama, rotary
 from heddle.convert.families.family import FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     Data,
     FieldRow,
     Fields,
@@ -23,7 +23,7 @@ from heddle.convert.families.fields import (
     one_block,
     own_code,
 )
-from heddle.convert.mapping import Consecutive, Fused, TensorRow, Vocabulary, pair
+from heddle.convert.mapping import Consecutive, Fused, TensorRow, Vocabulary, pair, pairs
 from heddle.errors import HeddleError
 
 LAYER, BLOCK = llama.LAYER, llama.BLOCK
@@ -65,13 +65,8 @@ FIELDS = FieldTable(
     fixed={"rope_interleaved": False},
 )
 PROJECTIONS = {
-    "q_proj": "q",
-    "k_proj": "k",
-    "v_proj": "v",
-    "dense": "o",
-    "q_layernorm": "q_norm",
-    "k_layernorm": "k_norm",
-}
+    "q_proj": "q", "k_proj": "k", "v_proj": "v", "dense": "o", "q_layernorm": "q_norm", "k_layernorm": "k_norm",
+}  # fmt: skip
 PHI = replace(
     llama.LLAMA,
     name="phi",
@@ -80,11 +75,7 @@ PHI = replace(
     table=(
         TensorRow("model.embed_tokens.weight", ("embedding.weight",), Vocabulary()),
         *pair(LAYER + "input_layernorm", BLOCK + "mixer_residual.before"),
-        *(
-            row
-            for published, heddle in PROJECTIONS.items()
-            for row in pair(f"{LAYER}self_attn.{published}", f"{BLOCK}mixer.{heddle}")
-        ),
+        *pairs(LAYER + "self_attn.", BLOCK + "mixer.", PROJECTIONS),
         *pair(LAYER + "mlp.fc1", BLOCK + "ffn.up"),
         *pair(LAYER + "mlp.fc2", BLOCK + "ffn.down"),
         *pair("model.final_layernorm", "decoder.final_norm"),

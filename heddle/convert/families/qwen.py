@@ -6,7 +6,7 @@ A Qwen2 is a Llama whose queries, keys and values have biases, a Qwen3 one with 
 from dataclasses import replace
 
 from heddle.convert.families import layers, llama, rotary
-from heddle.convert.families.fields import FieldTable, derived
+from heddle.convert.fields import FieldTable, derived
 
 ROWS = derived(
     llama.ROWS,

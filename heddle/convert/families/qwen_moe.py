@@ -9,7 +9,7 @@ from heddle.config.layers import GatedConfig, MoEConfig
 from heddle.config.model import TransformerConfig
 from heddle.convert.families import layers, llama, qwen, rotary
 from heddle.convert.families.family import Tensors
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     QKV,
     Data,
     FieldRow,
@@ -19,14 +19,13 @@ from heddle.convert.families.fields import (
     derived,
     heddle_activation,
     one_block,
-    published_activation,
 )
 from heddle.convert.mapping import TensorRow
 from heddle.errors import HeddleError
 
 # The name of the field depends on the version of Hugging Face transformers.
 NUMBERS = ("num_experts", "num_local_experts")
-CONSTANTS = {**llama.CONSTANTS, "decoder.block.ffn.bias": False}
+NO_EXPERTS = MoEConfig(experts=1, active=1)  # of a model whose layers have none
 ROWS = derived(
     qwen.ROWS,
     ("intermediate_size", "hidden_act"),
@@ -54,22 +53,17 @@ def experts(default_experts: int, **defaults: Any) -> Part:
                 f"mlp_only_layers = {only!r} in config.json: must be a list of numbers below {len(every)}"
             )
         activation = heddle_activation(f["hidden_act"], "hidden_act")
-        block = stack["block"]
-        dense_ffn = {**block["ffn"], "hidden": f["intermediate_size"], "activation": activation}
+        stack["block"]["ffn"] |= {"hidden": f["intermediate_size"], "activation": activation, "bias": False}
         count = next((f[name] for name in NUMBERS if f[name] is not None), default_experts)
-        dense = [number for number in every if number in only or (number + 1) % step or count == 0]
-        if every and dense == every:
-            block["ffn"] = dense_ffn
-            return
-        if dense:
-            stack["overrides"] = layers.overrides(dense, stack["depth"], {"ffn": dense_ffn})
-        block["ffn"] = {
+        moe = {
             "kind": "moe",
             "experts": count,
             "active": f["num_experts_per_tok"],
             "expert": {"kind": "gated", "hidden": f["moe_intermediate_size"], "activation": activation},
             "renormalise": f["norm_topk_prob"],
         }
+        dense = [number for number in every if number in only or (number + 1) % step or count == 0]
+        layers.set_experts(stack, dense, moe)
 
     return Part(
         {
@@ -82,18 +76,13 @@ def experts(default_experts: int, **defaults: Any) -> Part:
 
 
 def _write_experts(config: TransformerConfig) -> Data:
-    feeds = [block.ffn for block in config.stacks()["decoder"].blocks]
-    moe = next((ffn for ffn in feeds if isinstance(ffn, MoEConfig)), MoEConfig(experts=1, active=1))
-    dense = next((ffn for ffn in feeds if isinstance(ffn, GatedConfig)), None)
+    moe, fields = layers.expert_fields(config, NO_EXPERTS)
     return {
-        **({} if dense is None else {"intermediate_size": dense.width(config.dim)}),
-        "hidden_act": published_activation(moe.expert.activation if dense is None else dense.activation),
-        "moe_intermediate_size": moe.width(config.dim),
+        **fields,
         "num_experts": moe.experts,
-        "num_experts_per_tok": moe.active,
         "norm_topk_prob": moe.renormalise,
         "decoder_sparse_step": 1,
-        "mlp_only_layers": [number for number, ffn in enumerate(feeds) if not isinstance(ffn, MoEConfig)],
+        "mlp_only_layers": layers.without_experts(config),
     }
 
 
@@ -104,9 +93,8 @@ def _read_shared(f: Fields, data: Data) -> None:
 
 
 def _write_shared(config: TransformerConfig) -> Data:
-    feeds = (block.ffn for block in config.stacks()["decoder"].blocks)
-    moe = next((ffn for ffn in feeds if isinstance(ffn, MoEConfig)), None)
-    width = max(moe.shared, 1) * moe.shared_width(config.dim) if moe else config.dim
+    moe, _ = layers.expert_fields(config, NO_EXPERTS)
+    width = config.dim if moe is NO_EXPERTS else max(moe.shared, 1) * moe.shared_width(config.dim)
     return {"shared_expert_intermediate_size": width}
 
 
@@ -132,7 +120,7 @@ QWEN3_MOE = replace(
     architecture="Qwen3MoeForCausalLM",
     fields=FieldTable(
         "Qwen3-MoE's config.json",
-        {**CONSTANTS, **qwen.QK_NORM},
+        {**llama.CONSTANTS, **qwen.QK_NORM},
         (
             *derived(ROWS, rms_norm_eps=llama.QK_EPS),
             rotary.angles(),
@@ -172,7 +160,7 @@ QWEN2_MOE = replace(
     architecture="Qwen2MoeForCausalLM",
     fields=FieldTable(
         "Qwen2-MoE's config.json",
-        CONSTANTS,
+        llama.CONSTANTS,
         (
             *derived(ROWS, ("attention_bias",), num_attention_heads=16, num_key_value_heads=16),
             FieldRow(

@@ -13,7 +13,7 @@ from heddle.config.positions import BucketsConfig
 from heddle.convert.families import bert, encoders
 from heddle.convert.families.encoders import Encoder, classifier, masked_head
 from heddle.convert.families.family import Family
-from heddle.convert.families.fields import Data, Fields, FieldTable, Part, derived
+from heddle.convert.fields import Data, Fields, FieldTable, Part, derived
 from heddle.convert.mapping import TensorRow, pair
 from heddle.errors import HeddleError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from heddle.config.model import TransformerConfig
 from heddle.config.positions import DynamicScaling, LongRopeScaling, NTKScaling, RotaryConfig
-from heddle.convert.families.fields import Data, Fields, Part, one_block
+from heddle.convert.fields import Data, Fields, Part, one_block
 from heddle.errors import HeddleError
 
 BASE = 10_000.0

@@ -5,7 +5,7 @@ from dataclasses import replace
 from heddle.config.model import TransformerConfig
 from heddle.config.positions import RotaryConfig
 from heddle.convert.families import layers, llama, rotary
-from heddle.convert.families.fields import Data, Fields, FieldTable, Part, derived, one_block
+from heddle.convert.fields import Data, Fields, FieldTable, Part, derived, one_block
 from heddle.errors import HeddleError
 
 BASE = 2_000_000.0

@@ -7,7 +7,7 @@ from heddle.config.layers import GatedConfig, LayerNormConfig
 from heddle.config.positions import RotaryConfig
 from heddle.convert.families import llama, rotary
 from heddle.convert.families.family import FamilyOptions
-from heddle.convert.families.fields import QKV, FieldRow, FieldTable, derived, switch
+from heddle.convert.fields import QKV, FieldRow, FieldTable, derived, switch
 from heddle.convert.mapping import TensorRow
 
 FIELDS = FieldTable(

@@ -9,7 +9,7 @@ from heddle.config.layers import GatedConfig, MLPConfig, RMSNormConfig
 from heddle.config.model import TransformerConfig
 from heddle.config.positions import BucketsConfig
 from heddle.convert.families.family import Family, FamilyOptions
-from heddle.convert.families.fields import (
+from heddle.convert.fields import (
     Data,
     FieldRow,
     Fields,

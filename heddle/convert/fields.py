@@ -165,10 +165,10 @@ def both(*paths: str) -> tuple[str, ...]:
     return tuple(f"{stack}.{path}" for stack in ("encoder", "decoder") for path in paths)
 
 
-def scale_of(mixer: AttentionConfig, dim: int) -> float:
+def scale_of(mixer: Any, dim: int) -> float:
     """The factor on an attention's scores, as a number."""
     named = {"head_dim": mixer.width(dim) ** -0.5, "dim": dim**-0.5}
-    return named[mixer.scale] if isinstance(mixer.scale, str) else mixer.scale
+    return named.get(mixer.scale, mixer.scale)
 
 
 # Settings whose values follow from others if they are left open.
