@@ -100,8 +100,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "model.Transformer.scores": CLASSIFIER.scores,
     **{f"{owner}.{name}": getattr(each, name) for owner, (each, names) in OWNERS.items() for name in words(names)},
 }
-# What heddle gives, not what it takes.
-GIVEN = words(
+# Classes that heddle returns and nobody else makes.
+RESULTS = words(
     "Accounts Flops Line Memory Parameters Walk Coverage Batch Column Corpus Description Document Example Part RecordStore "
     "Records TokenStore Event Hypothesis Piece Translation TranslationScore AttentionPass Attribution Drawing Edit HeadScores "
     "Lens Patching Probe TokenScores Trace Candidate Embeddings Filling TextClass TextLabels TextNumber WordClass WordClasses "
@@ -114,7 +114,7 @@ def takes_arguments(public: Any) -> bool:
     """Whether people call it: no number, union, protocol or error, no class that other functions make for them."""
     apart = (config.Config, tasks.Task, Exception)
     made = isinstance(public, type) and (issubclass(public, apart) or getattr(public, "_is_protocol", False))
-    return callable(public) and not made and public.__name__ not in GIVEN
+    return callable(public) and not made and public.__name__ not in RESULTS
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -12,8 +12,8 @@ In reading order:
 - `records`: the base class of tasks whose examples are records; `record_rows` makes their rows: one record each,
   packed, or in groups.
 - `own_batches`, `own_loss`: the user's own batches and losses.
-- `objective`: from a batch to a sum and a count (`CrossEntropy`), and how many predictions are correct; `loss` computes it chunk
-  by chunk.
+- `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk, `recurring` rounds numbers of
+  targets to sizes that recur.
 - `extent`: how much of the held-out data a score covers; `isolation` refuses models that mix the documents of a row.
 """
 

@@ -17,7 +17,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.tasks.extent import Extent
 from heddle.tasks.isolation import check_isolation
-from heddle.tasks.objective import CountingCrossEntropy
+from heddle.tasks.metrics import CountingCrossEntropy
 from heddle.tasks.records import Lengths, RecordTask, padded_layout
 from heddle.tasks.sequences import PaddedTexts, Slices, greedy_answer, in_rows
 from heddle.tasks.task import DataSpec, ExampleIndices

@@ -1,14 +1,17 @@
-"""Metrics computed from sums over rows: correct, predicted and actual counts of classes, of labels and of spans."""
+"""Metrics computed from sums over rows: correct, predicted and actual counts of tokens, classes, labels and spans."""
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from heddle.data.batch import Batch
 from heddle.data.records import MISSED
 from heddle.model.head import Scores
+from heddle.tasks.objective import CrossEntropy
 
 KINDS = ("correct", "predicted", "actual")
 
@@ -20,6 +23,20 @@ OUTSIDE = "O"
 # L and U, BMES M for I, and BMEWO M and W.
 SCHEMES = tuple(map(frozenset, ("BI", "BIES", "BILU", "BMES", "BMEW")))
 FIRST, LAST = "BSUW", "ESULW"  # letters of words that begin a span, and of words that end one
+
+
+class CountingCrossEntropy(CrossEntropy):
+    """-log p of each target; `by_row` also counts the targets with the highest score, as `accuracy`."""
+
+    def counts(self, features: Tensor, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
+        """`accuracy`: per row, the weights of the targets with the highest score."""
+        head = self.model.language_head()
+        scores, correct = head.scoring(self.model.embedding.weight).to(features.dtype), []
+        # Row by row, so that the scores of the whole batch are never in memory at once.
+        for row, targets, weights in zip(features, batch.targets, batch.weights, strict=True):
+            best = scores.finish(head.product(row, scores.table, scores.bias)).argmax(-1)
+            correct.append(((best == targets) * weights).sum())
+        return {"accuracy": torch.stack(correct)}
 
 
 def class_counts(predictions: Tensor, targets: Tensor, weights: Tensor, classes: int) -> dict[str, Tensor]:

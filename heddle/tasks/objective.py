@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from heddle.checks import between, checked
@@ -14,6 +14,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.output import Routing
 from heddle.tasks.loss import cross_entropy
 from heddle.tasks.own_loss import OwnLoss, scalar, scored
+from heddle.tasks.recurring import weighted
 
 
 @displayed()
@@ -97,36 +98,3 @@ class CrossEntropy(nn.Module):
         if not torch.compiler.is_compiling() and weights.any():
             x, ids, factors = weighted(x, ids, factors)
         return cross_entropy(x, ids, factors, self.model.head.scoring(self.model.embedding.weight), None, *self.terms)
-
-
-class CountingCrossEntropy(CrossEntropy):
-    """-log p of each target; `by_row` also counts the targets with the highest score, as `accuracy`."""
-
-    def counts(self, features: Tensor, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
-        """`accuracy`: per row, the weights of the targets with the highest score."""
-        head = self.model.language_head()
-        scores, correct = head.scoring(self.model.embedding.weight).to(features.dtype), []
-        # Row by row, so that the scores of the whole batch are never in memory at once.
-        for row, targets, weights in zip(features, batch.targets, batch.weights, strict=True):
-            best = scores.finish(head.product(row, scores.table, scores.bias)).argmax(-1)
-            correct.append(((best == targets) * weights).sum())
-        return {"accuracy": torch.stack(correct)}
-
-
-def recurring_size(number: int) -> int:
-    """The number rounded up to one of 32 sizes per doubling, multiples of 8: at most 3 % more above 256.
-
-    oneDNN compiles a matrix product for every new number of rows, which takes milliseconds and half a megabyte each time, and
-    fragments the heap so that large tensors no longer fit.
-    """
-    step = max(8, 1 << max(0, (number - 1).bit_length() - 6))
-    return -(-number // step) * step
-
-
-def weighted(
-    x: Float[Tensor, "N D"], targets: Int[Tensor, " N"], weights: Float[Tensor, " N"]
-) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"], Float[Tensor, " n"]]:
-    """The rows with non-zero weight, in order, followed by as many with weight 0 as round their number to a recurring size."""
-    count = int(weights.count_nonzero())
-    places = (weights == 0).to(torch.uint8).argsort(stable=True)[: recurring_size(count)]
-    return x[places], targets[places], weights[places]

@@ -15,7 +15,7 @@ from heddle.generate.translate import SENTINEL
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.tasks.extent import Extent
-from heddle.tasks.objective import CountingCrossEntropy
+from heddle.tasks.metrics import CountingCrossEntropy
 from heddle.tasks.sequences import greedy_answer, marks_of
 from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, Task, listed, stream, window_batches, window_places
 from heddle.text.tokenizer import Tokenizer

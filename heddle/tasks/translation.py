@@ -15,7 +15,7 @@ from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.tasks.isolation import check_isolation
-from heddle.tasks.objective import CountingCrossEntropy
+from heddle.tasks.metrics import CountingCrossEntropy
 from heddle.tasks.records import Chosen, Lengths, RecordTask, padded_layout
 from heddle.tasks.sequences import Ids, PaddedTexts, Slices, greedy_answer, in_rows, marks_of
 from heddle.tasks.task import DataSpec, ExampleIndices

@@ -1,4 +1,8 @@
-"""Streaming decoding: text from ids one at a time, never splitting a character, up to a stop text."""
+"""Streaming decoding: text from ids one at a time, never splitting a character, up to a stop text.
+
+`tokenizers.decoders.DecodeStream` drops bytes that are unfinished at the end, holds back whole characters beside broken bytes, and
+fails within random ids of a byte fallback ("Invalid prefix encountered"), so heddle has its own.
+"""
 
 import codecs
 from collections.abc import Sequence

@@ -157,7 +157,7 @@ FAULTS = [
     Fault("a few rows are scored at once", "train/evaluate.py:batch_rows",
           "context, LEAST_ROWS", "context, 1",
           test="test_evaluate.py::test_rows_to_score_are_few_of_long_ones_and_no_more_than_help"),
-    Fault("half a target is wholly right", "tasks/objective.py:CountingCrossEntropy.counts",
+    Fault("half a target is wholly right", "tasks/metrics.py:CountingCrossEntropy.counts",
           "((best == targets) * weights).sum", "(best == targets).sum().float",
           test="test_evaluate.py::test_a_target_that_counts_half_is_half_right"),
     Fault("one's own epochs are whole", "tasks/own_batches.py:BatchesTask.epochs",

@@ -17,7 +17,7 @@ from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn.layout import Layout
 from heddle.tasks import DataSpec, make_task
-from heddle.tasks.objective import CountingCrossEntropy
+from heddle.tasks.metrics import CountingCrossEntropy
 from heddle.tasks.own_batches import BatchesTask
 from heddle.tasks.own_loss import scored
 from heddle.text import train_tokenizer
