@@ -167,8 +167,8 @@ def both(*paths: str) -> tuple[str, ...]:
 
 def scale_of(mixer: Any, dim: int) -> float:
     """The factor on an attention's scores, as a number."""
-    named = {"head_dim": mixer.width(dim) ** -0.5, "dim": dim**-0.5}
-    return named.get(mixer.scale, mixer.scale)
+    scale: float = {"head_dim": mixer.width(dim) ** -0.5, "dim": dim**-0.5}.get(mixer.scale, mixer.scale)
+    return scale
 
 
 # Settings whose values follow from others if they are left open.
