@@ -43,10 +43,7 @@ class Entry(nn.Module):
         self.project = None if inner == dim else nn.Linear(inner, dim)
 
     def forward(self, x: Float[Tensor, "B T d"], layout: Layout, types: Int[Tensor, "B T"] | None = None) -> Hidden:
-        if types is not None:
-            if self.types is None:
-                raise HeddleError("this stack has no table of token types: leave out types, or set entry.types")
-            check_ids("types", types, self.types.weight.shape[0], tuple(layout.position.shape))
+        self.check_types(types, tuple(layout.position.shape))
         x = x * self.scale if self.scale != 1.0 else x
         if self.positions is not None:
             places = self.places_of(layout, x.dtype)
@@ -56,6 +53,13 @@ class Entry(nn.Module):
             x = x + self.types(types).to(x.dtype)
         x = self.dropout(x if self.norm is None else self.norm(x))
         return x if self.project is None else self.project(x)
+
+    def check_types(self, types: Int[Tensor, "B T"] | None, shape: tuple[int, ...]) -> None:
+        """Refuse types of another shape, or without a table of them."""
+        if types is not None:
+            if self.types is None:
+                raise HeddleError("this stack has no table of token types: leave out types, or set entry.types")
+            check_ids("types", types, self.types.weight.shape[0], shape)
 
     def places_of(self, layout: Layout, dtype: torch.dtype) -> Float[Tensor, "B T d"]:
         """Vectors of the tokens' positions: looked up in a learned table, or computed in fp32 or wider."""

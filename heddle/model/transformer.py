@@ -85,12 +85,16 @@ class Transformer(nn.Module):
                 tokens than learned positions. On a GPU, ids out of range are an IndexError.
         """
         check_ids("tokens", tokens, self.vocab_size)
-        layout = self._layout(tokens, layout, cache)
+        self.last_stack().entry.check_types(types, tuple(tokens.shape))
+        if not isinstance(cache, Cache | None):
+            raise wrong("model", "cache", cache, "a Cache from model.new_cache")
         if self.encoder is None or self.decoder is None:
             if not (source is None and source_layout is None and source_types is None):
                 raise HeddleError("this model has no source: leave out source, source_layout and source_types")
-            return self.last_stack()(self._embed(tokens), layout, cache, types=types)
+            return self.last_stack()(self._embed(tokens), self._layout(tokens, layout, cache), cache, types=types)
         encoded, routings = self._encode(len(tokens), source, source_layout, source_types, cache)
+        # The last thing that may be refused: it makes the cache longer.
+        layout = self._layout(tokens, layout, cache)
         out: Output = self.decoder(self._embed(tokens), layout, cache, encoded, types)
         if cache is not None:
             cache.encoded = encoded
@@ -204,8 +208,6 @@ class Transformer(nn.Module):
         rows, width = tokens.shape
         if cache is None:
             return Layout.whole(rows, width, tokens.device) if layout is None else layout
-        if not isinstance(cache, Cache):
-            raise wrong("model", "cache", cache, "a Cache from model.new_cache")
         if self.decoder is None:
             raise HeddleError("this model has no decoder, so it cannot use a cache: leave out cache")
         if layout is not None and layout is not cache.queries:

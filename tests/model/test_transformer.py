@@ -432,3 +432,22 @@ def test_a_block_without_matrices_works_in_the_tables_precision() -> None:
     model = build(TransformerConfig.of(config))
     assert model.working_dtype() == torch.float32
     assert model(torch.ones(2, 3, dtype=torch.long)).hidden.shape == (2, 3, 16)
+
+
+def test_a_refused_call_leaves_the_cache_as_it_was() -> None:
+    """Wrong types, a source of a model that reads none, and a source that the cache has read already."""
+    decoder, both = awake(config_of()), awake(BOTH.override({"encoder.entry.types": 0, "decoder.entry.types": 0}))
+    tokens, source = tokens_of(2, 3), tokens_of(2, 4)
+    for model, first, wrong in (
+        (decoder, {}, [{"types": tokens}, {"source": source}]),
+        (both, {"source": source}, [{"types": tokens}, {"source": source}]),
+    ):
+        cache = model.new_cache(2)
+        model(tokens, cache=cache, **first)
+        for arguments in wrong:
+            with pytest.raises(HeddleError):
+                model(tokens, cache=cache, **arguments)
+            assert cache.lengths == [3, 3]
+        again = model.new_cache(2)
+        model(tokens, cache=again, **first)
+        assert torch.equal(model(tokens, cache=cache).hidden, model(tokens, cache=again).hidden)
