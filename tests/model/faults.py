@@ -3,6 +3,9 @@
 from tests.planting import Fault
 
 FAULTS = [
+    Fault("a refused source makes the cache longer", "model/transformer.py:Transformer.forward",
+          "if not isinstance(cache", "layout = self._layout(tokens, layout, cache)\nif not isinstance(cache",
+          test="test_transformer.py::test_a_refused_call_leaves_the_cache_as_it_was"),
     Fault("compiled graphs of another processor are served", "model/device.py:compile_graphs",
           "torch.compiler.config.cache_key_tag += width", "pass",
           test="test_compiling.py::test_the_cache_on_disk_never_serves_code_for_another_width_of_vectors"),
