@@ -48,7 +48,7 @@ def pickle_faults(source: str) -> list[str]:
     faults += [f"{line}: imports {name}" for line, name in imported(parts, "") if name in UNSAFE_NAMES]
     short = {a.asname: a.name for n in parts if isinstance(n, ast.Import) for a in n.names if a.asname}
     for node in parts:
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and node.attr in {"load", "save"}:
             first, dot, rest = ast.unparse(node).partition(".")
             name = short.get(first, first) + dot + rest
             if name in UNSAFE_NAMES:

@@ -41,8 +41,11 @@ def test_the_page_names_scripts_and_run_files_that_are_there() -> None:
     assert {option for option in options if f'"{option}"' not in written} == set()
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("seeds", ["0", "-1", "two"])
+@pytest.mark.parametrize(
+    ("path", "seeds"),
+    [*((path, "0") for path in SCRIPTS), (SCRIPTS[0], "-1"), (SCRIPTS[0], "two")],
+    ids=lambda value: value.stem if isinstance(value, Path) else value,
+)
 def test_a_script_needs_at_least_one_seed(path: Path, seeds: str, tmp_path: Path) -> None:
     done = finished([sys.executable, str(path), f"--seeds={seeds}"], cwd=tmp_path)
     assert done.returncode == 2

@@ -187,8 +187,13 @@ def tokens(batch: int, length: int) -> Tensor:
     return torch.zeros(batch, length, dtype=torch.long)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", [name for name, config in NAMED.items() if config.decoder is not None])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *((name, "fp32") for name, config in NAMED.items() if config.decoder is not None),
+        *((name, "bf16") for name in ("both", "windows", "convolution", "gru", "lstm", "linear")),  # each kind of state
+    ],
+)
 def test_a_cache_is_as_large_as_a_real_one(name: str, precision: str) -> None:
     model = cast(build(NAMED[name]), precision).eval()
     for batch, length in ((1, 1), (3, 37), (2, 70)):

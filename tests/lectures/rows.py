@@ -7,8 +7,9 @@ under one word each: training, decoding, look (pictures and views), lessons (pag
 import ast
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -26,10 +27,12 @@ NOTHING = ("L2-01", "L2-77")
 """Course administration: there is nothing to build."""
 
 
-def claims(source: str) -> Iterator[tuple[str, str]]:
+@cache
+def claims(source: str) -> tuple[tuple[str, str], ...]:
     """Pairs of a row and the test that says it settles it; the test is empty where the mark stands at no function."""
     tree = ast.parse(source)
     owners: dict[int, str] = {}
+    result: list[tuple[str, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             for decorator in node.decorator_list:
@@ -40,7 +43,8 @@ def claims(source: str) -> Iterator[tuple[str, str]]:
             assert node.args, "a marker names at least one row"
             # What a mark takes from a table (`*rows`) is not read: a row that is to count is written at a mark.
             for argument in (each for each in node.args if not isinstance(each, ast.Starred)):
-                yield ast.literal_eval(argument), owners.get(id(node), "")
+                result.append((ast.literal_eval(argument), owners.get(id(node), "")))
+    return tuple(result)
 
 
 def settled(folder: Path = TESTS) -> dict[str, list[str]]:
