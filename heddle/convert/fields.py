@@ -117,6 +117,12 @@ class FieldRow:
         """The paths of the settings."""
         return (self.heddle,) if isinstance(self.heddle, str) else self.heddle
 
+    def read(self, f: Fields, data: Data) -> None:
+        """Put the settings into the data of a heddle config."""
+        value = self.change.to_heddle(f[self.published], self.published)
+        for path in self.paths:
+            set_path(data, path, value)
+
     def write(self, config: TransformerConfig) -> Data:
         """The field for a config."""
         return {self.published: self.change.to_published(setting(config, self.paths[0]))}
@@ -208,7 +214,7 @@ class FieldTable:
 
     Attributes:
         title: the file's name in errors.
-        constants: the settings that no field changes, by dotted path, and those that only a part changes.
+        constants: settings of every model, by dotted path, unless a field changes them.
         rows: its fields.
         fixed: fields with the only value that heddle supports.
         idle: fields that do not change what this family computes.
@@ -238,14 +244,9 @@ class FieldTable:
         data: Data = {}
         for path, value in self.constants.items():
             set_path(data, path, value)
-        for row in self.rows:
-            if isinstance(row, FieldRow):
-                value = row.change.to_heddle(f[row.published], row.published)
-                for path in row.paths:
-                    set_path(data, path, value)
-        for row in self.rows:
-            if isinstance(row, Part):
-                row.read(f, data)
+        # A part needs the settings of all rows, and may change them.
+        for row in sorted(self.rows, key=lambda row: isinstance(row, Part)):
+            row.read(f, data)
         return TransformerConfig.of(data, where=f"{self.title} in heddle's terms")
 
     def from_config(self, config: TransformerConfig) -> Data:
