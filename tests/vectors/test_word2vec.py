@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from heddle import progress
 from heddle.config import VectorsConfig
 from heddle.text.word_splitter import WordSplitter
-from heddle.vectors import pace, train_vectors, windows, word2vec
+from heddle.vectors import train_vectors, windows, word2vec
 from heddle.vectors.corpus import WordCorpus, read_corpus
 from heddle.vectors.windows import blocks_of, keep_probability
 from heddle.vectors.word2vec import Word2Vec, mean_weights, sampling_gradients, sampling_loss, targets_of
@@ -198,8 +199,8 @@ def test_long_training_tells_its_rate(method: str, monkeypatch: pytest.MonkeyPat
     train_vectors(texts, config, messages.append)
     (line,) = messages
     assert line.startswith("1,000 words, ")
-    monkeypatch.setattr(pace, "PATIENCE", -1.0)
-    monkeypatch.setattr(pace, "PAUSE", -1.0)
+    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(progress, "PAUSE", -1.0)
     train_vectors(texts, config, messages.append)
     assert any("epoch 1, " in line and ("words/s" in line or "pairs/s" in line) for line in messages)
 
