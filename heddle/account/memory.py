@@ -22,9 +22,8 @@ from heddle.config.train import TrainConfig
 from heddle.display import displayed
 from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
-from heddle.model.groups import freeze
+from heddle.model.groups import skeleton
 from heddle.model.head import LOGITS_BYTES
-from heddle.model.lora import adapt
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
 from heddle.model.transformer import Transformer
@@ -171,8 +170,7 @@ def states(config: TransformerConfig, optimizer: str, precision: str) -> States:
 
 
 def _states(config: TransformerConfig, train: TrainConfig, precision: str) -> dict[str, int]:
-    model = adapt(build(config, "meta"), train.lora)
-    freeze(model, train)
+    model = skeleton(config, train)
     master = _parameter_bytes(model)
     trained_weights = [weight for weight in weights(model) if weight.trained]
     total = sum(weight.count for weight in trained_weights)

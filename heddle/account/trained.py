@@ -6,9 +6,8 @@ from heddle.checks import checked
 from heddle.config.model import TransformerConfig
 from heddle.config.train import TrainConfig
 from heddle.display import displayed
-from heddle.model.build import build
-from heddle.model.groups import freeze
-from heddle.model.lora import adapt, adapted, is_adapter
+from heddle.model.groups import skeleton
+from heddle.model.lora import adapted, is_adapter
 from heddle.model.transformer import Transformer
 
 
@@ -41,18 +40,13 @@ def trained(config: TransformerConfig, train: TrainConfig) -> Trained:
     Raises:
         HeddleError: the groups or the adapters do not fit the model.
     """
-    return trained_of(adapt(build(config, "meta"), train.lora), train)
+    return trained_of(skeleton(config, train))
 
 
 @checked()
-def trained_of(model: Transformer, train: TrainConfig) -> Trained:
-    """The same of a model that has its adapters already; the parameters that it freezes lose their gradients.
-
-    Raises:
-        HeddleError: the groups do not fit the model.
-    """
-    frozen = freeze(model, train)
+def trained_of(model: Transformer) -> Trained:
+    """The same of a model that has its adapters and frozen parameters already."""
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    frozen_count = sum(sizes[name] for name in frozen)
+    frozen_count = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
     added = sum(size for name, size in sizes.items() if is_adapter(name))
     return Trained(frozen_count, added, len(adapted(model)), sum(sizes.values()) - frozen_count)

@@ -12,9 +12,7 @@ from heddle.convert.fitting import choose, family_names, fits
 from heddle.convert.peft import to_peft
 from heddle.display import displayed
 from heddle.errors import HeddleError
-from heddle.model.build import build
-from heddle.model.groups import trained_state
-from heddle.model.lora import adapt
+from heddle.model.groups import skeleton, trained_state
 from heddle.weights.adapter import Adapter
 
 HEAD = "head."
@@ -94,7 +92,7 @@ def exported(config: TransformerConfig, train: TrainConfig) -> Exported:
 def _against_peft(family: Family, config: TransformerConfig, train: TrainConfig) -> str:
     """Why peft's format cannot store these adapters; empty if it can."""
     assert train.lora is not None
-    learned = trained_state(adapt(build(config, "meta"), train.lora), train)
+    learned = trained_state(skeleton(config, train), train)
     empty = {name: torch.zeros(each.shape) for name, each in learned.items()}
     adapter = Adapter(empty, train.lora.alpha / train.lora.rank, head=config.head if train.lora.head else None)
     try:

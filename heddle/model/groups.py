@@ -7,9 +7,11 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor
 
+from heddle.config.model import TransformerConfig
 from heddle.config.train import WEIGHT_DECAY, TrainConfig
 from heddle.errors import HeddleError
-from heddle.model.lora import is_adapter
+from heddle.model.build import build
+from heddle.model.lora import adapt, is_adapter
 from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
 
@@ -86,6 +88,17 @@ def freeze(model: Transformer, config: TrainConfig) -> set[str]:
         if name in frozen:
             parameter.requires_grad_(False)
     return frozen
+
+
+def skeleton(config: TransformerConfig, train: TrainConfig) -> Transformer:
+    """A model as it is trained, on the meta device: with its adapters, and without gradients where it is frozen.
+
+    Raises:
+        HeddleError: the groups or the adapters do not fit the model.
+    """
+    model = adapt(build(config, "meta"), train.lora)
+    freeze(model, train)
+    return model
 
 
 def trained_state(model: Transformer, config: TrainConfig) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
 from heddle.model.cores import cores
 from heddle.model.device import compile_graphs, pick_device
-from heddle.model.groups import trained_state
+from heddle.model.groups import skeleton, trained_state
 from heddle.model.lora import adapt
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES
@@ -284,7 +284,7 @@ def _read(run: OpenedRun, checkpoint: Path) -> CheckpointState:
     before = read_state(checkpoint)
     if before.state.get("data") != run.store.sources:
         raise HeddleError(f"{run.directory}: data/ is not what {checkpoint.name} was trained on; train a new run")
-    model = adapt(build(run.config.model, "meta"), run.train.lora)
+    model = skeleton(run.config.model, run.train)
     expected = model.state_dict() if run.train.lora is None else trained_state(model, run.train)
     compare(specs_of(before.model), specs_of(expected), checkpoint)
     return before

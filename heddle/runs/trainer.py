@@ -15,7 +15,6 @@ import torch
 from heddle.account.flops import training_flops_per_token
 from heddle.account.trained import trained_of
 from heddle.checks import checked
-from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.runs.journal import Metrics
@@ -67,7 +66,7 @@ class Trainer:
         chosen = self.session.run.chosen
         evaluations = Evaluations(self.session.task, chosen.steps, chosen.evaluate_every)
         self.probe, self.ending = evaluations.probe, evaluations.ending
-        self.flops_per_token = flops_per_token(self.session.model, self.session.task, self.session.train)
+        self.flops_per_token = flops_per_token(self.session.model, self.session.task)
         self.peak = self.session.opening.peak * self.session.ranks.count
 
     def run(self) -> Evaluation:
@@ -198,9 +197,9 @@ class Trainer:
                 signal.signal(number, handler)
 
 
-def flops_per_token(model: Transformer, task: Task, train: TrainConfig) -> float:
+def flops_per_token(model: Transformer, task: Task) -> float:
     """FLOPs of a step for each token that it reads, at the width of its rows; only targets are scored."""
-    config, size, changed = model.config, step_size(task), trained_of(model, train)
+    config, size, changed = model.config, step_size(task), trained_of(model)
     stacks = len(config.stacks())
     width = min(config.context, max(1, round(mean(length for _, length in task.shapes()))))
     learned = min(1.0, changed.total / (changed.total + changed.frozen))

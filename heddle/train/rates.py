@@ -21,7 +21,7 @@ from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.cores import cores, share_cores
 from heddle.model.device import compile_graphs
-from heddle.model.groups import check_groups
+from heddle.model.groups import skeleton
 from heddle.model.lora import adapt
 from heddle.model.measured import measured_once, one_thread
 from heddle.model.packing import faster_products, use_products
@@ -149,7 +149,7 @@ def measurable(config: RunConfig, model: TransformerConfig) -> RunConfig:
     if not train.groups and train.lora is None:
         return config
     try:
-        check_groups(adapt(build(model, "meta"), train.lora), train)
+        skeleton(model, train)
     except HeddleError:
         return config.model_copy(update={"train": train.model_copy(update={"groups": (), "lora": None})})
     return config
