@@ -76,14 +76,15 @@ def overview() -> str:
     return "\n".join(["Usage: heddle COMMAND", "", ABOUT, "", *lines, "", "heddle COMMAND --help explains a command."])
 
 
-def make_app(command: str | None = None) -> "App":
+def make_app(words: Sequence[str] = ()) -> "App":
     """Register every command by import path, so that the help of one imports no other.
 
     Args:
-        command: the requested command; only its help lists settings.
+        words: the command line. The help of its command is the whole docstring, with settings; of any other, one line.
     """
     from cyclopts import App, Parameter
 
+    from heddle.cli.formatter import Reflowed
     from heddle.cli.output import PlainConsole
 
     app = App(
@@ -91,27 +92,31 @@ def make_app(command: str | None = None) -> "App":
         help=ABOUT,
         version=__version__,
         help_format="plaintext",
+        help_formatter=Reflowed(),
         console=PlainConsole(),
         default_parameter=Parameter(negative=()),  # a flag has no `--no-` form
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # handled by `run`
     )
-    settings_help = _settings_help(command)
-    _register(app, COMMANDS, settings_help)
+    first, second = [*words, "", ""][:2]
+    settings_help = _settings_help(first)
+    _register(app, COMMANDS, first, settings_help)
     for (name, help), commands in GROUPS.items():
         group = App(name=name, help=help)
-        _register(group, commands, settings_help)
+        _register(group, commands, second if name == first else "", settings_help)
         app.command(group)
     return app
 
 
-def _register(app: "App", commands: Sequence[Command], settings_help: str | None) -> None:
-    for name, function, help in commands:
-        epilogue = settings_help if name == "train" else None
-        app.command(f"heddle.cli.{function}", name=name, help=help, help_epilogue=epilogue)
+def _register(app: "App", commands: Sequence[Command], called: str, settings_help: str | None) -> None:
+    for name, function, line in commands:
+        help = {} if name == called else {"help": line}
+        app.command(
+            f"heddle.cli.{function}", name=name, help_epilogue=settings_help if name == "train" else None, **help
+        )
 
 
-def _settings_help(command: str | None) -> str | None:
+def _settings_help(command: str) -> str | None:
     """The settings to list below the help of `train` or `vectors train`."""
     if command not in ("train", "vectors"):
         return None
@@ -173,7 +178,7 @@ def _call(words: list[str]) -> None:
     """
     from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
-    app = make_app(next(iter(words), None))
+    app = make_app(words)
     try:
         app(_without_dash(app, words), exit_on_error=False, print_error=False)
     except UnusedCliTokensError as error:

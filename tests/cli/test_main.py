@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,20 @@ def test_every_command_has_help(heddle: Heddle, words: list[str]) -> None:
     assert shown.out.startswith(f"Usage: heddle {' '.join(words)}".rstrip())
     if words and words not in (["tokenizer"], ["vectors"]):
         assert "One JSON document on stdout." in shown.out
+
+
+def test_help_is_the_whole_docstring_and_wraps_where_the_terminal_ends(
+    heddle: Heddle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    output = heddle("train", "--help").out
+    lines = output[
+        output.index("A list of values") : output.index("\n\n", output.index("A list of values"))
+    ].splitlines()
+    assert " ".join(lines).rstrip().endswith("resumes from its last checkpoint.")
+    for line, following in pairwise(lines):
+        assert len(line.rstrip()) <= 60 < len(line.rstrip()) + 1 + len(following.split()[0])
+    assert "A list of values" not in heddle("eval", "--help").out
 
 
 def test_the_help_of_train_lists_every_key(heddle: Heddle) -> None:
