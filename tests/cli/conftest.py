@@ -99,7 +99,7 @@ def refused(heddle: Heddle, tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def words() -> str:
+def woven() -> str:
     draw = random.Random(0)
     return "\n".join(
         " ".join(draw.choices(["warp", "weft", "heddle", "shed", "loom", "thread"], k=9)) for _ in range(60)
@@ -107,17 +107,17 @@ def words() -> str:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, words: str) -> str:
+def corpus(tmp_path: Path, woven: str) -> str:
     """A text, `corpus.txt` in the test's folder."""
-    (tmp_path / "corpus.txt").write_text(words)
+    (tmp_path / "corpus.txt").write_text(woven)
     return "corpus.txt"
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, words: str) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory, woven: str) -> Path:
     """One run for all tests; take a copy to change it."""
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "corpus.txt").write_text(words)
+    (folder / "corpus.txt").write_text(woven)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         make_quick_and_large(patch)

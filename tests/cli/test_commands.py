@@ -204,10 +204,10 @@ class TestGenerate:
 
     @pytest.mark.parametrize(("line_end", "first"), [("\n", "\n"), (" ", "t")])
     def test_from_nothing_without_an_end_of_text(
-        self, heddle: Heddle, tmp_path: Path, words: str, line_end: str, first: str
+        self, heddle: Heddle, tmp_path: Path, woven: str, line_end: str, first: str
     ) -> None:
         """The characters of one document: after a line break, else with the training text's first token."""
-        (tmp_path / "corpus.txt").write_text("t" + words.replace("\n", line_end))
+        (tmp_path / "corpus.txt").write_text("t" + woven.replace("\n", line_end))
         made = [word for word in TINY if not word.startswith("tokenizer")]
         assert heddle("train", "corpus.txt", *made, "tokenizer=characters", "--name", "b").code == 0
         result = heddle("generate", "b", "--max-tokens", "3", "--json").json["texts"][0]
