@@ -34,6 +34,7 @@ def read_decoder_table(content: Content, pieces: Mapping[int, str]) -> DecoderTa
     everywhere = frozenset(pieces)
     opens = closes = frozenset[int]()
     by_bytes = joined = False
+    stripped: list[bytes] = []  # at the start of the text
     if not steps:  # then `tokenizers` joins with spaces
         opens = closes = everywhere
     for step in steps:
@@ -45,7 +46,7 @@ def read_decoder_table(content: Content, pieces: Mapping[int, str]) -> DecoderTa
             case {"type": "Fuse"}:
                 joined = True
             case {"type": "Strip", "content": str(mark), "start": 0 | 1 as start, "stop": 0} if joined:
-                texts = {i: (a.removeprefix(mark) if start else a, b) for i, (a, b) in texts.items()}
+                stripped += [mark.encode()] * start
             case {"type": "Metaspace", "replacement": str(mark)} if not joined:
                 drops = step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space", True)
                 texts = {
@@ -64,6 +65,8 @@ def read_decoder_table(content: Content, pieces: Mapping[int, str]) -> DecoderTa
                 raise HeddleError(f"its decoder has a step that heddle does not support: {step.get('type')!r}")
     to_bytes = _bytes if by_bytes else str.encode
     first = {i: to_bytes(a) for i, (a, _) in texts.items()}
+    for prefix_bytes in stripped:  # from bytes, since a space may be the piece of its byte
+        first = {i: a.removeprefix(prefix_bytes) for i, a in first.items()}
     return DecoderTable(first, {i: to_bytes(b) for i, (_, b) in texts.items()}, opens, closes)
 
 

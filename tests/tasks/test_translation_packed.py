@@ -259,4 +259,4 @@ def test_what_cannot_be_packed_is_refused(make_config: Callable[..., RunConfig],
     leaking = build(MODELS["decoder"].override({"decoder.block.mixer": custom}))
     task("decoder").objective(leaking)
     with pytest.raises(HeddleError, match="layout = pack needs mixers that keep documents and padding apart"):
-        task("decoder", layout="pack").objective(model)
+        task("decoder", layout="pack").objective(leaking)
