@@ -4,10 +4,11 @@ In reading order:
 
 - `main`: the commands, imported on demand, and error reporting.
 - `options`: options that several commands share, with their help.
-- `train`, `generate`, `evaluate`, `prove`, `count`, `runs`, `tokenizer`, `weights`: one module per command or group.
-- `training`: the work of `heddle train`; `keys`: help for its settings; `progress`: its progress display.
-- `models`: load a run's model for inference.
-- `output`: printing, tables and JSON; `streams`: standard streams that are closed, broken or not text.
+- one module per command or group: `train`, `generate`, `translate`, `chat`, `predict` (classify, fill, embed), `serve`, `look`,
+  `evaluate`, `count`, `prove`, `runs`, `data`, `tokenizer`, `vectors`, `published` (import, export, adapter), `machine`.
+- `training`: the work of `heddle train`; `series`: of several runs; `keys`: help for settings; `progress`: the progress display.
+- `models`: load a run's model for inference; `inputs`: texts from arguments, files and tables; `look_tables`: what `look` prints.
+- `output`: printing, tables and JSON; `formatter`: help; `streams`: standard streams that are closed, broken or not text.
 """
 
 __all__: list[str] = []

@@ -19,6 +19,7 @@ Model = Annotated[str, Parameter(help="A preset, a run, or a model config (.toml
 Text = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 TextList = Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)]
 
+# The setting `device` of a run file is another place (`heddle.config.train`).
 Device = Annotated[str, Parameter(help="auto, cpu, cuda or mps; auto picks cuda or mps if available.")]
 Weights = Annotated[
     WeightKind,

@@ -114,6 +114,8 @@ def _load_export(transformers: Any, family: Family, folder: Path) -> Any:
     }
     if any("{e}" in row.published for row in family.table):
         options["experts_implementation"] = "eager"  # the others do not support every width
+    if not hasattr(transformers, family.architecture):
+        raise HeddleError(f"transformers {transformers.__version__} has no {family.architecture}: upgrade it")
     load: Any = getattr(transformers, family.architecture).from_pretrained
     hf_model, report = load(folder, output_loading_info=True, **options)
     missing = () if family.headless else report["missing_keys"]  # the bare class adds a head that is not used

@@ -38,7 +38,7 @@ def future_of_targets(training: TrainingSubject) -> Iterator[Comparison | str]:
             scored[:, :-1] & batch.layout.real[:, 1:] & (batch.layout.segment[:, 1:] == batch.layout.segment[:, :-1])
         )
         yield Comparison(
-            "the token after is the target",
+            "the target of a token is the next token of its row",
             {"targets": batch.tokens[:, 1:][has_next]}, {"targets": batch.targets[:, :-1][has_next]}, exact=True,
         )  # fmt: skip
     count = 0

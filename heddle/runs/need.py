@@ -14,10 +14,7 @@ from heddle.tasks.task import Task
 from heddle.train.length import step_size
 from heddle.train.runtime import resident
 
-PIECES = (
-    1.1  # times what tensors hold, a heap holds whose blocks have other sizes from step to step: pieces that none fits
-)
-LARGE = 1 << 20  # tokens of a micro-batch from which reading one takes longer than accounting for it
+LARGE = 1 << 20  # tokens; reading a larger micro-batch takes longer than estimating its memory
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ def _shapes(task: Task, train: TrainConfig) -> tuple[tuple[int, int], ...]:
 
 
 def check_rows(task: Task, train: TrainConfig, device: str) -> None:
-    """Refuse rows that do not fit even without targets, before a step is read: reading so large a one may fill the memory."""
+    """Refuse rows that do not fit even without targets, before a step is read: reading a step of that size may fill the memory."""
     rows = Need(_shapes(task, train), targets=0.0)
     if max(count * length for count, length in rows.shapes) >= LARGE:
         precisions = DTYPES if train.precision == "auto" else (train.precision,)
@@ -69,7 +66,7 @@ def held_by_process(device: str, store: Store, tokens: int) -> int:
 
 
 def check_memory(needs: Iterable[int], device: str) -> None:
-    """Refuse a run that needs more memory than is free, each way that it may be done; what fits ends the search."""
+    """Refuse a run of which every variant needs more memory than is free. `needs` are computed up to the first that fits."""
     there, tried = available_memory(device), list[int]()
     for needed in needs:
         if needed <= there:

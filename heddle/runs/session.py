@@ -205,7 +205,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
-            remove_leftovers(folder)  # remove what a killed training left, before reading anything
+            remove_leftovers(folder)  # of a training that was killed, before its checkpoints are read
     ranks.wait()
     source, notes = newest_valid(run.directory)
     damaged = damage(run.directory)

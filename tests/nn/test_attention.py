@@ -192,5 +192,5 @@ def test_signatures_speak_of_batch_tokens_and_width() -> None:
         assert notes["x"].dim_str == notes["return"].dim_str == "B T D"
     for stack in (Block, Stack):  # with positions concatenated to them, token vectors are narrower than the model
         notes = stack.forward.__annotations__
-        assert notes["x"].dim_str == ("B T d" if kind is Stack else "B T D")
+        assert notes["x"].dim_str == ("B T d" if stack is Stack else "B T D")
         assert notes["return"] is Output

@@ -56,7 +56,7 @@ def _check_heads(config: TransformerConfig) -> Data:
     """No fields. Refuses a width that is not a multiple of the heads, as the Hugging Face classes do."""
     heads = one_block(config).mixer.heads
     if config.dim % heads:
-        raise HeddleError(f"dim = {config.dim} must be a multiple of heads = {heads} for {LLAMA.architecture}")
+        raise HeddleError(f"dim = {config.dim} must be a multiple of heads = {heads} for this Hugging Face class")
     return {}
 
 
