@@ -239,7 +239,9 @@ def size_faults(sizes: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
     for package, files in sizes.items():
         if len(files) > MOST_FILES:
-            faults.append(f"{package}: {len(files)} files, at most {MOST_FILES}: move what is one idea into a subpackage")
+            faults.append(
+                f"{package}: {len(files)} files, at most {MOST_FILES}: move what is one idea into a subpackage"
+            )
         if sum(files.values()) > MOST_LINES_OF_PACKAGE:
             faults.append(f"{package}: {sum(files.values())} lines, at most {MOST_LINES_OF_PACKAGE}")
     return faults

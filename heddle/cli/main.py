@@ -36,15 +36,15 @@ COMMANDS: tuple[Command, ...] = (
     ("count", "count:count", "Count a model's parameters, FLOPs and memory."),
     ("prove", "prove:prove", "Verify that a model predicts with the function it was trained with."),
     ("presets", "count:presets", "List the model presets, or print one."),
-    ("import", "weights:import_", "Import published weights (GPT-2, Llama, Qwen3, T5, BERT and others)."),
-    ("export", "weights:export", "Export a run to Hugging Face transformers or to GGUF for llama.cpp."),
+    ("import", "published:import_", "Import published weights (GPT-2, Llama, Qwen3, T5, BERT and others)."),
+    ("export", "published:export", "Export a run to Hugging Face transformers or to GGUF for llama.cpp."),
     ("runs", "runs:runs", "List and compare runs."),
     ("machine", "machine:machine", "Show this machine and its cached measurements."),
 )
 GROUPS: dict[tuple[str, str], tuple[Command, ...]] = {
     ("adapter", "Export a run's LoRA adapter, or merge one into a model."): (
-        ("export", "weights:export_adapter", "Export a run's adapter for peft."),
-        ("merge", "weights:merge_adapter", "Merge an adapter into its base model, as a new run."),
+        ("export", "published:export_adapter", "Export a run's adapter for peft."),
+        ("merge", "published:merge_adapter", "Merge an adapter into its base model, as a new run."),
     ),
     ("data", "Inspect training data."): (
         ("show", "data:show", "Show a step's batch: tokens, targets, masks."),

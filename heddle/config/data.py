@@ -15,7 +15,7 @@ message of a conversation."""
 
 
 TextLayout = Literal["concatenate", "documents", "pack"]
-"""How texts (see `heddle.tasks.text_rows`) or records (see `heddle.tasks.record_rows`) are arranged in rows of tokens."""
+"""How texts (see `heddle.tasks.rows.texts`) or records (see `heddle.tasks.rows.records`) are arranged in rows of tokens."""
 
 
 Prompts = Literal["anywhere", "beginning", "needed"]

@@ -46,7 +46,7 @@ def stack_possible(name: str, stack: "StackConfig", dim: int) -> None:
             raise ValueError(f"encoder: taps = {block.mixer.taps}: a centred convolution needs an odd number of taps")
         for part in (block.mixer, block.cross):
             if isinstance(part, AttentionConfig):
-                _attention_possible(part, dim)
+                _attention_possible(f"{name}.block.{'mixer' if part is block.mixer else 'cross'}", part, dim)
     relatives = [block.mixer for block in stack.blocks if isinstance(block.mixer, AttentionConfig)]
     shared = [mixer for mixer in relatives if isinstance(mixer.relative, BucketsConfig) and mixer.relative.shared]
     if len({mixer.heads for mixer in shared}) > 1:
@@ -88,10 +88,10 @@ def dropout_possible(name: str, stack: "StackConfig", dropout: DropoutConfig) ->
                 raise ValueError(f"{name}: {why}")
 
 
-def _attention_possible(mixer: AttentionConfig, dim: int) -> None:
+def _attention_possible(path: str, mixer: AttentionConfig, dim: int) -> None:
     if mixer.head_dim is None and dim % mixer.heads:
         raise ValueError(
-            f"dim = {dim} is not divisible by heads = {mixer.heads} ({dim / mixer.heads:g} is not whole); "
+            f"dim = {dim} is not divisible by heads = {mixer.heads} ({dim / mixer.heads:g} is not whole) in {path}; "
             "give head_dim or change one of them"
         )
     if isinstance(mixer.relative, RotaryConfig):

@@ -1,4 +1,4 @@
-"""Prefill: prompts are read in batches, in chunks if they are long; equal ones, and the prefix of an earlier prompt, are read once."""
+"""Prefill: prompts are read in batches, in chunks if they are long; equal ones, and prefixes of earlier ones, are read once."""
 
 from collections.abc import Sequence
 

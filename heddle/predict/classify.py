@@ -121,7 +121,7 @@ def classify(
 ) -> list[Prediction | None]:
     """Predict the class or the labels of each text or pair, the class of each word, or a number, depending on the model's head.
 
-    A text is framed and truncated as in training (`[CLS] text [SEP]`, see `heddle.tasks.framing`).
+    A text is framed and truncated as in training (`[CLS] text [SEP]`, see `heddle.tasks.rows.framing`).
 
     Args:
         model: a model with a classifier head, in any mode.

@@ -15,8 +15,11 @@ from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
-from heddle.tasks.framing import Frame, check_frame
 from heddle.tasks.records import padded, padded_layout
+from heddle.tasks.rows.framing import (
+    Frame,
+    check_frame,
+)
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.special_tokens import around_read, check_ids
 

@@ -80,7 +80,8 @@ def _beginnings(training: TrainingSubject, start_ids: list[int]) -> Iterator[Com
         size = task.size(held_out=False) if task.spec.layout == "concatenate" else None
         allowed = 0 if size is None else max(0, size - len(places_read))
         yield _expect_none(f"more than {allowed} documents whose first id is not a target", max(0, missing - allowed))
-    yield f"{pluralize(target_counts.total(), 'beginning')} of {pluralize(first_id_counts.total(), 'document')} are targets in an epoch"
+    beginnings, of = pluralize(target_counts.total(), "beginning"), pluralize(first_id_counts.total(), "document")
+    yield f"{beginnings} of {of} are targets in an epoch"
 
 
 def _starts(batch: Batch, start_ids: list[int], at_start: bool) -> Tensor:

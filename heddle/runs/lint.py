@@ -26,8 +26,8 @@ from heddle.runs.session import OpenedRun, read_run
 from heddle.runs.tokenizers import existing_tokenizer, with_needed_tokens
 from heddle.tasks.chat import ChatTask
 from heddle.tasks.contrastive import ContrastiveTask
-from heddle.tasks.record_rows import PackedRecords
 from heddle.tasks.records import RecordTask
+from heddle.tasks.rows.records import PackedRecords
 from heddle.text.tokenizer import END_OF_TEXT
 
 STEPS = 16  # steps whose batches are looked at

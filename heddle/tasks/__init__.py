@@ -3,14 +3,13 @@
 In reading order:
 
 - `task`: the interface of a task (`Task`); `table` has a row per task and makes them (`make_task`).
-- `next_token`, `masked`, `prefix_lm`: tasks that read plain text. `texts` is their base class; `text_rows` and `document_rows` make
-  the rows.
+- `next_token`, `masked`, `prefix_lm`: tasks that read plain text. `texts` is their base class.
 - `translation`, `span_corruption`, `chat`: tasks with a source or a prompt. `sequences` has their common functions.
 - `classification`, `multi_label`, `token_classification`, `regression`: tasks that learn labels. `labelled` is their base class,
-  `framing` puts a text or a pair into a row, `metrics` computes what is reported.
+  `metrics` computes what is reported.
 - `contrastive`: texts to vectors.
-- `records`: the base class of tasks whose examples are records; `record_rows` makes their rows: one record each,
-  packed, or in groups.
+- `records`: the base class of tasks whose examples are records.
+- `rows`: how texts and records become rows of tokens.
 - `own_batches`, `own_loss`: the user's own batches and losses.
 - `objective`: from a batch to a sum and a count (`CrossEntropy`); `loss` computes it chunk by chunk, `recurring` rounds numbers of
   targets to sizes that recur.

@@ -22,11 +22,11 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.nn.numeric import wide_dtype
 from heddle.nn.output import Routing
-from heddle.tasks.framing import frame_of
 from heddle.tasks.isolation import check_isolation
 from heddle.tasks.objective import CrossEntropy, Loss
-from heddle.tasks.record_rows import GroupedRecords
 from heddle.tasks.records import Chosen, Lengths, RecordTask, padded
+from heddle.tasks.rows.framing import frame_of
+from heddle.tasks.rows.records import GroupedRecords
 from heddle.tasks.task import DataSpec, ExampleIndices, Target, stream
 from heddle.text.tokenizer import Tokenizer
 

@@ -16,8 +16,8 @@ from heddle.data.record_stats import listed_names
 from heddle.data.records import Column, Records
 from heddle.errors import HeddleError, did_you_mean
 from heddle.model.transformer import Transformer
-from heddle.tasks.framing import frame_of
 from heddle.tasks.records import Chosen, Lengths, RecordTask, padded, padded_layout
+from heddle.tasks.rows.framing import frame_of
 from heddle.tasks.task import DataSpec, ExampleIndices, Target
 from heddle.text.tokenizer import Tokenizer
 

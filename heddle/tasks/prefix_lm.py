@@ -10,8 +10,8 @@ from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.tasks.next_token import NextTokenTask
 from heddle.tasks.objective import CrossEntropy
+from heddle.tasks.rows.texts import TokenRows
 from heddle.tasks.task import EvalSet, ExampleIndices
-from heddle.tasks.text_rows import TokenRows
 
 UNPROMPTED = 1 / 8  # of the texts that are read from their start
 

@@ -12,7 +12,10 @@ from heddle.data.records import Records
 from heddle.errors import HeddleError
 from heddle.nn.layout import Layout
 from heddle.tasks.extent import Extent
-from heddle.tasks.record_rows import LAYOUTS, RecordRows
+from heddle.tasks.rows.records import (
+    LAYOUTS,
+    RecordRows,
+)
 from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, Task, listed, stream
 
 Lengths = npt.NDArray[np.int64]

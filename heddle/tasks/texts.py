@@ -5,17 +5,24 @@ from typing import Any, ClassVar
 
 from heddle.config.data import TextLayout
 from heddle.model.transformer import Transformer
-from heddle.tasks.document_rows import Packed, Separate
 from heddle.tasks.extent import Extent
 from heddle.tasks.isolation import check_isolation
+from heddle.tasks.rows.documents import (
+    Packed,
+    Separate,
+)
+from heddle.tasks.rows.texts import (
+    Concatenated,
+    Ids,
+    TextRows,
+)
 from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, Task, stream
-from heddle.tasks.text_rows import Concatenated, Ids, TextRows
 
 LAYOUTS: dict[TextLayout, type[TextRows]] = {"concatenate": Concatenated, "documents": Separate, "pack": Packed}
 
 
 class TextTask(Task):
-    """A task whose examples are rows of a text (`heddle.tasks.text_rows`).
+    """A task whose examples are rows of a text (`heddle.tasks.rows.texts`).
 
     Attributes:
         ahead: 1 if it predicts the token after each one, 0 if it predicts tokens of the row.

@@ -25,7 +25,7 @@ from heddle.model import build
 from heddle.predict import TextClass, TextLabels, TextNumber, WordClasses, classify
 from heddle.predict.rows import InputRow, evaluation, forward_batches
 from heddle.tasks import DataSpec, ExampleIndices, make_task
-from heddle.tasks.framing import frame_of
+from heddle.tasks.rows.framing import frame_of
 from heddle.text import train_tokenizer
 from tests.models import BOTH, COMBINATIONS, ENCODERS, awake, name_of
 from tests.tasks.labelled import NAMES, TOKENIZER, WORDS, model_for, records

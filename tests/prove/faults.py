@@ -41,7 +41,7 @@ FAULTS = [
     Fault("the decoder reads its targets", "tasks/translation.py:TranslationTask.batch",
           "inside > 0", "inside < np.repeat(read_lengths, texts.lengths)",
           law="future of targets", run="translation, both", test="test_training.py::test_every_law_holds"),
-    Fault("pairs are in a group twice", "tasks/record_rows.py:GroupedRecords.records",
+    Fault("pairs are in a group twice", "tasks/rows/records.py:GroupedRecords.records",
           "[group + 1])", "[group + 1]) // 2 * 2",
           law="epoch", run="contrast, encoder", test="test_training.py::test_every_law_holds"),
     Fault("padding is pooled", "model/pooling.py:pool",

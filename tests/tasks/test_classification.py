@@ -17,8 +17,8 @@ from heddle.data.records import Column, Records
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.tasks import ClassificationTask, DataSpec, ExampleIndices
-from heddle.tasks.framing import Frame
 from heddle.tasks.metrics import class_counts, class_metrics
+from heddle.tasks.rows.framing import Frame
 from heddle.text import train_tokenizer
 from heddle.train import evaluate
 from tests.tasks.labelled import CLS, NAMES, SEP, TOKENIZER, model_for, records, spec_for

@@ -23,7 +23,7 @@ from heddle.runs import prepare, show_step
 from heddle.runs.lint import lint_run
 from heddle.tasks import DataSpec, ExampleIndices
 from heddle.tasks.contrastive import ContrastiveTask
-from heddle.tasks.record_rows import GroupedRecords
+from heddle.tasks.rows.records import GroupedRecords
 from heddle.text import train_tokenizer
 from heddle.train import evaluate
 from heddle.weights import load, read_config

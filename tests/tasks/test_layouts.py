@@ -28,8 +28,11 @@ from heddle.model import build
 from heddle.nn import Layout
 from heddle.runs import Trainer, prepare, show_step
 from heddle.tasks import DataSpec, make_task
-from heddle.tasks.document_rows import Packed, Separate
 from heddle.tasks.next_token import NextTokenTask
+from heddle.tasks.rows.documents import (
+    Packed,
+    Separate,
+)
 from heddle.text import train_tokenizer
 from heddle.train import evaluate, fit
 from tests.runs.test_resume import train, written

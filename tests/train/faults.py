@@ -3,10 +3,10 @@
 from tests.planting import Fault
 
 FAULTS = [
-    Fault("bits per token", "tasks/text_rows.py:TextRows.bits_per_byte",
+    Fault("bits per token", "tasks/rows/texts.py:TextRows.bits_per_byte",
           "/ self.held_out_text[1]", "",
           test="test_evaluate.py::test_every_target_counts_once"),
-    Fault("bytes of the whole part for a sample", "tasks/text_rows.py:TextRows.bytes_scored",
+    Fault("bytes of the whole part for a sample", "tasks/rows/texts.py:TextRows.bytes_scored",
           "share * each", "each",
           test="test_evaluate.py::test_a_sample_is_spread_and_says_how_far_it_may_be_off"),
     Fault("a mean over windows", "train/evaluate.py:evaluate",

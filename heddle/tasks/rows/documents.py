@@ -13,8 +13,12 @@ from heddle.data.stream import ids_at, marks_of
 from heddle.errors import HeddleError, pluralize
 from heddle.nn.layout import Layout
 from heddle.tasks.extent import Extent
+from heddle.tasks.rows.texts import (
+    Ids,
+    TextRows,
+    TokenRows,
+)
 from heddle.tasks.task import DataSpec, EvalSet, ExampleIndices, listed
-from heddle.tasks.text_rows import Ids, TextRows, TokenRows
 
 
 class DocumentRows(TextRows):
