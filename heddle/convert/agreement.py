@@ -67,14 +67,14 @@ class Input:
     real: Tensor | None = field(default=None)
 
 
-def compare(model: Transformer, tokenizer: Tokenizer | None, family: Family, folder: Path) -> Agreement | None:
+def compare(model: Transformer, tokenizer: Tokenizer | None, family: Family, folder: Path) -> Agreement | str:
     """Compare an export with its model in fp32: the ids and types of texts, and the scores or vectors of texts and random ids.
 
     If the scores differ by more than `TOLERANCE`, both sides also compute in fp64, which measures their rounding errors and leaves
     the model in fp64.
 
     Returns:
-        The agreement; None if Hugging Face transformers is not installed.
+        The agreement, or why it cannot be checked here.
 
     Raises:
         HeddleError: a weight has no place in the Hugging Face class, or a text gets other ids.
@@ -82,7 +82,9 @@ def compare(model: Transformer, tokenizer: Tokenizer | None, family: Family, fol
     try:
         import transformers
     except ImportError:
-        return None
+        return "Hugging Face transformers is not installed"
+    if not hasattr(transformers, family.architecture):
+        return f"Hugging Face transformers {transformers.__version__} has no {family.architecture}"
     hf_model = _load_export(transformers, family, folder)
     inputs, notes = [_random_input(model, hf_model.config.pad_token_id)], list[str]()
     if tokenizer is not None:
@@ -114,8 +116,6 @@ def _load_export(transformers: Any, family: Family, folder: Path) -> Any:
     }
     if any("{e}" in row.published for row in family.table):
         options["experts_implementation"] = "eager"  # the others do not support every width
-    if not hasattr(transformers, family.architecture):
-        raise HeddleError(f"transformers {transformers.__version__} has no {family.architecture}: upgrade it")
     load: Any = getattr(transformers, family.architecture).from_pretrained
     hf_model, report = load(folder, output_loading_info=True, **options)
     missing = () if family.headless else report["missing_keys"]  # the bare class adds a head that is not used

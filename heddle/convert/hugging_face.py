@@ -8,7 +8,7 @@ from heddle.checks import checked
 from heddle.config.embedding import EmbeddingHeadConfig
 from heddle.config.model import TransformerConfig
 from heddle.config.saved import SavedConfig
-from heddle.convert.agreement import compare
+from heddle.convert.agreement import Agreement, compare
 from heddle.convert.families import ALL, Family
 from heddle.convert.families.family import left_out
 from heddle.convert.families.rotary import of_one_length
@@ -239,8 +239,8 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
             agreement = compare(model, tokenizer, family, partial)
         except HeddleError as error:
             raise HeddleError(f"{run}: {error}; nothing was written") from None
-        if agreement is None:
-            notes.append("not checked: Hugging Face transformers is not installed")
+        if isinstance(agreement, str):
+            notes.append(f"not checked: {agreement}")
         elif not agreement.difference <= agreement.allowed:
             raise HeddleError(
                 f"{run}: the scores of {family.architecture} differ by {agreement.difference:.1e} of the largest, but rounding "
@@ -248,7 +248,8 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
             )
         else:
             notes += agreement.notes
-        measured = {"difference": None, "allowed": None} if agreement is None else agreement.measured()
-        record = {"family": family.name, "checked": agreement is not None, **measured}
+        is_checked = isinstance(agreement, Agreement)
+        measured = agreement.measured() if isinstance(agreement, Agreement) else {"difference": None, "allowed": None}
+        record = {"family": family.name, "checked": is_checked, **measured}
         write_manifest(partial, record)
     return {**record, "notes": notes}

@@ -144,7 +144,7 @@ def check_export(subject: Subject) -> Verdict:
         except HeddleError as error:
             return Verdict(EXPORT, "DIFFERENT", float("inf"), TOLERANCE, "output", str(error))
     if not report["checked"]:
-        return Verdict(EXPORT, "NOT CHECKED", detail="transformers is not installed")
+        return Verdict(EXPORT, "NOT CHECKED", detail=report["notes"][-1].removeprefix("not checked: "))
     difference = float(report["difference"])
     return Verdict(EXPORT, "ROUNDING" if difference else "EXACT", difference, float(report["allowed"]))
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from heddle.data import Batch, Corpus
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.nn import Layout
+from heddle.prove.proof import check_export
+from heddle.prove.subject import Subject
 from heddle.tasks import DataSpec, MultiLabelTask, RegressionTask
 from heddle.text import END_OF_TEXT, Tokenizer, load_gpt2_merges, train_tokenizer
 from heddle.weights import load, read_config
@@ -599,6 +603,18 @@ def test_without_transformers_an_export_says_that_it_is_unchecked(
     assert report["difference"] is None
     assert report["notes"] == ["not checked: Hugging Face transformers is not installed"]
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["checked"] is False
+
+
+def test_a_transformers_without_the_class_checks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older one, for example: the export is written, and says so, as does a proof."""
+    family = replace(FAMILIES["GPT2LMHeadModel"], architecture="NewForCausalLM")
+    monkeypatch.setattr("heddle.convert.hugging_face.choose", lambda config: (family, []))
+    report = export_model(make_run(tmp_path / "run", small()), tmp_path / "out")
+    (note,) = report["notes"]
+    assert re.fullmatch(r"not checked: Hugging Face transformers [\d.]+ has no NewForCausalLM", note)
+    assert report["checked"] is False
+    verdict = check_export(Subject(build(small())))
+    assert (verdict.word, verdict.detail) == ("NOT CHECKED", note.removeprefix("not checked: "))
 
 
 def exported(config: TransformerConfig, tmp_path: Path) -> tuple[str, dict[str, torch.Tensor]]:
