@@ -19,7 +19,7 @@ from heddle.errors import pluralize
 from heddle.prove.arrangement import CUTS
 from heddle.prove.rows import content
 from heddle.prove.training import TrainingSubject
-from heddle.prove.verdict import Comparison, NotApplicable
+from heddle.prove.verdict import Comparison, NotApplicable, expect_none
 from heddle.tasks.task import Task
 from heddle.train.evaluate import evaluate
 
@@ -42,7 +42,7 @@ def same_batches(training: TrainingSubject) -> Iterator[Comparison | str]:
         examples = first.examples(number)
         rows = len(examples.places)
         uneven = rows % first.spec.multiple if first.spec.batch_tokens is not None else 0
-        yield _expect_none(f"rows of step {number + 1} that {first.spec.multiple} do not divide", uneven)
+        yield expect_none(f"rows of step {number + 1} that {first.spec.multiple} do not divide", uneven)
         remarks.append(f"{rows} rows of step {number + 1}")
         expected = content([first.batch(examples)])
         rereads = {"read again": [examples], "in another process": [second.examples(number)]}
@@ -62,10 +62,10 @@ def targets_scored_once(training: TrainingSubject) -> Iterator[Comparison | str]
     held_out = task.held_out(ROWS)
     places = [task.places(examples) for examples in held_out.batches]
     visited = _visited(places)
-    yield _expect_none("targets scored more than once", visited.twice)
+    yield expect_none("targets scored more than once", visited.twice)
     size = task.size(held_out=True)
     if size is not None:
-        yield _expect_none("targets never scored", size - visited.distinct)
+        yield expect_none("targets never scored", size - visited.distinct)
     # A task may leave out texts that are too short to score; its size does not count them.
     missing = max(0.0, 1 - held_out.share - (0.0 if size is None else 1 / size))
     yield Comparison("share", {"share": torch.tensor([missing])}, {"share": torch.zeros(1)}, exact=True)
@@ -78,7 +78,7 @@ def targets_scored_once(training: TrainingSubject) -> Iterator[Comparison | str]
         numbers = task.places(examples)
         if numbers.ndim > 1 and not task.partial_targets:  # one for each target
             case = f"numbered places without a target, and partial_targets is not set, in {task.describe(examples)}"
-            yield _expect_none(case, int((~scored).sum()))
+            yield expect_none(case, int((~scored).sum()))
     reported = evaluate(training.model, _without_objective(task), ROWS, most=limit).tokens
     yield Comparison("targets reported", _count_trace(reported), _count_trace(counted), exact=True)
     part = "" if limit is None else f"; {reported:,} of them read and reported"
@@ -108,12 +108,12 @@ def epoch(training: TrainingSubject) -> Iterator[Comparison | str]:
         is_complete = len(steps) <= MAX_STEPS
         places = [task.places(examples) for examples in steps]
         visited = _visited(places)
-        yield _expect_none(f"read twice in epoch {number + 1}", visited.twice)
+        yield expect_none(f"read twice in epoch {number + 1}", visited.twice)
         cut = "" if is_complete else f", in its first {MAX_STEPS:,} steps"
         remark = f"{_count_text(task, visited.distinct, places)}, each once an epoch{cut}"
         if size is not None and is_complete:
             unread, allowed = size - visited.distinct, 2 * places[0].shape[1] if places[0].ndim > 1 else 0
-            yield _expect_none(f"more than {allowed} left out of epoch {number + 1}", max(0, unread - allowed))
+            yield expect_none(f"more than {allowed} left out of epoch {number + 1}", max(0, unread - allowed))
             remark += f"; {unread:,} left out, different ones in each epoch" if unread else ""
     yield remark
 
@@ -140,10 +140,6 @@ def _count_trace(value: int) -> dict[str, Tensor]:
     return {"count": torch.tensor([value])}
 
 
-def _expect_none(case: str, count: int) -> Comparison:
-    return Comparison(f"{case}: {count:,}", _count_trace(count), _count_trace(0), exact=True)
-
-
 def parts(training: TrainingSubject) -> Iterator[Comparison | str]:
     """The training and validation parts share no document or record, and their lengths sum to that of the text.
 
@@ -164,7 +160,7 @@ def parts(training: TrainingSubject) -> Iterator[Comparison | str]:
         train, validation = (set(_digests(store, part)) for part in ("train", "validation"))
         shared, unit = len(train & validation), "document" if isinstance(store, TokenStore) else "record"
         if _is_lossless(training.task) and store.split["by"] != "sources":
-            yield _expect_none(f"{unit}s in both parts", shared)
+            yield expect_none(f"{unit}s in both parts", shared)
             yield from _held_out_share(store, len(train), len(validation))
             remarks.append(f"{len(train):,} and {len(validation):,} different {unit}s, none in both")
         else:
@@ -188,7 +184,7 @@ def _held_out_share(store: Store, train: int, held_out: int) -> Iterator[Compari
         return
     expected, total = share * (train + held_out), train + held_out
     excess = max(0.0, abs(held_out - expected) - 5 * (expected * (1 - share)) ** 0.5 - 1)
-    yield _expect_none(
+    yield expect_none(
         f"records held out are {held_out:,} of {total:,}, not about {expected:.0f}: too many or few by", round(excess)
     )
 

@@ -17,7 +17,7 @@ from heddle.generate.stream import DecodingRules
 from heddle.generate.text import bos_prefix
 from heddle.model.head import LanguageHead
 from heddle.prove.training import TrainingSubject
-from heddle.prove.verdict import Comparison, NotApplicable
+from heddle.prove.verdict import Comparison, NotApplicable, expect_none
 
 READ = 1 << 22  # training tokens searched for text starts
 
@@ -39,7 +39,7 @@ def started_texts(training: TrainingSubject) -> Iterator[Comparison | str]:
         return
     if isinstance(task.config, TaskSettings):
         expected_prompts = task.config.prompts(task.spec.layout, tuple(config.stacks()))
-        yield _expect_none(
+        yield expect_none(
             f"prompts = {config.prompts!r}, but training rows need {expected_prompts!r}",
             int(config.prompts != expected_prompts),
         )
@@ -50,7 +50,7 @@ def started_texts(training: TrainingSubject) -> Iterator[Comparison | str]:
             raise
         yield f"a prompt is needed: {error}"
         return
-    yield _expect_none("empty prompts that are accepted", int(config.prompts == "needed"))
+    yield expect_none("empty prompts that are accepted", int(config.prompts == "needed"))
     if config.prompts == "beginning" and tokenizer is not None:
         prompt_ids = decoding.new_sequence(0, [*bos_prefix(model, tokenizer, "x"), *tokenizer.encode("x")]).ids
         prefix = torch.tensor(prompt_ids[: len(start_ids)])
@@ -75,11 +75,11 @@ def _beginnings(training: TrainingSubject, start_ids: list[int]) -> Iterator[Com
     first_id_counts = _first_ids(part)
     missing = (first_id_counts - target_counts).total()
     if task.partial_targets or not is_complete:  # targets are sampled, or not all documents were read
-        yield _expect_none("no first id of a text is a target", int(missing == first_id_counts.total()))
+        yield expect_none("no first id of a text is a target", int(missing == first_id_counts.total()))
     else:
         size = task.size(held_out=False) if task.spec.layout == "concatenate" else None
         allowed = 0 if size is None else max(0, size - len(places_read))
-        yield _expect_none(f"more than {allowed} documents whose first id is not a target", max(0, missing - allowed))
+        yield expect_none(f"more than {allowed} documents whose first id is not a target", max(0, missing - allowed))
     beginnings, of = pluralize(target_counts.total(), "beginning"), pluralize(first_id_counts.total(), "document")
     yield f"{beginnings} of {of} are targets in an epoch"
 
@@ -106,9 +106,5 @@ def _answers(training: TrainingSubject, start_ids: list[int]) -> Iterator[Compar
     expected = torch.tensor(start_ids).expand_as(first)
     yield Comparison("rows begin as answers do", {"ids": first}, {"ids": expected}, exact=True)
     unscored = int((rows.weights[rows.layout.real.any(1), len(start_ids) - 1] == 0).sum())
-    yield _expect_none("rows that do not predict how an answer begins", unscored)
+    yield expect_none("rows that do not predict how an answer begins", unscored)
     yield f"{pluralize(len(first), 'row')} of step 1"
-
-
-def _expect_none(case: str, count: int) -> Comparison:
-    return Comparison(f"{case}: {count:,}", {"count": torch.tensor([count])}, {"count": torch.tensor([0])}, exact=True)

@@ -44,6 +44,12 @@ class Comparison:
     rounding: float | None = None
 
 
+def expect_none(case: str, count: int) -> Comparison:
+    """A count that should be 0; the error is the count."""
+    actual, expected = ({"count": torch.tensor([number])} for number in (count, 0))
+    return Comparison(f"{case}: {count:,}", actual, expected, exact=True, min_scale=1.0)
+
+
 @displayed(".detail")
 @dataclass(frozen=True)
 class Verdict:
