@@ -263,7 +263,7 @@ def test_what_is_too_large_is_found() -> None:
     many = {f"m{number}.py": 10 for number in range(MOST_FILES + 1)}
     assert size_faults({"heddle/a": {"b.py": MOST_LINES + 1}, "heddle/c": many}) == [
         f"heddle/a/b.py: {MOST_LINES + 1} lines, at most {MOST_LINES}: is it one idea?",
-        f"heddle/c: {MOST_FILES + 1} files, at most {MOST_FILES}",
+        f"heddle/c: {MOST_FILES + 1} files, at most {MOST_FILES}: move what is one idea into a subpackage",
     ]
     (fault,) = size_faults({"heddle/d": {f"m{number}.py": 399 for number in range(12)}})
     assert fault == f"heddle/d: {12 * 399} lines, at most {MOST_LINES_OF_PACKAGE}"
@@ -303,7 +303,7 @@ def test_every_kind_of_fault_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
             "heddle/nn/names.py:1: Reading: say DataSpec",
             "heddle/nn/names.py:2: found: name what it holds",
             "heddle/nn/prose.py:2: 'asked for': say requested",
-            f"heddle/text: {MOST_FILES + 1} files, at most {MOST_FILES}",
+            f"heddle/text: {MOST_FILES + 1} files, at most {MOST_FILES}: move what is one idea into a subpackage",
             "tests/test_mask.py:3: kept: name what it holds",
         ]
     )
