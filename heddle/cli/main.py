@@ -174,7 +174,7 @@ def _call(words: list[str]) -> None:
     """Call the command that the words name.
 
     Raises:
-        HeddleError: there is no such command, or its arguments are wrong.
+        HeddleError: the command is unknown, or its arguments are wrong.
     """
     from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 

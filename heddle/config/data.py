@@ -69,8 +69,8 @@ class DataConfig(Config):
     """Share of the text that is held out for evaluation."""
     layout: TextLayout = "concatenate"  # (D-32)
     """Rows of a plain text. concatenate: windows of the whole text, across documents; documents: one document per row, only its
-    first tokens; pack: several whole documents per row, which do not see each other. Records have a row each; with pack, several
-    pairs for a decoder that translates share a row of the context."""
+    first tokens; pack: several whole documents per row, which do not attend to each other. Records have a row each; with pack,
+    several pairs for a decoder that translates share a row of the context."""
 
     store: str | None = None
     """Directory of tokens that runs share: the first run writes it, and others with the same sources, settings and tokenizer

@@ -32,7 +32,7 @@ class ChatTask(RecordTask):
 
     The tokens before an answer are exactly the prompt of generation. A conversation that is longer than the context ends with the
     last answer that fits, so no message is cut; one whose first answer does not fit has no target. With the layout `pack`, complete
-    conversations share a row as segments, which do not see each other. `remarks` lists what is cut.
+    conversations share a row as segments, which do not attend to each other. `remarks` lists what is cut.
 
     Raises:
         HeddleError: the model has another chat template, or the template does not mark the assistant's tokens.

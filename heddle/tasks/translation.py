@@ -46,7 +46,7 @@ class TranslationTask(RecordTask):
     sources and its targets separately (as Vaswani et al. 2017, 5.1, count them). A decoder without an encoder reads
     `source <start_translation> target` in one row, and predicts the tokens after the boundary or, with `source_loss`, every token
     (L1-81). With `decoder.prefix = true`, the tokens up to the boundary are its prefix. With the layout `pack`, several pairs share
-    a row as segments, which do not see each other.
+    a row as segments, which do not attend to each other.
 
     Texts beyond the context lose their ends; in one row, first the source, down to half of the context. A cropped target has no end
     to predict. `remarks` reports how many are cropped.

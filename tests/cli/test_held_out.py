@@ -94,7 +94,7 @@ def test_what_was_held_out_is_said(heddle: Heddle, many: str, corpus: str, tmp_p
 def test_text_that_an_epoch_leaves_out_is_said(heddle: Heddle, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("x" * 200)
     output = heddle("train", "short.txt", *TINY, "context=90", "validation=0.5", "--dry-run").out
-    assert "reads 90 of its 101 targets" not in output  # a tenth is no loss to speak of
+    assert "reads 90 of its 101 targets" not in output  # a tenth is not worth a message
     output = heddle("train", "short.txt", *TINY, "context=51", "validation=0.5", "--dry-run").out
     assert (
         "each epoch reads 51 of the training text's 101 targets, different ones each time: the text is 2.0 windows of context = 51"

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from heddle.cli.progress import Progress, experts
 from heddle.config.saved import Chosen
-from heddle.runs.plan import SHARE  # type: ignore[attr-defined]
 from heddle.train import Report
+from heddle.train.length import SHARE
 
 from .conftest import TINY, Heddle
 

@@ -128,7 +128,7 @@ def test_our_names_exist_and_theirs_do_not() -> None:
     assert not ALIASES.keys() & OTHER_NAMES.keys()
     for alias, ours in {**ALIASES, **OTHER_NAMES}.items():
         assert alias not in known, "a second spelling"
-        assert ours in known, f"{alias} is sent to {ours}, which is no key"
+        assert ours in known, f"{alias} points to {ours}, which is not a key"
 
 
 def test_an_alias_replaces_what_it_stands_for() -> None:

@@ -12,10 +12,10 @@ from heddle.model.entry import Entry
 from heddle.nn.layout import PADDING
 from heddle.nn.state import Growing, Rolling
 from heddle.prove import Verdict, prove, prove_config
-from heddle.prove.checks import CHECKS, NotApplicable  # type: ignore[attr-defined]
+from heddle.prove.checks import CHECKS
 from heddle.prove.proof import first_loss
 from heddle.prove.subject import Subject, awaken
-from heddle.prove.verdict import Comparison, judge
+from heddle.prove.verdict import Comparison, NotApplicable, judge
 
 SMALL = {"vocab_size": 31, "dim": 32, "context": 48}
 HEADS = {"kind": "attention", "heads": 4, "relative": {"kind": "rotary"}}

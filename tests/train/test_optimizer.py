@@ -11,11 +11,10 @@ from heddle.config import TransformerConfig, preset, sized
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch, next_token_batch
 from heddle.model import Transformer, build
-from heddle.model.roles import role
+from heddle.model.roles import DECAYED, role
 from heddle.tasks import CrossEntropy
 from heddle.train import Optimizer, train_step
 from heddle.train.muon import Muon
-from heddle.train.optimizer import DECAYED  # type: ignore[attr-defined]
 
 TINY = sized(2, vocab_size=41, context=8, dim=16)
 SMALLER = {"vocab_size": 41, "dim": 16, "context": 8, "decoder.depth": 2, "decoder.block.mixer.heads": 2}

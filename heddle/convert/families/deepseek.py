@@ -145,7 +145,7 @@ def _write_v2(config: TransformerConfig) -> Data:
 
 
 def _read_v3(f: Fields, data: Data) -> None:
-    # The rate of the balancing bias in training; there is no field for it.
+    # The rate of the balancing bias in training, which config.json does not have.
     routing = {"gate": "sigmoid", "renormalise": f["norm_topk_prob"], "bias_rate": 0.001, **_groups(f, "two")}
     _put_experts(f, data, routing)
 

@@ -1,4 +1,4 @@
-"""Rows that do not cross the ends of documents: one document per row, or several that do not see each other."""
+"""Rows that do not cross the ends of documents: one document per row, or several that do not attend to each other."""
 
 from functools import cached_property
 from math import ceil
@@ -186,7 +186,7 @@ class Separate(DocumentRows):
 
 
 class Packed(DocumentRows):
-    """Several documents per row, packed by best fit, which do not see each other; nothing is dropped.
+    """Several documents per row, packed by best fit, which do not attend to each other; nothing is dropped.
 
     A document longer than a row is cut into pieces. If the task predicts the next token, the token after a piece's last one is a
     target although the next piece reads it, so every token is predicted exactly once. A piece does not see the pieces before it,

@@ -1,4 +1,4 @@
-"""How records become rows of tokens: one record per row, or several in a row that do not see each other.
+"""How records become rows of tokens: one record per row, or several in a row that do not attend to each other.
 
 A task that reads records decides how many tokens and targets each has, and what a row contains. `data.layout` chooses how rows are
 made:
@@ -196,8 +196,7 @@ class GroupedRecords(RecordRows):
         return self.groups
 
     def shapes(self) -> list[tuple[int, int]]:
-        """A group's texts cost as much as rows of their own, since they do not see each other; `lengths` counts both texts of a
-        pair."""
+        """The texts of a group cost as much as rows of their own, and `lengths` counts both texts of a pair."""
         texts = 2 * self.rows * self.largest
         return [(texts, max(1, min(self.spec.length, ceil(float(self.lengths.mean()) / 2))))]
 

@@ -4,7 +4,7 @@ A task only decides the targets of the rows. `data.layout` chooses how rows are 
 
     concatenate   windows of the concatenated text, which cross the ends of documents (L0-89)
     documents     a row for each document, of which only the first tokens are read (L0-18, L0-19)
-    pack          several documents in a row that do not see each other; long ones are cut, and nothing is dropped
+    pack          several documents in a row that do not attend to each other; long ones are cut, and nothing is dropped
 """
 
 from abc import ABC, abstractmethod
