@@ -170,7 +170,8 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
         tokens = [float(event.token) for event in texts if event.token is not None]
         traces[name] = {"output": torch.tensor([*tokens, *[-1.0] * (6 - len(tokens))])}
     engine, echoed = Engine(model, config=EngineConfig(keep=1)), list[float]()
-    for echo in (False, not engine.cache.prefix):  # the second finds the states of the first; a prefix has no log probabilities
+    # The second text finds the states of the first. A prompt that is read in both directions has no log probabilities.
+    for echo in (False, not engine.cache.prefix):
         engine.submit([5, 9, 7, 3], SamplingConfig(temperature=0.0, max_tokens=1), echo=echo)
         while engine:
             echoed += [each.logprob for event in engine.step() for each in event.prompt]
