@@ -29,7 +29,7 @@ TOWER = [
     ("tasks", "vectors"),
     ("train", "parallel"),
     ("runs", "predict"),
-    ("look", "prove"),
+    ("look", "prove", "lessons"),
     ("serve",),
     ("page",),
     ("cli",),
