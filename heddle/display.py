@@ -163,3 +163,26 @@ def largest(parts: Mapping[str, int], count: int = 8) -> list[tuple[str, int]]:
         *order[:count],
         *([(f"{len(remaining)} more", sum(number for _, number in remaining))] if remaining else []),
     ]
+
+
+def duration(seconds: float) -> str:
+    """Seconds in a readable unit."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Bytes in a readable unit."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def metrics(values: Mapping[str, float]) -> str:
+    """A task's metrics on one line, without its integer counts."""
+    floats = {name.replace("_", " "): value for name, value in values.items() if isinstance(value, float)}
+    return ", ".join(f"{name} {value:.4f}" for name, value in floats.items())
+
+
+def estimate(loss: float, error: float | None) -> str:
+    """A loss with its standard error, if there is one."""
+    return f"{loss:.4f} ± {error:.4f}" if error else f"{loss:.4f}"

@@ -10,13 +10,14 @@ from cyclopts import Parameter
 from heddle.cli.inputs import reader_of
 from heddle.cli.models import open_model, tokenizer_of
 from heddle.cli.options import ENCODING, Device, Json, PairColumn, Run, SkipInvalid, TextColumn, Weights
-from heddle.cli.output import bar, console, estimate, find_run, print_json, table
+from heddle.cli.output import bar, console, find_run, print_json, table
 from heddle.cli.translate import report_truncated
 from heddle.config.decoding import BeamConfig, completed
 from heddle.config.tasks import TranslationConfig
 from heddle.data.corpus import Corpus
 from heddle.data.records import Records
 from heddle.data.sources.examples import Example
+from heddle.display import estimate
 from heddle.errors import HeddleError
 from heddle.generate.bleu import TranslationScore, metrics, score_translations
 from heddle.generate.translate import translate

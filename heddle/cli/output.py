@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,29 +95,6 @@ def format_cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def metrics(values: Mapping[str, float]) -> str:
-    """A task's metrics on one line, without its integer counts."""
-    floats = {name.replace("_", " "): value for name, value in values.items() if isinstance(value, float)}
-    return ", ".join(f"{name} {value:.4f}" for name, value in floats.items())
-
-
-def estimate(loss: float, error: float | None) -> str:
-    """A loss with its standard error, if there is one."""
-    return f"{loss:.4f} ± {error:.4f}" if error else f"{loss:.4f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds in a readable unit."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def size(count: float) -> str:
-    """Bytes in a readable unit."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def find_run(name: str | Path) -> Path:

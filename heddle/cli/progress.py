@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from heddle.cli.output import duration, estimate, metrics
 from heddle.config.saved import Chosen
+from heddle.display import duration, estimate, metrics
 from heddle.progress import LiveLine, TimeLeft, ordinary
 from heddle.tasks.extent import Extent
 from heddle.train.length import SHARE

@@ -8,7 +8,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from heddle.cli.options import Json
-from heddle.cli.output import RUNS, console, duration, estimate, find_run, format_cell, pluralize, print_json, table
+from heddle.cli.output import RUNS, console, find_run, format_cell, pluralize, print_json, table
+from heddle.display import duration, estimate
 from heddle.errors import HeddleError
 from heddle.runs.compare import compare_runs, runs_in
 from heddle.runs.export import write_csv, write_events

@@ -3,27 +3,25 @@
 import shlex
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from heddle.cli.output import duration, estimate, metrics, phases, pluralize, print_json, size
+from heddle.cli.output import phases, pluralize, print_json
 from heddle.cli.progress import Progress
 from heddle.config.run import RunConfig
 from heddle.config.tasks import ChatConfig, ContrastiveConfig, LabelSettings, MaskedConfig, TranslationConfig
-from heddle.config.train import TrainConfig
 from heddle.data.raw import TEXT
 from heddle.data.records import Records
+from heddle.display import estimate, metrics
 from heddle.look.readings import Readings
 from heddle.runs.extend import extend
-from heddle.runs.plan import Plan
+from heddle.runs.plan_text import describe_plan
 from heddle.runs.prepare import name_sources, prepare
 from heddle.runs.session import Session
 from heddle.runs.trainer import Interrupted, Trainer, resume_command
-from heddle.train.model_selection import describe
 from heddle.train.ranks import join_ranks
 from heddle.weights.special_tokens import mask_of
 
@@ -34,7 +32,7 @@ def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int 
     if ranks.leads:
         with phases(out) as report:
             plan = prepare(config, run, report)
-        out.print(_summary(plan, run, config.with_tuning().train))
+        out.print(describe_plan(plan, run, config.with_tuning().train))
     train_run(Path(ranks.share(str(run))), out, json, readings)
 
 
@@ -194,49 +192,6 @@ def _first_words(text: str) -> str:
     return shlex.quote(" ".join(line.split()[:3]))
 
 
-def _summary(plan: Plan, run: Path, train: TrainConfig) -> str:
-    chosen, model = plan.chosen, plan.model
-    depth = " + ".join(str(stack.depth) for stack in model.stacks().values())
-    trained, total = plan.trained, pluralize(plan.parameters, "parameter")
-    frozen = f"{trained.frozen:,} of the {total} are frozen"
-    if train.lora is not None:
-        frozen = (
-            f"{trained.total:,} parameters are trained ({trained.total / plan.parameters:.2%}), {trained.adapters:,} of them "
-            f"in adapters of rank {train.lora.rank} on {pluralize(trained.layers, 'layer')}; {frozen}"
-        )
-    checkpointed = "activations are checkpointed"
-    truncated = "".join(f", {part}" for part in plan.cut)
-    start = (
-        ""
-        if chosen.start is None
-        else f"starting from the weights of {chosen.start.run}{truncated}, with {train.optimizer}"
-    )
-    export = "" if chosen.start is None else f"the trained model {plan.exported.sentence()}"
-    notes = (
-        [start, export]
-        + [frozen] * bool(trained.frozen)
-        + [checkpointed] * train.checkpoint_activations
-        + [describe(train)]
-    )
-    if chosen.batch_tokens is not None:
-        sizes, unit = f"about {plan.tokens_per_step:,} tokens", "records"
-    elif plan.tokens_per_step == chosen.batch * model.context:
-        sizes, unit = f"{chosen.batch} x {model.context} = {plan.tokens_per_step:,} tokens", "text"
-    else:
-        sizes, unit = f"{pluralize(chosen.batch, 'example')}, about {plan.tokens_per_step:,} tokens", "data"
-    return (
-        f"run {run}: {plan.parameters:,} parameters (depth {depth}, width {model.dim}, context {model.context}, "
-        f"{pluralize(model.vocab_size, 'id')}) on {pluralize(plan.train_tokens, 'token')}, "
-        f"{plan.validation_tokens:,} held out\n"
-        f"{pluralize(chosen.steps, 'step')} of {sizes} "
-        f"({plan.epochs:.1f} times through the {unit}), learning rate {chosen.learning_rate:.2g}, "
-        f"{chosen.precision} on {chosen.device}, "
-        f"{pluralize(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
-        f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(plan.minutes * 60)} and {size(plan.memory)}"
-        + "".join(f"\n{line}" for line in notes if line)
-    )
-
-
 def plan_run(config: RunConfig, run: Path, out: Console, json: bool) -> None:
     """Print the plan of a run, prepared in a temporary directory."""
     data = config.data
@@ -244,23 +199,6 @@ def plan_run(config: RunConfig, run: Path, out: Console, json: bool) -> None:
         config = config.model_copy(update={"data": data.model_copy(update={"store": None})})
     with tempfile.TemporaryDirectory() as folder, phases(out) as report:
         plan = prepare(config, Path(folder) / "run", report)
-    out.print(_summary(plan, run, config.with_tuning().train) + "\nnothing was trained (--dry-run)")
+    out.print(describe_plan(plan, run, config.with_tuning().train) + "\nnothing was trained (--dry-run)")
     if json:
-        print_json(
-            {
-                "run": str(run),
-                "sources": name_sources(config.data),
-                "parameters": plan.parameters,
-                "frozen": plan.trained.frozen,
-                "adapters": plan.trained.adapters,
-                "train_tokens": plan.train_tokens,
-                "validation_tokens": plan.validation_tokens,
-                "memory": plan.memory,
-                "minutes": plan.minutes,
-                "epochs": plan.epochs,
-                "export": asdict(plan.exported),
-                "cut": list(plan.cut),
-                "model": plan.model.to_dict(),
-                "chosen": plan.chosen.to_dict(),
-            }
-        )
+        print_json({"run": str(run), "sources": name_sources(config.data), **plan.to_dict()})

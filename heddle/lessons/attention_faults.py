@@ -59,13 +59,11 @@ def _keys_as_values(x: Tensor, weights: Weights) -> tuple[Tensor, Tensor, Tensor
 
 def _without_bias(x: Tensor, weights: Weights, names: str) -> Any:
     """Maps q, k and v, those in `names` without their bias."""
-    return tuple(
-        F.linear(x, weights[f"{name}.weight"]) if name in names else linear(x, weights, name) for name in "qkv"
-    )
+    return tuple(x @ weights[f"{name}.weight"].T if name in names else linear(x, weights, name) for name in "qkv")
 
 
 def _output_without_bias(joined: Tensor, weights: Weights) -> Tensor:
-    return F.linear(joined, weights["o.weight"])
+    return joined @ weights["o.weight"].T
 
 
 def _interleaved(x: Tensor, heads: int) -> Tensor:

@@ -38,22 +38,22 @@ def cases(part: str, seed: int = 0) -> tuple[Case, ...]:
     """The cases of a part, drawn from a seed, in the order in which they are reported."""
     generator = torch.Generator().manual_seed(seed)
 
-    def drawn(batch: int, length: int) -> Tensor:
+    def random(batch: int, length: int) -> Tensor:
         if part == "model":
             return torch.randint(VOCABULARY, (batch, length), generator=generator)
         return torch.randn(batch, length, DIM, dtype=torch.float64, generator=generator)
 
     usual = _weights(part, generator)
     rows = [
-        Case("one token", "one token", drawn(BATCH, 1), usual),
-        Case("six tokens", "six tokens", drawn(BATCH, LENGTH), usual, gradients=True),
-        Case(f"{CONTEXT} tokens", "more cases", drawn(BATCH, CONTEXT), usual),
-        Case("a batch of one", "more cases", drawn(1, LENGTH), usual),
-        Case("scores of exactly 0", "more cases", drawn(BATCH, LENGTH), _without_keys(usual)),
-        Case("scores of thousands", "more cases", drawn(BATCH, LENGTH), _sharp(usual)),
+        Case("one token", "one token", random(BATCH, 1), usual),
+        Case("six tokens", "six tokens", random(BATCH, LENGTH), usual, gradients=True),
+        Case(f"{CONTEXT} tokens", "more cases", random(BATCH, CONTEXT), usual),
+        Case("a batch of one", "more cases", random(1, LENGTH), usual),
+        Case("scores of exactly 0", "more cases", random(BATCH, LENGTH), _without_keys(usual)),
+        Case("scores of thousands", "more cases", random(BATCH, LENGTH), _sharp(usual)),
     ]
     if part == "model":
-        rows.append(Case("loss", "loss", drawn(BATCH, LENGTH), usual, "loss"))
+        rows.append(Case("loss", "loss", random(BATCH, LENGTH), usual, "loss"))
     return tuple(rows)
 
 

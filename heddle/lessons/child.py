@@ -21,8 +21,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from heddle.lessons.homework import HOMEWORK, Parameters, compare_parameters
+from heddle.lessons.learning import learn
 
 SECONDS = 20.0
+SECONDS_TO_LEARN = 180.0
 MEMORY = 2 << 30  # bytes that a submission may use beside torch
 FILE_SIZE = 64 << 20  # bytes of a file that it may write
 LONGEST = 300  # characters of an error that are reported
@@ -154,6 +156,8 @@ def examine(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         except Exception as error:
             result["errors"][index] = described(error, request["file"])
     save_file(outputs, folder / "outputs.safetensors")
+    if request["learns"] and not result["errors"]:
+        result["learned"] = learn(kind)
     return result
 
 
@@ -196,7 +200,8 @@ def calls(built: nn.Module, method: str, x: Tensor, index: int) -> dict[str, Ten
 
 def gradients(built: nn.Module, parameters: Parameters, index: int) -> dict[str, Tensor]:
     """The gradients of the last call in training, by the homework's names."""
-    state, result = dict(built.named_parameters(remove_duplicate=False)), {}
+    state = dict(built.named_parameters(remove_duplicate=False))
+    result: dict[str, Tensor] = {}
     for name, parts in parameters.places.items():
         gradient = state[name].grad
         if gradient is not None:

@@ -21,7 +21,7 @@ Map = Callable[[Tensor], Tensor]
 
 def linear(x: Float[Tensor, "*n I"], weights: Weights, name: str) -> Float[Tensor, "*n O"]:
     """x W + b."""
-    return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
 
 def below(weights: Weights, name: str) -> Weights:
@@ -31,7 +31,7 @@ def below(weights: Weights, name: str) -> Weights:
 
 def seen(scores: Float[Tensor, "*n T S"], diagonal: int = 0) -> Bool[Tensor, "T S"]:
     """Which keys each query sees: those up to its own place, and `diagonal` more (L1-26)."""
-    return torch.ones_like(scores[(0,) * (scores.dim() - 2)], dtype=torch.bool).tril(diagonal)
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(diagonal)
 
 
 def project(x: Float[Tensor, "B T D"], weights: Weights) -> tuple[Tensor, Tensor, Tensor]:

@@ -46,6 +46,15 @@ class Grade:
         """0: right. 1: wrong. 2: it cannot be graded."""
         return 2 if self.problem else int(self.grade < 1)
 
+    @property
+    def line(self) -> str:
+        """All of it in a line."""
+        if self.problem:
+            return str(self)
+        wrong = [step.name for step in self.steps if not step.is_right]
+        names = " and ".join(repr(each.name) for each in self.faults) or "not a known mistake"
+        return f"{self.file}: {self.grade:.2f}" + (f", wrong: {', '.join(wrong)}; {names}" if wrong else ", all right")
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for an autograder."""
         return {
@@ -82,6 +91,11 @@ class Grade:
     def _conclusion(self) -> Iterator[str]:
         if self.grade == 1:
             yield "Everything is right."
+            if self.part == "attention":
+                yield "To train with it, from its folder:"
+                yield "  heddle train my.txt tokenizer=characters decoder.entry.positions=learned \\"
+                mixer = f'{{kind="custom",target="{self.file.stem}:{HOMEWORK[self.part].name}"}}'
+                yield f"    'decoder.block.mixer={mixer}'"
             return
         if self.faults:
             yield "These are exactly the numbers of " + (
@@ -107,23 +121,26 @@ def homework(part: str) -> Homework:
     return HOMEWORK[part]
 
 
-def grade(part: str, files: Sequence[Path], seed: int = 0) -> Iterator[Grade]:
+def grade(part: str, files: Sequence[Path], seed: int = 0, learns: bool = False) -> Iterator[Grade]:
     """Grade files, one after another, each in a process with limits.
 
     Args:
         part: `attention`, `block` or `model`.
         files: Python files, each with the class of this part. Their code runs with the user's rights.
         seed: of the inputs and weights.
+        learns: whether to train models too: on random tokens, which shows a leak, and on reversing six digits.
 
     Raises:
-        HeddleError: there is no such part, or no such file.
+        HeddleError: there is no such part, or no such file; or `learns`, but the part is not a model.
     """
     homework(part)
+    if learns and part != "model":
+        raise HeddleError(f"only a model is trained, not {part}: grade model FILE --train")
     for file in files:
         if not file.is_file():
             raise HeddleError(f"{file}: no such file")
     tried = cases(part, seed)
-    with Sandbox() as sandbox:
+    with Sandbox(learns) as sandbox:
         for file in files:
             yield judge(file, part, sandbox.run(file, part, tried), tried)
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from heddle.lessons.cases import Case
-from heddle.lessons.child import SECONDS
+from heddle.lessons.child import SECONDS, SECONDS_TO_LEARN
 from heddle.lessons.homework import Shape
 
 _ROOT = str(Path(__file__).parents[2])
@@ -35,6 +35,7 @@ class Submission:
         joined: what reached W_O, where it has one.
         gradients: by the homework's names, of the case that asks for them.
         errors: by case: what was raised, in a line.
+        learned: what came of training it, if it was trained.
     """
 
     problem: str = ""
@@ -47,17 +48,20 @@ class Submission:
     joined: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    learned: dict[str, float] = field(default_factory=dict)
 
 
 class Sandbox:
     """A process that has torch in memory and runs one submission after another, each in a child of its own.
 
     Args:
-        seconds: how long a submission may take.
+        learns: whether models are trained too.
+        seconds: how long a submission may take; None: 20 s, and 180 s if it is trained.
     """
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.seconds = seconds
+    def __init__(self, learns: bool = False, seconds: float | None = None) -> None:
+        self.learns = learns
+        self.seconds = seconds or (SECONDS_TO_LEARN if learns else SECONDS)
         command = [sys.executable, "-c", _START, _ROOT]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, process_group=0)
@@ -82,7 +86,13 @@ class Sandbox:
         with tempfile.TemporaryDirectory(prefix="heddle-") as place:
             folder = Path(place)
             (folder / "scratch").mkdir()
-            request = {"file": str(file.resolve()), "part": part, "folder": place, "seconds": self.seconds}
+            request = {
+                "file": str(file.resolve()),
+                "part": part,
+                "folder": place,
+                "seconds": self.seconds,
+                "learns": self.learns,
+            }
             request |= {"cases": _write(cases, folder / "cases.safetensors")}
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
@@ -95,7 +105,8 @@ class Sandbox:
 def _write(cases: Sequence[Case], file: Path) -> list[dict[str, Any]]:
     """Store the cases' tensors, weights that several share once, and return what JSON can tell of them."""
     labels: dict[int, str] = {}
-    tensors, rows = {}, []
+    tensors: dict[str, Tensor] = {}
+    rows = []
     for index, case in enumerate(cases):
         label = labels.setdefault(id(case.weights), f"weights {index}")
         tensors |= {f"input:{index}": case.input} | {f"{label}:{name}": each for name, each in case.weights.items()}
@@ -120,5 +131,6 @@ def _read(result: dict[str, Any], file: Path, cases: Sequence[Case]) -> Submissi
         training=parts["training"],
         joined=parts["joined"],
         gradients=parts["gradient"],
+        learned=result.get("learned", {}),
         errors={cases[int(index)].name: error for index, error in result["errors"].items()},
     )

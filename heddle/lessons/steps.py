@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import log
 
 from torch import Tensor
 
 from heddle.lessons.cases import Case, computed, computed_gradients
 from heddle.lessons.diagnosis import differing, equal, is_right, repeats
 from heddle.lessons.fault import changed
-from heddle.lessons.homework import DIM, HEADS, HOMEWORK, Homework
+from heddle.lessons.homework import HEADS, HOMEWORK, Homework
+from heddle.lessons.learning import HONEST, KINDS, LEARNED
 from heddle.lessons.sandbox import Submission
 
 SHOWN = 4  # names of parameters that a line lists
@@ -37,7 +39,20 @@ def grading_steps(submission: Submission, part: str, tried: Sequence[Case]) -> t
         _parameters(submission, HOMEWORK[part]),
         *(_cases(submission, part, name, rows) for name, rows in groups),
         _training(submission, part, tried),
+        *_learning(submission.learned),
     )
+
+
+def _learning(learned: dict[str, float]) -> Iterator[Step]:
+    if learned:
+        loss, reversed_ = learned.values()
+        leaks = (
+            ""
+            if loss >= HONEST
+            else f": nothing tells these tokens, so a loss below {log(KINDS):.3f} has seen the next one"
+        )
+        yield Step("no leak", loss >= HONEST, (f"loss {loss:.3f} on random tokens of {KINDS} kinds{leaks}",))
+        yield Step("learning", reversed_ >= LEARNED, (f"it reverses six digits: {reversed_:.1%} of them are right",))
 
 
 def _parameters(submission: Submission, homework: Homework) -> Step:
@@ -47,7 +62,9 @@ def _parameters(submission: Submission, homework: Homework) -> Step:
         more = f" and {len(submission.missing) - SHOWN} more" if len(submission.missing) > SHOWN else ""
         lines.append(f"missing: {first}{more}")
     if submission.extra:
-        lines.append("not asked for: " + ", ".join(f"{name} {list(shape)}" for name, shape in submission.extra.items()))
+        lines.append(
+            "not part of it: " + ", ".join(f"{name} {list(shape)}" for name, shape in submission.extra.items())
+        )
     for name, (shape, expected) in submission.misshapen.items():
         lines.append(f"{name} is {list(shape)}, not {list(expected)}")
     right = not lines
@@ -95,17 +112,16 @@ def _difference(submission: Submission, case: Case, part: str) -> Iterator[str]:
 
 def _before_output(joined: Tensor, case: Case) -> Iterator[str]:
     """Whether the heads were right before W_O."""
-    records: list[Tensor] = []
-    steps = changed({"attention.output": lambda joined, weights: records.append(joined) or joined})
-    computed(case, "attention", steps)
-    if joined.shape != records[0].shape:
-        yield f"what reaches `o` is {list(joined.shape)}, not {list(records[0].shape)}"
-    elif equal(joined, records[0]):
+    expected = computed(case, "attention", changed({"attention.output": lambda joined, weights: joined}))
+    assert expected is not None
+    if joined.shape != expected.shape:
+        yield f"what reaches `o` is {list(joined.shape)}, not {list(expected.shape)}"
+    elif equal(joined, expected):
         yield "what reaches `o` is right: the mistake comes after the heads are joined"
     else:
-        heads = joined.unflatten(-1, (HEADS, DIM // HEADS)), records[0].unflatten(-1, (HEADS, DIM // HEADS))
-        right = [head for head in range(HEADS) if equal(*(each[..., head, :] for each in heads))]
-        yield "what reaches `o` is wrong" + (f", except in head {right[0]}" if right else "")
+        pairs = zip(joined.chunk(HEADS, dim=-1), expected.chunk(HEADS, dim=-1), strict=True)
+        right = [str(head) for head, pair in enumerate(pairs) if equal(*pair)]
+        yield "what reaches `o` is wrong" + (f", except in head {', '.join(right)}" if right else "")
 
 
 def _training(submission: Submission, part: str, tried: Sequence[Case]) -> Step:

@@ -5,7 +5,8 @@ In reading order:
 - `resolve`: from settings to what a run will be, before its text is read, with every refusal that needs no text (`Resolved`).
   `start` is the run that another one starts from.
 - `tokenizers`, `token_cache`: the tokenizer of a run; tokens of an earlier run that fit this one.
-- `plan`: sizes, steps and precision, chosen by measurement before a run; `need`: the memory that it takes.
+- `plan`: sizes, steps and precision, chosen by measurement before a run; `need`: the memory that it takes;
+  `plan_text`: a plan in words.
 - `prepare`: makes a run directory: resolve, tokens, plan, write.
 - `session`: opens a run directory, new or at its newest checkpoint (`Session`).
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.

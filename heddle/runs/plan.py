@@ -1,6 +1,6 @@
 """Planning a run: choose sizes by this machine's measured rate, state what will happen, and refuse what cannot work."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -72,6 +72,23 @@ class Plan:
     exported: Exported
     cut: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "parameters": self.parameters,
+            "frozen": self.trained.frozen,
+            "adapters": self.trained.adapters,
+            "train_tokens": self.train_tokens,
+            "validation_tokens": self.validation_tokens,
+            "memory": self.memory,
+            "minutes": self.minutes,
+            "epochs": self.epochs,
+            "export": asdict(self.exported),
+            "cut": list(self.cut),
+            "model": self.model.to_dict(),
+            "chosen": self.chosen.to_dict(),
+        }
 
 
 @checked()

@@ -1,0 +1,54 @@
+"""Two short trainings of a language model of the homework: does it see the next token, and does it learn to reverse a text?"""
+
+from collections.abc import Callable
+from math import log
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+KINDS, LENGTH = 8, 16  # of tokens drawn evenly: no honest model gets below ln 8
+DIGITS, REVERSED = 10, 6  # six digits, a mark, and the digits again in reverse
+MARK = DIGITS
+HONEST = log(KINDS) - 0.03  # a loss below it has seen the next token
+LEARNED = 0.95  # share of reversed digits
+WIDTH, HEADS, DEPTH, STEPS, RATE, LAST = 32, 4, 2, 300, 1e-2, 20
+
+Draw = Callable[[int, torch.Generator], Tensor]
+
+
+def random_tokens(rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
+    """Tokens that nothing tells."""
+    return torch.randint(KINDS, (rows, LENGTH), generator=generator)
+
+
+def reversals(rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
+    """Six digits, a mark, and the digits in reverse."""
+    digits = torch.randint(DIGITS, (rows, REVERSED), generator=generator)
+    return torch.cat([digits, torch.full((rows, 1), MARK), digits.flip(1)], dim=1)
+
+
+def train(kind: Any, vocabulary: int, draw: Draw, seed: int) -> tuple[Any, float]:
+    """A model of a class, trained on rows that `draw` makes, and its mean loss over the last steps."""
+    torch.manual_seed(seed)
+    model = kind(vocab=vocabulary, dim=WIDTH, heads=HEADS, depth=DEPTH, context=LENGTH).train()
+    optimizer = torch.optim.AdamW(model.parameters(), RATE)
+    generator, losses = torch.Generator().manual_seed(seed), list[float]()
+    for _ in range(STEPS):
+        loss = model.loss(draw(32, generator))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model.eval(), sum(losses[-LAST:]) / LAST
+
+
+def learn(kind: Any, seed: int = 0) -> dict[str, float]:
+    """The loss on random tokens, and the share of reversed digits that a model of a class gets right."""
+    _, loss = train(kind, KINDS, random_tokens, seed)
+    model, _ = train(kind, DIGITS + 1, reversals, seed)
+    rows = reversals(256, torch.Generator().manual_seed(seed + 1))
+    with torch.no_grad():
+        best = model(rows[:, :-1])[:, -REVERSED:].argmax(-1)
+    return {"loss on random tokens": loss, "digits reversed": (best == rows[:, -REVERSED:]).double().mean().item()}
