@@ -120,7 +120,7 @@ def test_ids_that_are_none_are_refused_and_the_last_one_is_not() -> None:
     count = TOKENIZER.vocab_size
     assert part_of_ids([np.array([97, count - 1])], TOKENIZER).tokens.tolist() == [97, count - 1]
     for wrong in (count, -1):
-        with pytest.raises(HeddleError, match=rf"id {wrong} is out of range \(vocab size {count}\)"):
+        with pytest.raises(HeddleError, match=rf"^data: id {wrong} is out of range \(vocab size {count}\)"):
             part_of_ids([np.array([97, wrong])], TOKENIZER)
 
 
