@@ -58,7 +58,7 @@ def cases(part: str, seed: int = 0) -> tuple[Case, ...]:
 
 
 def computed(case: Case, part: str, steps: Steps = RIGHT) -> Tensor | None:
-    """What the definition computes of a case; None where a mistake leads out of a table."""
+    """What the definition computes of a case; None where a mistake makes it impossible."""
     try:
         if part == "attention":
             return attention(case.input, case.weights, HEADS, steps.attention)
@@ -66,7 +66,10 @@ def computed(case: Case, part: str, steps: Steps = RIGHT) -> Tensor | None:
             return block(case.input, case.weights, HEADS, steps)
         function = loss if case.method == "loss" else model
         return function(case.input, case.weights, HEADS, steps)
-    except IndexError:  # positions that start at 1 end after the table
+    except (
+        IndexError,
+        ValueError,
+    ):  # positions that start at 1 end after the table; a loss of one row has too many targets
         return None
 
 

@@ -84,6 +84,8 @@ def work(request: dict[str, Any]) -> None:
     result: dict[str, Any] = {}
     try:
         result = examine(request, folder)
+    except SystemExit as error:
+        os._exit(error.code if isinstance(error.code, int) else 1)
     except MemoryError:
         result = {"error": f"it needs more than {MEMORY >> 30} GiB of memory"}
     except Exception as error:

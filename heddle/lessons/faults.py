@@ -16,5 +16,5 @@ def fault(name: str) -> Fault:
         HeddleError: there is none.
     """
     if name not in FAULTS:
-        raise HeddleError(f"no fault is called {name!r}{did_you_mean(name, FAULTS)}")
+        raise HeddleError(f"no fault is called {name!r}.{did_you_mean(name, FAULTS)}")
     return FAULTS[name]

@@ -137,11 +137,11 @@ def _training(submission: Submission, part: str, tried: Sequence[Case]) -> Step:
         return Step("training", True, ("it differs from evaluation, as with dropout: gradients were not compared",))
     if not is_right(submission, case, part):
         return Step("training", False, ("gradients are not compared while the numbers are wrong",))
-    gradients = submission.gradients
+    gradients, dtype = submission.gradients, submission.outputs[case.name].dtype
     wrong = [
         name
         for name, gradient in computed_gradients(case, part).items()
-        if name not in gradients or not equal(gradients[name], gradient)
+        if name not in gradients or not equal(gradients[name].to(dtype), gradient)
     ]
     if wrong:
         names = ", ".join(wrong[:SHOWN])
