@@ -154,8 +154,8 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         (SECOND, "out = self.norm2(h + self.down(F.gelu(self.up(h))))"),
     ],
     "skip from the normed tensor": [
-        (FIRST, "x = self.norm1(x)\n        h = x + self.attention(x)"),
-        (SECOND, "h = self.norm2(h)\n        out = h + self.down(F.gelu(self.up(h)))"),
+        (FIRST, "n = self.norm1(x)\n        h = n + self.attention(n)"),
+        (SECOND, "m = self.norm2(h)\n        out = m + self.down(F.gelu(self.up(m)))"),
     ],
     "no skip around attention": [(FIRST, FIRST.replace("x + ", ""))],
     "no skip around the MLP": [(SECOND, SECOND.replace("h + ", ""))],
