@@ -149,6 +149,7 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
     from heddle.config import EngineConfig, SamplingConfig
     from heddle.data.batch import next_token_batch
     from heddle.generate import Engine, generate
+    from heddle.generate.prefill import MIN_SHARED
     from heddle.nn import Layout
     from heddle.tasks import CrossEntropy
 
@@ -170,12 +171,13 @@ def learned_and_drawn(subject: Any, tokens: Any) -> dict[str, Any]:
         tokens = [float(event.token) for event in texts if event.token is not None]
         traces[name] = {"output": torch.tensor([*tokens, *[-1.0] * (6 - len(tokens))])}
     engine, echoed = Engine(model, config=EngineConfig(keep=1)), list[float]()
+    prompt = [5, 9, 7, 3] * (MIN_SHARED // 4 + 1)  # a shorter one is not stored
     # The second text finds the states of the first. A prompt that is read in both directions has no log probabilities.
     for echo in (False, not engine.cache.prefix):
-        engine.submit([5, 9, 7, 3], SamplingConfig(temperature=0.0, max_tokens=1), echo=echo)
+        engine.submit(prompt, SamplingConfig(temperature=0.0, max_tokens=1), echo=echo)
         while engine:
             echoed += [each.logprob for event in engine.step() for each in event.prompt]
-    traces["echoed"] = {"output": torch.tensor([*echoed, *[1.0] * (3 - len(echoed))])}
+    traces["echoed"] = {"output": torch.tensor([*echoed, *[1.0] * (len(prompt) - 1 - len(echoed))])}
     return traces
 
 
