@@ -9,8 +9,8 @@ from cyclopts import Parameter
 from heddle.cli.options import Json
 from heddle.cli.output import bar, console, print_json
 from heddle.errors import HeddleError
-from heddle.lessons.grade import grade as grade_files
-from heddle.lessons.grade import homework, write_csv
+from heddle.lessons.grading import grade as grade_files
+from heddle.lessons.grading import homework, write_csv
 
 
 def grade(

@@ -13,7 +13,8 @@ DIGITS, REVERSED = 10, 6  # six digits, a mark, and the digits again in reverse
 MARK = DIGITS
 HONEST = log(KINDS) - 0.03  # a loss below it has seen the next token
 LEARNED = 0.95  # share of reversed digits
-WIDTH, HEADS, DEPTH, STEPS, RATE, LAST = 32, 4, 2, 300, 1e-2, 20
+WIDTH, HEADS, DEPTH, ROWS, RATE = 32, 4, 2, 32, 1e-2
+LAST = 20  # steps whose losses are averaged
 
 Draw = Callable[[int, torch.Generator], Tensor]
 
@@ -29,14 +30,14 @@ def reversals(rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
     return torch.cat([digits, torch.full((rows, 1), MARK), digits.flip(1)], dim=1)
 
 
-def train(kind: Any, vocabulary: int, draw: Draw, seed: int) -> tuple[Any, float]:
+def train(kind: Any, vocabulary: int, draw: Draw, steps: int, seed: int = 0) -> tuple[Any, float]:
     """A model of a class, trained on rows that `draw` makes, and its mean loss over the last steps."""
     torch.manual_seed(seed)
     model = kind(vocab=vocabulary, dim=WIDTH, heads=HEADS, depth=DEPTH, context=LENGTH).train()
     optimizer = torch.optim.AdamW(model.parameters(), RATE)
     generator, losses = torch.Generator().manual_seed(seed), list[float]()
-    for _ in range(STEPS):
-        loss = model.loss(draw(32, generator))
+    for _ in range(steps):
+        loss = model.loss(draw(ROWS, generator))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -46,8 +47,8 @@ def train(kind: Any, vocabulary: int, draw: Draw, seed: int) -> tuple[Any, float
 
 def learn(kind: Any, seed: int = 0) -> dict[str, float]:
     """The loss on random tokens, and the share of reversed digits that a model of a class gets right."""
-    _, loss = train(kind, KINDS, random_tokens, seed)
-    model, _ = train(kind, DIGITS + 1, reversals, seed)
+    _, loss = train(kind, KINDS, random_tokens, 150, seed)
+    model, _ = train(kind, DIGITS + 1, reversals, 300, seed)
     rows = reversals(256, torch.Generator().manual_seed(seed + 1))
     with torch.no_grad():
         best = model(rows[:, :-1])[:, -REVERSED:].argmax(-1)

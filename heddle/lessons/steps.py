@@ -39,11 +39,12 @@ def grading_steps(submission: Submission, part: str, tried: Sequence[Case]) -> t
         _parameters(submission, HOMEWORK[part]),
         *(_cases(submission, part, name, rows) for name, rows in groups),
         _training(submission, part, tried),
-        *_learning(submission.learned),
+        *learning_steps(submission.learned),
     )
 
 
-def _learning(learned: dict[str, float]) -> Iterator[Step]:
+def learning_steps(learned: dict[str, float]) -> Iterator[Step]:
+    """What came of training a model, if it was trained."""
     if learned:
         loss, reversed_ = learned.values()
         leaks = (

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -100,17 +101,20 @@ def of_homework(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
+@pytest.mark.lecture("L1-90")
 def test_attention_is_the_worked_example() -> None:
     case = Case("multihead_causal_dk")
     weights = below(of_homework(case.weights), "attention")
     same(attention(case.inputs["Z"][None], weights, heads=2)[0], case.outputs["output"])
 
 
+@pytest.mark.lecture("L1-91")
 def test_a_block_is_the_worked_example() -> None:
     case = Case("block_pre_norm")
     same(block(case.inputs["X"][None], of_homework(bare(case.weights)), heads=2)[0], case.outputs["output"])
 
 
+@pytest.mark.lecture("L1-92")
 def test_a_model_is_the_worked_example() -> None:
     case = Case("tiny_lm")
     weights: dict[str, Any] = {

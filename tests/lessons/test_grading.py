@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from heddle.errors import HeddleError
 from heddle.lessons.cases import cases
 from heddle.lessons.faults import FAULTS
-from heddle.lessons.grade import Grade, grade, judge, write_csv
+from heddle.lessons.grading import Grade, grade, judge, write_csv
 from heddle.lessons.homework import HOMEWORK
+from heddle.lessons.learning import KINDS, random_tokens, train
 from heddle.lessons.sandbox import Sandbox
+from heddle.lessons.steps import learning_steps
 from tests.lessons.students import ATTENTION, EDITS, JOIN, MASK, MODEL, RIGHT, SOFTMAX, edited, fused
 
 STYLES = {"separate": str, "fused": fused}
@@ -201,14 +204,21 @@ def test_a_known_answer_for_one_seed_is_wrong_for_another(tmp_path: Path) -> Non
 
 
 def test_a_model_is_trained(tmp_path: Path) -> None:
-    (file, leaking) = (tmp_path / "model.py", tmp_path / "leaking.py")
+    file = tmp_path / "model.py"
     file.write_text(MODEL)
-    leaking.write_text(edited(MODEL, EDITS["one token too many"]))
-    right, wrong = grade("model", [file, leaking], learns=True)
+    (right,) = grade("model", [file], learns=True)
     assert right.grade == 1.0
     assert [step.name for step in right.steps[-2:]] == ["no leak", "learning"]
-    assert not next(step for step in wrong.steps if step.name == "no leak").is_right
-    assert "has seen the next one" in str(wrong)
+
+
+def test_a_leak_shows_in_the_loss_on_random_tokens(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(edited(MODEL, EDITS["one token too many"]), names)
+    _, loss = train(names["LanguageModel"], KINDS, random_tokens, steps=100)
+    assert loss < 1.0
+    (step, _) = learning_steps({"loss on random tokens": loss, "digits reversed": 1.0})
+    assert not step.is_right
+    assert "has seen the next one" in step.lines[0]
 
 
 def test_a_table_has_a_row_for_each_file(tmp_path: Path) -> None:
