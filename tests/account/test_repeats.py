@@ -85,7 +85,8 @@ def test_a_few_tokens_say_what_all_would(name: str, precision: str, monkeypatch:
 
 def test_a_deep_model_is_accounted_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All its passes together go through fewer layers than it has."""
-    layers, forward = [], Block.forward
+    layers: list[Block] = []
+    forward = Block.forward
 
     def noted(self: Block, *args: Any, **more: Any) -> Any:
         layers.append(self)
