@@ -712,9 +712,18 @@ def part(cls: type[Config], pick: Pick) -> dict[str, Any]:
     """Plain data of a class that is possible by itself, such as an attention that no kernel refuses."""
     for _ in range(TRIES):
         data = draw(cls, pick)
-        if cls is StackConfig or not refusal(cls, data):
+        if cls is StackConfig or possible(cls, data):
             return data
     raise Stuck(f"{cls.__name__} was refused {TRIES} times")
+
+
+def possible(cls: type[Config], data: dict[str, Any]) -> bool:
+    """Whether a class takes the data."""
+    try:
+        cls.of(data)
+    except HeddleError:
+        return False
+    return True
 
 
 def refusal(cls: type[Config], data: dict[str, Any]) -> str:
@@ -790,9 +799,13 @@ def model_of(pick: Pick) -> dict[str, Any]:
 
 def drawn(seed: int) -> TransformerConfig:
     """A model that validates; the same for the same seed."""
-    pick = random.Random(seed).choice
+    return validated(random.Random(seed).choice)
+
+
+def validated(pick: Pick) -> TransformerConfig:
+    """The first model that validates."""
     while True:
         try:
             return TransformerConfig.of(model_of(pick))
-        except HeddleError:
+        except (HeddleError, Stuck):
             continue

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from heddle.account import parameters
 from heddle.config import TransformerConfig, preset, preset_names
+from tests.account.counts import parameters_of
 
 NORMS = {"pre": 1, "post": 1, "sandwich": 2, "output": 1, "literal": 1, "bare": 1}  # around one branch
 GATES = {"gru": 3, "lstm": 4}
@@ -81,7 +81,7 @@ def closed_form(config: TransformerConfig) -> int:
 @pytest.mark.lecture("L1-59", "L0-77", "L2-34", "L3-02")
 @pytest.mark.parametrize("name", preset_names())
 def test_every_presets_count_is_a_formula(name: str) -> None:
-    assert closed_form(preset(name)) == parameters(preset(name)).total
+    assert closed_form(preset(name)) == parameters_of(name).total
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_every_presets_count_is_a_formula(name: str) -> None:
 )
 def test_presets_without_a_paper(name: str, formula: int) -> None:
     """Written out by hand."""
-    assert parameters(preset(name)).total == formula
+    assert parameters_of(name).total == formula

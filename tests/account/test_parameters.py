@@ -10,6 +10,7 @@ from heddle.account import parameter_count, parameters, weights
 from heddle.config import TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import build
+from tests.account.counts import parameters_of
 
 SMALL = preset("gpt2-small")
 
@@ -32,7 +33,7 @@ def gpt(depth: int, dim: int, heads: int, context: int = 2048, **changes: Any) -
     ],
 )
 def test_presets_have_their_published_counts(name: str, exact: int) -> None:
-    assert parameters(preset(name)).total == parameter_count(preset(name)) == exact
+    assert parameters_of(name).total == parameter_count(preset(name)) == exact
 
 
 @pytest.mark.lecture("L0-11")
@@ -122,7 +123,7 @@ def test_heads_change_nothing() -> None:
 
 @pytest.mark.lecture("L0-86", "D-13")
 def test_padded_rows_are_an_item_of_their_own() -> None:
-    known = parameters(preset("nanogpt"))
+    known = parameters_of("nanogpt")
     items = {item.name: (item.formula, item.count) for item in known.difference}
     assert items["padded vocabulary rows"] == ("47·d", 47 * 768)
     assert 50_304 == 50_257 + 47

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from heddle.account import parameter_count, parameters, training_settings
+from heddle.account import parameter_count, training_settings
+from heddle.account.repeats import measured
 from heddle.account.report import PRINTED
 from heddle.config import preset, preset_names
+from tests.account.counts import parameters_of
 
 # Preset -> exact count, 12Ld² where the lectures give it, and the rows that these numbers stand in.
 COUNTS: dict[str, tuple[int, int | None, tuple[str, ...]]] = {
@@ -57,8 +59,9 @@ def marked(names: tuple[str, ...]) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marked(rows)) for name, (_, _, rows) in COUNTS.items()])
 def test_a_named_system_has_its_count(name: str) -> None:
     exact, rule, _ = COUNTS[name]
-    known = parameters(preset(name))
-    assert known.total == parameter_count(preset(name)) == exact
+    known = parameters_of(name)
+    alone = measured(preset(name), lambda some: {"parameters": parameter_count(some)})
+    assert known.total == alone["parameters"] == exact
     if rule is not None:
         assert known.rule == rule
         assert known.rule_share == rule / exact
@@ -66,7 +69,7 @@ def test_a_named_system_has_its_count(name: str) -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_parameter_of_a_preset_has_a_place(name: str) -> None:
-    known = parameters(preset(name))
+    known = parameters_of(name)
     assert name in COUNTS or name.startswith("laptop-") or name in ("conv-lm", "rnn-translate")
     assert known.parts["other"] == 0
     assert sum(known.parts.values()) == sum(known.groups.values()) == known.total
@@ -78,7 +81,7 @@ def test_every_parameter_of_a_preset_has_a_place(name: str) -> None:
 def test_the_rule_against_the_gpt_rows() -> None:
     names = ("small", "medium", "large", "xl", "2.7b", "6.7b", "13b", "175b")
     everyone = ("gpt1", "gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl", *(f"gpt3-{name}" for name in names))
-    shares = [parameters(preset(name)).rule_share or 2 for name in everyone]
+    shares = [parameters_of(name).rule_share or 2 for name in everyone]
     assert [round(share, 4) for share in shares[-len(names) :]] == [
         0.6782,
         0.8486,
@@ -90,7 +93,7 @@ def test_the_rule_against_the_gpt_rows() -> None:
         0.9962,
     ]
     assert max(shares) < 1
-    assert (parameters(preset("falcon-40b")).rule_share or 0) > 1
+    assert (parameters_of("falcon-40b").rule_share or 0) > 1
 
 
 @pytest.mark.lecture("L0-76", "L1-47", "L1-54", "L2-34", "L3-02", "L3-39", "D-61")
@@ -98,16 +101,16 @@ def test_counts_that_the_rows_give_beside() -> None:
     """Matrices alone, and with a head of its own."""
 
     def matrices(name: str) -> int:
-        parts = parameters(preset(name)).parts
+        parts = parameters_of(name).parts
         vectors = ("norm gains", "norm shifts", "entry norm", "final norm")
         return sum(number for part, number in parts.items() if "biases" not in part and part not in vectors)
 
     assert matrices("gpt1") == 116_414_976
     assert matrices("vaswani-base") == 62_984_192
     assert matrices("vaswani-big") == 214_048_768
-    assert parameters(preset("bycroft-nano")).untied == 85_728
-    assert parameters(preset("falcon-40b")).untied == 41_835_970_560
-    assert parameters(preset("gpt2-small")).untied == 163_037_184
+    assert parameters_of("bycroft-nano").untied == 85_728
+    assert parameters_of("falcon-40b").untied == 41_835_970_560
+    assert parameters_of("gpt2-small").untied == 163_037_184
 
 
 @pytest.mark.lecture("L1-71", "D-16", "D-17")
@@ -136,7 +139,7 @@ def test_only_the_printed_rows_have_heads_that_do_not_add_up_to_the_width() -> N
     ],
 )
 def test_printed_beside_exact(name: str, ratio: float) -> None:
-    assert round(parameters(preset(name)).total / PRINTED[name], 4) == ratio
+    assert round(parameters_of(name).total / PRINTED[name], 4) == ratio
 
 
 @pytest.mark.lecture("L1-72", "L1-73", "D-18")
@@ -161,7 +164,7 @@ def test_batches_and_rates_of_gpt3() -> None:
 
 @pytest.mark.lecture("L2-68", "L2-78")
 def test_what_a_token_goes_through() -> None:
-    known = parameters(preset("qwen3-30b-a3b"))
+    known = parameters_of("qwen3-30b-a3b")
     assert known.active == 3_353_032_704
     assert known.active - known.parts["token embedding"] == 3_041_867_776
 
