@@ -19,6 +19,7 @@ from heddle.tasks import DataSpec, Task, make_task
 from heddle.tasks.table import TASKS
 from heddle.text import train_tokenizer
 from heddle.train import Optimizer, evaluate, train_step
+from tests.running import unchecked
 
 MODEL = sized(1, vocab_size=41, context=8, dim=16)
 COPYING = sized(2, vocab_size=9, context=8, dim=32)
@@ -111,8 +112,9 @@ def test_a_task_of_ones_own_is_learned_and_scored(monkeypatch: pytest.MonkeyPatc
     before = evaluate(model, task)
     assert before.loss == pytest.approx(np.log(9), abs=0.2)
     assert (before.tokens, before.share, before.standard_error) == (64 * 4, 1.0, 0.0)
-    for step in range(250):
-        train_step(objective, optimizer, task.batch(task.examples(step)), 2, 1.0, 1.0)
+    with unchecked():
+        for step in range(250):
+            train_step(objective, optimizer, task.batch(task.examples(step)), 1, 1.0, 1.0)
     after = evaluate(model, task)
     assert after.metrics["chance"] > 0.9
     assert after.to_dict().keys() == {"loss", "standard_error", "chance", "tokens", "share"}
