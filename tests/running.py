@@ -1,11 +1,13 @@
 """Tiny runs: a text of a few words, a model of a few thousand weights, nothing measured."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 
 from heddle.config.run import RunConfig
@@ -16,6 +18,14 @@ Begin = Callable[..., Path]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "some", "more"]
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "context": 16}
 TRAIN = {"steps": 8, "batch": 4, "precision": "fp32", "compile": "off", "threads": 1, "evaluate_every": 4}
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """No shapes are checked: a hundred equal steps or passes show no more about them than one, which other tests check."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        yield
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.account.forward import count_pass
+from heddle.account.repeats import measured
+from heddle.account.walk import walk
 from heddle.checks import at_least, checked
 from heddle.config.embedding import EmbeddingHeadConfig
 from heddle.config.model import ClassifierHeadConfig, TransformerConfig
@@ -102,19 +103,22 @@ def _in_row(shares: Sequence[float], side: float) -> int:
 
 @checked()
 def costs(config: TransformerConfig, lengths: Sequence[int]) -> list[Cost]:
-    """The FLOPs of one forward pass at some lengths, as counted by `heddle.account`.
+    """The FLOPs of one forward pass at some lengths, as stated by `heddle.account`: attention computes all scores.
 
     Raises:
         HeddleError: a length is not positive.
     """
     if invalid := [length for length in lengths if length < 1]:
         raise HeddleError(f"length = {invalid[0]}: must be at least 1")
-    single_token = count_pass(config, 1, 1)
-    once = single_token - count_pass(config.override({"head": {"kind": "none"}}), 1, 1) if _pools(config) else 0
+
+    def count(model: TransformerConfig, length: int) -> int:
+        return sum(measured(model, lambda variant: walk(variant, 1, length).by_part()).values())
+
+    single_token = count(config, 1)
+    once = single_token - count(config.override({"head": {"kind": "none"}}), 1) if _pools(config) else 0
     per_token = single_token - once
     return [
-        Cost(length, once, length * per_token, count_pass(config, 1, length) - once - length * per_token)
-        for length in lengths
+        Cost(length, once, length * per_token, count(config, length) - once - length * per_token) for length in lengths
     ]
 
 

@@ -1,6 +1,7 @@
 """Constrained texts: always valid, for every tokenizer, alone or among others, with guesses or without."""
 
 import json
+import random
 import re
 import sys
 from typing import Any
@@ -8,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from heddle.config import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError
@@ -19,6 +18,7 @@ from heddle.model import Transformer
 from heddle.text import Tokenizer, train_tokenizer
 from heddle.text.base import Kind
 from tests.generate.conftest import Make
+from tests.running import unchecked
 
 WORDS = 'the warp is held, the weft is thrown; 12 yarns and 7 é looms: {"a": [1, 2], "b": "x y"} '
 SCHEMA = {
@@ -26,9 +26,8 @@ SCHEMA = {
     "properties": {
         "count": {"type": "integer", "minimum": 0, "maximum": 99},
         "yarn": {"enum": ["warp", "wéft"]},
-        "fine": {"type": "boolean"},
     },
-    "required": ["count", "yarn", "fine"],
+    "required": ["count", "yarn"],
     "additionalProperties": False,
 }
 TOKENIZERS = {
@@ -47,8 +46,8 @@ def both(request: pytest.FixtureRequest, make: Make) -> tuple[Transformer, Token
 def test_every_text_is_valid(both: tuple[Transformer, Tokenizer]) -> None:
     """However the model would rather go on, and however it is sampled."""
     model, tokenizer = both
-    for seed in range(3):
-        hot: dict[str, Any] = {"max_tokens": 120, "seed": seed, "temperature": (0.0, 1.0, 3.0)[seed % 3]}
+    for seed, temperature in enumerate((0.0, 3.0)):
+        hot: dict[str, Any] = {"max_tokens": 120, "seed": seed, "temperature": temperature}
         assert generate_text(model, tokenizer, "the", choice=["warp", "weft", "a loom"], **hot) in (
             "warp",
             "weft",
@@ -67,7 +66,7 @@ def test_blanks_that_no_token_spells_count(make: Make, kind: Kind) -> None:
     tokenizer = train_tokenizer(kind, ["the warp weft , loom x " * 9], 60)
     model = make(vocab_size=tokenizer.vocab_size, context=64).eval()
     assert tokenizer.joints[0], "the test is of tokenizers that leave out blanks"
-    for seed in range(4):
+    for seed in range(2):
         hot: dict[str, Any] = {"max_tokens": 40, "seed": seed, "temperature": 3.0}
         for regex in (" ?warp( weft)+,? (the loom|x)", "( loom)( weft)? ?,"):
             for prompt in ("the", ","):
@@ -131,36 +130,28 @@ def test_a_text_ends_when_nothing_can_follow(make: Make) -> None:
     assert (last.finish, last.tokens) == ("stop", 4)
 
 
-@pytest.fixture
-def alone() -> dict[SamplingConfig, list[int]]:
-    """What a text is by itself; equal ones of several examples need be found only once."""
-    return {}
-
-
-@given(data=st.data())
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_with_and_without_constraints_do_not_mix(
-    make: Make, alone: dict[SamplingConfig, list[int]], data: st.DataObject
-) -> None:
+def test_rows_with_and_without_constraints_do_not_mix(make: Make) -> None:
+    """Two texts of every kind, three at a time, in an order of chance: each is what it is alone, with guesses, too."""
     tokenizer = train_tokenizer("bytes", [])
     model, guides = make(vocab_size=tokenizer.vocab_size, context=96).eval(), Guides(tokenizer)
-    some = [{}, {"choice": ("warp", "weft")}, {"regex": "(ab|ba){1,9}c"}, {"json_schema": json.dumps(SCHEMA)}]
-    draft_source = data.draw(st.sampled_from([None, PromptLookup(count=3, shortest=1)]))
-    end = tokenizer.end_of_text
-    engine = Engine(model, end, tokenizer.vocab_size, EngineConfig(rows=3), draft_source, guides)
-    requests: list[Any] = []
-    texts: dict[int, list[int]] = {}
-    for number in range(6):
-        sampling = SamplingConfig(max_tokens=50, seed=number, **data.draw(st.sampled_from(some)))
-        requests.append(([97, 98, 97, 98], sampling))
-        engine.submit(*requests[-1])
-    while engine:
-        for event in engine.step():
-            texts.setdefault(event.row, []).append(event.token)
-    for row, (prompt, sampling) in enumerate(requests):
-        if sampling not in alone:
-            alone[sampling] = naive(model, prompt, sampling, end, guide=guides.make(sampling))
-        assert texts[row] == alone[sampling]
+    some: list[Any] = [
+        {},
+        {"choice": ("warp", "weft")},
+        {"regex": "(ab|ba){1,9}c"},
+        {"json_schema": json.dumps(SCHEMA)},
+    ]
+    samplings = [SamplingConfig(max_tokens=30, seed=seed, **each) for seed, each in enumerate(some * 2)]
+    prompt, end, chance = [97, 98, 97, 98], tokenizer.end_of_text, random.Random(0)
+    with unchecked():
+        alone = {each: naive(model, prompt, each, end, guide=guides.make(each)) for each in samplings}
+    for draft_source in (None, PromptLookup(count=3, shortest=1)):
+        chance.shuffle(samplings)
+        engine = Engine(model, end, tokenizer.vocab_size, EngineConfig(rows=3), draft_source, guides)
+        texts: dict[int, list[int]] = {engine.submit(prompt, sampling): [] for sampling in samplings}
+        while engine:
+            for event in engine.step():
+                texts[event.row].append(event.token)
+        assert [texts[row] for row in range(len(samplings))] == [alone[each] for each in samplings]
 
 
 @pytest.mark.parametrize(

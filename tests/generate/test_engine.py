@@ -16,15 +16,16 @@ from heddle.generate import DraftModel, Engine, Event, PromptLookup, QueueFull, 
 from heddle.model import Transformer, build
 from tests.generate.conftest import Make
 from tests.models import BOTH, COMBINATIONS, PREFIXED, name_of
+from tests.running import unchecked
 
 FAMILIES = [*COMBINATIONS[::9], *PREFIXED[:1], *BOTH[:3]]
-CONTEXT = 24
+CONTEXT = 16
 SAMPLINGS = [
     SamplingConfig(temperature=0, max_tokens=9),
     SamplingConfig(temperature=0.8, max_tokens=6, seed=3),
     SamplingConfig(temperature=1.3, top_k=9, max_tokens=5, logprobs=2),
-    SamplingConfig(temperature=0, max_tokens=25),  # until the context is full
-    SamplingConfig(temperature=0.9, max_tokens=25, window=True, repetition_penalty=1.2, seed=5),
+    SamplingConfig(temperature=0, max_tokens=17),  # until the context is full
+    SamplingConfig(temperature=0.9, max_tokens=17, window=True, repetition_penalty=1.2, seed=5),
     SamplingConfig(min_p=0.1, presence_penalty=0.4, logit_bias={3: 1.5}, banned=((5,), (2, 4)), max_tokens=7),
 ]
 TEXTS = 6000  # of a chi-square test
@@ -72,7 +73,7 @@ def test_a_row_is_the_naive_loop_whatever_comes_and_goes_beside_it(config: Any) 
         while len(requests) < 7 or engine:
             for _ in range(chance.choice((0, 0, 1, 2))):
                 if len(requests) < 7:
-                    prompt = [chance.randrange(1, count) for _ in range(chance.randrange(1, 14))]
+                    prompt = [chance.randrange(1, count) for _ in range(chance.randrange(1, 10))]
                     prompt = list(requests[-1][0]) if requests and chance.random() < 0.2 else prompt
                     requests.append((prompt, chance.choice(SAMPLINGS), source_of(model, len(requests))))
                     assert (
@@ -85,7 +86,8 @@ def test_a_row_is_the_naive_loop_whatever_comes_and_goes_beside_it(config: Any) 
                 engine.leave({chance.randrange(len(requests))})
             assert limits.rows is None or len(engine.active) <= limits.rows
         for row, (prompt, sampling, source) in enumerate(requests):
-            alone = naive(model, prompt, sampling, 0, source, seed=row + 1)
+            with unchecked():
+                alone = naive(model, prompt, sampling, 0, source, seed=row + 1)
             got = texts.get(row, [])
             assert got == alone[: len(got)], (limits, row)
         assert sum(map(len, texts.values())) > 12
@@ -279,8 +281,9 @@ def test_guesses_change_no_token(make: Make, data: st.DataObject) -> None:
             texts.setdefault(event.row, []).append(event.token)
     for row, events in run(engine).items():
         texts.setdefault(row, []).extend(ids(events))
-    for row, (prompt, sampling) in enumerate(requests):
-        assert texts[row] == naive(model, prompt, sampling, 0, seed=row + 1)
+    with unchecked():
+        for row, (prompt, sampling) in enumerate(requests):
+            assert texts[row] == naive(model, prompt, sampling, 0, seed=row + 1)
 
 
 def test_right_guesses_save_passes(make: Make) -> None:

@@ -171,7 +171,7 @@ def test_what_is_blocked_is_never_drawn(logits: list[float], way: int, seed: int
 @pytest.mark.lecture("L2-60")
 def test_frequencies_are_the_probabilities() -> None:
     probabilities = Case("tiny_lm").outputs["probs"][2]
-    count = 100_000
+    count = 50_000
     ids = draw(probabilities.log().expand(count, -1), [(3, position) for position in range(count)])
     sigma = (probabilities * (1 - probabilities) / count).sqrt()
     assert ((ids.bincount(minlength=5) / count - probabilities).abs() < 4 * sigma).all()

@@ -30,6 +30,8 @@ NOTHING = ("L2-01", "L2-77")
 @cache
 def claims(source: str) -> tuple[tuple[str, str], ...]:
     """Pairs of a row and the test that says it settles it; the test is empty where the mark stands at no function."""
+    if "mark.lecture" not in source:
+        return ()
     tree = ast.parse(source)
     owners: dict[int, str] = {}
     result: list[tuple[str, str]] = []
@@ -38,13 +40,17 @@ def claims(source: str) -> tuple[tuple[str, str], ...]:
             for decorator in node.decorator_list:
                 owners |= {id(inner): node.name for inner in ast.walk(decorator)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.lecture"):
+        if isinstance(node, ast.Call) and _is_mark(node.func):
             assert not node.keywords, "a row is named by itself"
             assert node.args, "a marker names at least one row"
             # What a mark takes from a table (`*rows`) is not read: a row that is to count is written at a mark.
             for argument in (each for each in node.args if not isinstance(each, ast.Starred)):
                 result.append((ast.literal_eval(argument), owners.get(id(node), "")))
     return tuple(result)
+
+
+def _is_mark(function: ast.expr) -> bool:
+    return isinstance(function, ast.Attribute) and ast.unparse(function).endswith("mark.lecture")
 
 
 def settled(folder: Path = TESTS) -> dict[str, list[str]]:
@@ -67,8 +73,11 @@ def strings(node: ast.AST) -> set[str]:
     return result
 
 
+@cache
 def strings_by_test(source: str) -> dict[str, set[str]]:
     """For each function that reads worked examples, the strings in it, at it, and in the file's tables that it names."""
+    if not any(reader in source for reader in READERS):
+        return {}
     tree = ast.parse(source)
     tables: dict[str, set[str]] = {}
     for node in tree.body:

@@ -70,7 +70,7 @@ def test_a_skipped_test_settles_nothing(tmp_path: Path) -> None:
     shutil.copy(TESTS / "lectures" / "skipping.py", tmp_path / "test_it.py")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = lecture(*ids): rows\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HEDDLE_CHECKED": ""}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "2 failed, 1 passed, 1 skipped, 1 error" in ran.stdout, ran.stdout + ran.stderr
     assert "settles rows of the lectures, so it must run" in ran.stdout

@@ -16,6 +16,7 @@ from heddle.model import Transformer, build
 from heddle.nn import KERNELS, Attention, Causal, Everything, Layout, Mask, Setting
 from heddle.nn.attention import split_heads
 from tests.kernels import Sizes
+from tests.running import unchecked
 
 ATTENTION = {"kind": "attention", "heads": 2}
 LAYER = {"mixer": ATTENTION}
@@ -126,8 +127,10 @@ def test_without_a_mask_the_next_token_leaks() -> None:
         with torch.no_grad():
             return sum(surprise().item() for _ in range(20)) / 20
 
-    assert loss("decoder") >= log(8) - 0.01
-    assert log(8) / 16 < loss("encoder") < 0.2, "only the last place has nothing to read from"
+    with unchecked():
+        without_future, with_future = loss("decoder"), loss("encoder")
+    assert without_future >= log(8) - 0.01
+    assert log(8) / 16 < with_future < 0.2, "only the last place has nothing to read from"
 
 
 def largest(kernel: str, length: int) -> int:

@@ -1,5 +1,7 @@
 """What norms and skips are for: gradients through 24 layers at the start, with and without them."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from heddle.model import build
 from heddle.nn import Layout, Residual
 
 
+@cache
 def gradients(placement: str, norm: str, seed: int, length: int = 16, side: str = "decoder") -> tuple[float, float]:
     """Norms of the gradients of the first and the last block's W_2: 24 layers, d = 64, Xavier's initial weights.
 

@@ -32,9 +32,14 @@ def named(drawing: Drawing) -> dict[str, Box]:
     return {box.name: box for box, _ in drawing.boxes()}
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_the_boxes_of_every_preset_sum_to_its_parameters(name: str) -> None:
-    drawing = draw(preset(name))
+@pytest.fixture(scope="module", params=preset_names())
+def drawn(request: pytest.FixtureRequest) -> tuple[str, Drawing]:
+    """A preset's name and its drawing, which several tests look at."""
+    return request.param, draw(preset(request.param))
+
+
+def test_the_boxes_of_every_preset_sum_to_its_parameters(drawn: tuple[str, Drawing]) -> None:
+    name, drawing = drawn
     total = parameters(preset(name)).total
     assert sum(box.parameters * times for box, times in drawing.boxes()) == drawing.parameters == total
     assert len(named(drawing)) == sum(1 for _ in drawing.boxes())
@@ -121,15 +126,17 @@ def test_a_start_token_shifts_the_inputs() -> None:
     assert named(draw(preset("vaswani-base")))["decoder.tokens"].label.startswith("n+1 inputs")
 
 
-@pytest.mark.parametrize("name", [*preset_names(), "parallel", "one norm", "no residual"])
-def test_pictures_are_whole(name: str, tmp_path: Path) -> None:
+def test_pictures_are_whole(drawn: tuple[str, Drawing], tmp_path: Path) -> None:
     """XML that needs nothing else; boxes inside it, none over another, with labels that fit."""
-    more: dict[str, dict[str, Any]] = {
-        "parallel": {"wiring": "parallel"},
-        "one norm": {"wiring": "parallel_one_norm"},
-        "no residual": {"placement": "bare"},
-    }
-    drawing = draw(decoder(**more[name]) if name in more else preset(name))
+    check_picture(drawn[1], tmp_path)
+
+
+@pytest.mark.parametrize("block", [{"wiring": "parallel"}, {"wiring": "parallel_one_norm"}, {"placement": "bare"}])
+def test_pictures_of_other_blocks_are_whole(block: dict[str, Any], tmp_path: Path) -> None:
+    check_picture(draw(decoder(**block)), tmp_path)
+
+
+def check_picture(drawing: Drawing, tmp_path: Path) -> None:
     write_drawing(drawing, tmp_path / "a.svg")
     root = ElementTree.parse(tmp_path / "a.svg").getroot()
     space = "{http://www.w3.org/2000/svg}"

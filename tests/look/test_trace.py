@@ -68,16 +68,22 @@ def test_every_name_can_be_read_and_none_changes_the_pass(config: TransformerCon
     assert torch.equal(traced[f"{stack}.entry"], traced[f"{stack}.0.residual_before"])
 
 
-def test_writing_back_what_was_read_changes_nothing() -> None:
-    """Every site can be replaced, and by itself it gives the same output; by something else it does not."""
-    for config in (*EVERY[::9], config_of(ffn="moe"), config_of(family="both", kv_heads=2)):
-        model = awake(config)
-        tokens, more = inputs_of(model)
-        plain = model(tokens, **more).hidden
-        for site in match_sites(model, "*"):
-            with edited(model, [Edit(site.name, lambda tensor: tensor.clone())]):
-                torch.testing.assert_close(model(tokens, **more).hidden, plain, msg=site.name)
-        torch.testing.assert_close(model(tokens, **more).hidden, plain, rtol=0, atol=0)
+@pytest.mark.parametrize(
+    "config", [*EVERY[::9], config_of(ffn="moe"), config_of(family="both", kv_heads=2)], ids=name_of
+)
+def test_writing_back_what_was_read_changes_nothing(config: TransformerConfig) -> None:
+    """Every site is replaced, all of them in one pass: by themselves they give the same output."""
+    model, replaced = awake(config), set[str]()
+    tokens, more = inputs_of(model)
+    plain = model(tokens, **more).hidden
+
+    def copied(name: str) -> Edit:
+        return Edit(name, lambda tensor: replaced.add(name) or tensor.clone())
+
+    with edited(model, [copied(site.name) for site in match_sites(model, "*")]):
+        torch.testing.assert_close(model(tokens, **more).hidden, plain)
+    assert replaced == set(names(model))
+    torch.testing.assert_close(model(tokens, **more).hidden, plain, rtol=0, atol=0)
 
 
 def test_names_are_matched_and_missed() -> None:

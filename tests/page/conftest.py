@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heddle.page import PageModel, make_page
-from tests.page.subjects import subject
+from tests.page.subjects import make_subject
 from tests.serve.conftest import Running
 
 CHROMIUM = next(
@@ -36,6 +36,24 @@ def chromium() -> Iterator[Any]:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[[str, dict[str, str]], str]]:
+    """The address of the page of a model; the model of each kind is one for a module, which only its servers use."""
+    models, running = dict[str, PageModel](), dict[str, Running]()
+
+    def call(kind: str, start: dict[str, str]) -> str:
+        if kind not in models:
+            models[kind] = make_subject(kind)
+        key = f"{kind} {start}"
+        if key not in running:
+            running[key] = Running(make_page(models[kind], None, start))
+        return running[key].url + "/"
+
+    yield call
+    for each in running.values():
+        each.stop()
 
 
 class Seen:
@@ -66,10 +84,15 @@ class Seen:
         self.page.goto(f"{self.url}#{urlencode(state)}")
         return self.panel(state.get("panel"))
 
+    def turn(self, name: str) -> Any:
+        """Turn to another panel by its button; return it."""
+        self.page.locator(f'#panels button[data-keep="{name}"]').click()
+        return self.panel(name)
+
     def panel(self, name: str | None = None) -> Any:
         """The panel that is shown, when it is."""
         locator = self.page.locator(f'.panel[data-ready="yes"]{f"[data-panel={name}]" if name else ""}')
-        locator.wait_for(timeout=20_000)
+        locator.wait_for(timeout=60_000)
         return locator
 
     def until(self, what: Callable[[], bool], seconds: float = 10.0) -> None:
@@ -86,16 +109,18 @@ class Seen:
 
 
 @pytest.fixture
-def look(chromium: Any) -> Iterator[Callable[..., Seen]]:
+def look(chromium: Any, serve: Callable[[str, dict[str, str]], str]) -> Iterator[Callable[..., Seen]]:
     """Show a model, `look("decoder")`, or what is at an address."""
     running: list[Running] = []
     contexts: list[Any] = []
     seen: list[Seen] = []
 
     def call(what: str | PageModel, start: dict[str, str] | None = None, url: str | None = None, **more: Any) -> Seen:
-        if url is None:
-            page_model = subject(what) if isinstance(what, str) else what
-            running.append(Running(make_page(page_model, None, {"text": "the warp is"} if start is None else start)))
+        start = {"text": "the warp is"} if start is None else start
+        if url is None and isinstance(what, str):
+            url = serve(what, start)
+        elif url is None:
+            running.append(Running(make_page(what, None, start)))
             url = running[-1].url + "/"
         contexts.append(chromium.new_context(**{"viewport": WIDE, **more}))
         seen.append(Seen(contexts[-1].new_page(), url))

@@ -1,5 +1,6 @@
 """Small models of every kind that the page shows, with their tokenizers."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +23,13 @@ HEADS: dict[str, dict[str, Any]] = {
 }
 
 
-def subject(kind: str, **more: Any) -> PageModel:
+@cache
+def subject(kind: str) -> PageModel:
+    """The model of a kind, made once: whoever changes it or serves it makes one of its own."""
+    return make_subject(kind)
+
+
+def make_subject(kind: str, **more: Any) -> PageModel:
     """A model whose weights are so large that its predictions depend on every token and its place."""
     special = ("<|endoftext|>", "[MASK]") if kind == "masked" or kind in HEADS else ("<|endoftext|>",)
     tokenizer = None if kind == "ids" else train_tokenizer("bytes", [TEXT * 20], None, special)

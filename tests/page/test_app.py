@@ -14,7 +14,7 @@ from heddle.config.serve import ServeConfig
 from heddle.page import make_page
 from heddle.page.app import page_files
 from heddle.page.panels import PANELS
-from tests.page.subjects import subject
+from tests.page.subjects import make_subject
 from tests.serve.conftest import Running
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ LARGEST = 300_000  # bytes of the whole page
 
 @pytest.fixture(scope="module")
 def http() -> Iterator[httpx2.Client]:
-    running = Running(make_page(subject("decoder"), ServeConfig(body=1 << 20), {"text": "the warp"}))
+    running = Running(make_page(make_subject("decoder"), ServeConfig(body=1 << 20), {"text": "the warp"}))
     with httpx2.Client(base_url=running.url, timeout=30) as client:
         yield client
     running.stop()

@@ -18,7 +18,7 @@ from heddle.page import PageModel
 from heddle.page.panels import DEMO, PANELS, answer
 from heddle.predict import classify, fill
 from heddle.text import train_tokenizer
-from tests.page.subjects import KINDS, TEXT, subject
+from tests.page.subjects import KINDS, TEXT, make_subject, subject
 
 WORDS = "the warp is held"
 
@@ -194,7 +194,7 @@ def test_a_map_is_that_of_the_library(kind: str) -> None:
 
 
 def test_large_maps_have_small_thumbnails() -> None:
-    page_model = subject("decoder", context=256)
+    page_model = make_subject("decoder", context=256)
     shown = ask(page_model, "heads", text="warp " * 40)["layers"][0]
     assert shown["thumbnails"]["shape"] == [2, 40, 40]
     small = unpacked(shown["thumbnails"])
@@ -223,7 +223,7 @@ def test_a_part_that_is_switched_off_adds_nothing() -> None:
     page_model = subject("decoder")
     before = unpacked(ask(page_model, "next", text=WORDS)["logits"])
     after = unpacked(ask(page_model, "next", text=WORDS, off=["decoder.1.mixer.heads.0"])["logits"])
-    copy = subject("decoder")
+    copy = make_subject("decoder")
     mixer: Any = copy.model.get_submodule("decoder.blocks.1.mixer")
     with torch.no_grad():
         mixer.o.weight[:, :8] = 0
@@ -359,7 +359,7 @@ def test_every_box_shows_its_tensor(kind: str) -> None:
 
 def test_a_wide_tensor_keeps_its_last_column() -> None:
     """Of more than 256 columns the first 255 and the last are sent, and the page names their numbers."""
-    page_model = subject("decoder", dim=260)
+    page_model = make_subject("decoder", dim=260)
     name = "decoder.0.residual_after"
     answer = ask(page_model, "tensor", text=WORDS, name=name)
     text = page_model.read(PANELS["heads"].query.of({"text": WORDS}, where="test"))
@@ -371,7 +371,7 @@ def test_a_wide_tensor_keeps_its_last_column() -> None:
 
 def test_a_head_that_pools_costs_the_same_for_every_length() -> None:
     """A classifier over one vector is computed once; without it, the same model costs the same at every length."""
-    with_head, without = subject("classes").model.config, subject("classes", head={"kind": "none"}).model.config
+    with_head, without = subject("classes").model.config, make_subject("classes", head={"kind": "none"}).model.config
     for one, other in zip(costs(with_head, [1, 8, 64]), costs(without, [1, 8, 64]), strict=True):
         assert (one.linear, one.quadratic) == (other.linear, other.quadratic)
         assert (one.once, other.once) == (2 * 16 * 3, 0)

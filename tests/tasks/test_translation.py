@@ -21,6 +21,7 @@ from heddle.tasks.task import tokens_read
 from heddle.tasks.translation import TranslationTask
 from heddle.text import train_tokenizer
 from heddle.train import Optimizer, evaluate, train_step
+from tests.running import unchecked
 from tests.tasks.pairs import BOUNDARY, END, FAMILIES, MODELS, TOKENIZER, of, pairs, task
 
 both = pytest.mark.parametrize("family", list(FAMILIES))
@@ -227,8 +228,9 @@ def test_a_toy_is_learned_and_shown(family: str) -> None:
     made = TranslationTask(TranslationConfig(), DataSpec(corpus, config, 32, 3, tokenizer=TOKENIZER))
     model, train = build(config), TrainConfig(matrix_learning_rate=0.05)
     objective, optimizer = made.objective(model), Optimizer(model, train, 1e-2, "fp32")
-    for step in range(150):
-        train_step(objective, optimizer, made.batch(made.examples(step)), 1, 1 - step / 150, 1.0)
+    with unchecked():
+        for step in range(150):
+            train_step(objective, optimizer, made.batch(made.examples(step)), 1, 1 - step / 150, 1.0)
     evaluation = evaluate(model, made)
     assert evaluation.metrics["accuracy"] > 0.85, evaluation
     assert evaluation.metrics["perplexity"] == pytest.approx(np.exp(evaluation.loss))

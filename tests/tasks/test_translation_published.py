@@ -70,7 +70,7 @@ def their_loss(model: transformers.PreTrainedModel, records: Records, places: li
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_losses_and_weights_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    """The same weights imported here: twenty steps of AdamW, in two micro-batches."""
+    """The same weights imported here: ten steps of AdamW, in two micro-batches."""
     reference = theirs_of(name)
     reference.save_pretrained(tmp_path / "before")
     import_model(tmp_path / "before", tmp_path / "run")
@@ -86,7 +86,7 @@ def test_losses_and_weights_are_those_of_transformers(name: str, tmp_path: Path)
         {"params": [each for each in learned if each.dim() == 1], "weight_decay": 0.0},
     ]
     plain = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), eps=1e-10)
-    for step in range(20):
+    for step in range(10):
         examples = task.examples(step)
         loss, _ = train_step(objective, optimizer, task.batch(examples), 2, 1.0, 0.0)
         places = [place for place in examples.places.tolist() if place >= 0]
