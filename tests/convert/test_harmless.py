@@ -68,7 +68,7 @@ def singled_out(fields: dict[str, Any], tells: Callable[[dict[str, Any]], bool])
         return set(names)
     middle = len(names) // 2
     halves = ({name: fields[name] for name in part} for part in (names[:middle], names[middle:]))
-    return set().union(*(singled_out(half, tells) for half in halves))
+    return {name for half in halves for name in singled_out(half, tells)}
 
 
 def other(value: Any) -> list[Any]:
