@@ -284,7 +284,8 @@ def _of_class(kind: type) -> Check:
         return Check(WORDS[bool], lambda value: isinstance(value, bool))
     if kind is int:
         return Check(
-            WORDS[int], lambda value: type(value) is int or (isinstance(value, Integral) and type(value) is not bool)
+            WORDS[int],
+            lambda value: type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool)),
         )
     if kind is float:
         return Check(WORDS[float], _is_number)
