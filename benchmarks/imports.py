@@ -985,11 +985,11 @@ class Texts:
     suppressed: int  # texts in which transformers, not told to suppress them, would have drawn one
 
 
-def prompts_of(count: int) -> list[str]:
-    """Short texts, from one character up."""
+def prompts_of(count: int, lengths: Sequence[int] = range(1, 6)) -> list[str]:
+    """Short texts of these lengths in turn."""
     draw = random.Random(5)
     letters = "abcdefghijklmnopqrstuvwxyz ABC.,\n"
-    return ["".join(draw.choices(letters, k=1 + number % 5)) for number in range(count)]
+    return ["".join(draw.choices(letters, k=lengths[number % len(lengths)])) for number in range(count)]
 
 
 def write_tokenizer(folder: Path, style: Style) -> int:
@@ -1026,10 +1026,7 @@ def make_writer(architecture: str, style: Style, count: int, prompts: list[list[
     for name, value in placed(style.generation).items():
         setattr(model.generation_config, name, value)
     # What is drawn late in texts and not before is where they may end.
-    free = [
-        text[len(prompt) :]
-        for prompt, text in zip(prompts, written(model, prompts, 16, min_new_tokens=16), strict=True)
-    ]
+    free = [text for text, _ in written(model, prompts, 16, min_new_tokens=16)]
     late = Counter(token for text in free for token in set(text[3:]) - set(text[:3]))
     every = Counter(token for text in free for token in text)
     popular = [token for token, _ in (*late.most_common(), *every.most_common()) if token < 256]
@@ -1041,24 +1038,28 @@ def make_writer(architecture: str, style: Style, count: int, prompts: list[list[
     return model
 
 
-def written(model: Any, prompts: list[list[int]], length: int, **settings: Any) -> list[list[int]]:
-    """Greedy texts of transformers, with their prompts; those of equally long prompts together."""
+def written(model: Any, prompts: list[list[int]], length: int, **settings: Any) -> list[tuple[list[int], list[int]]]:
+    """Greedy texts of transformers, those of equally long prompts together, each with the likeliest id at each place, which the
+    settings may suppress.
+    """
     import torch
 
-    texts: dict[int, list[int]] = {}
+    texts: dict[int, tuple[list[int], list[int]]] = {}
+    settings = {"do_sample": False, "return_dict_in_generate": True, "output_logits": True, **settings}
     for width in sorted({len(prompt) for prompt in prompts}):
         rows = [number for number, prompt in enumerate(prompts) if len(prompt) == width]
         ids = torch.tensor([prompts[row] for row in rows])
         with torch.inference_mode():
-            out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=length, **settings
-            )
-        texts |= dict(zip(rows, out.tolist(), strict=True))
+            out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, **settings)
+        likeliest = torch.stack(out.logits, 1).argmax(-1)
+        texts |= dict(zip(rows, zip(out.sequences[:, width:].tolist(), likeliest.tolist(), strict=True), strict=True))
     return [texts[row] for row in range(len(prompts))]
 
 
-def compare_texts(architecture: str, name: str, count: int, folder: Path, length: int = 24) -> Texts:
-    """Import a writer and compare what it writes."""
+def compare_texts(
+    architecture: str, name: str, count: int, folder: Path, length: int = 24, lengths: Sequence[int] = range(1, 6)
+) -> Texts:
+    """Import a writer and compare what it writes after prompts of these lengths."""
     from transformers import PreTrainedTokenizerFast
 
     from heddle.config import SamplingConfig
@@ -1070,7 +1071,7 @@ def compare_texts(architecture: str, name: str, count: int, folder: Path, length
     (folder / "published").mkdir(parents=True)
     known = write_tokenizer(folder / "published", style)
     reference = PreTrainedTokenizerFast.from_pretrained(folder / "published")
-    prompts = prompts_of(count)
+    prompts = prompts_of(count, lengths)
     ids = [reference(prompt)["input_ids"] for prompt in prompts]
     model = make_writer(architecture, style, known, ids)
     model.save_pretrained(folder / "published")
@@ -1078,14 +1079,9 @@ def compare_texts(architecture: str, name: str, count: int, folder: Path, length
     ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
     filler = {} if model.generation_config.pad_token_id is not None or not ends else {"pad_token_id": ends[0]}
     textless = [id for id in range(known, known + PADDING) if id not in ends]
-    expected = [
-        until(text[len(prompt) :], ends)
-        for prompt, text in zip(ids, written(model, ids, length, suppress_tokens=textless, **filler), strict=True)
-    ]
-    free = [
-        until(text[len(prompt) :], ends)
-        for prompt, text in zip(ids, written(model, ids, length, **filler), strict=True)
-    ]
+    answers = written(model, ids, length, suppress_tokens=textless, **filler)
+    expected = [until(text, ends) for text, _ in answers]
+    likeliest = [choices[: len(text)] for text, (_, choices) in zip(expected, answers, strict=True)]
 
     import_model(folder / "published", folder / "run")
     loaded, tokenizer = load(folder / "run", "cpu")
@@ -1104,7 +1100,7 @@ def compare_texts(architecture: str, name: str, count: int, folder: Path, length
         equal=sum(ours == text for ours, text in zip(texts, expected, strict=True)),
         ended=ended,
         textless=sum(token in textless for text in texts for token in text),
-        suppressed=sum(any(token in textless for token in text) for text in free),
+        suppressed=sum(any(token in textless for token in choices) for choices in likeliest),
     )
 
 

@@ -269,6 +269,8 @@ def check_of(annotation: Any, home: Mapping[str, Any]) -> Check:
 def _either(checks: list[Check]) -> Check:
     if any(check is ANYTHING for check in checks):
         return ANYTHING
+    if len(checks) == 1:  # of every id in a list, for one: no detour
+        return checks[0]
     last = [check for check in checks if check.needed == "None"]
     needed = " or ".join(dict.fromkeys(check.needed for check in (*(c for c in checks if c not in last), *last)))
     choices = tuple(word for check in checks for word in check.choices)
@@ -281,7 +283,10 @@ def _of_class(kind: type) -> Check:
     if kind is bool:
         return Check(WORDS[bool], lambda value: isinstance(value, bool))
     if kind is int:
-        return Check(WORDS[int], lambda value: isinstance(value, Integral) and not isinstance(value, bool))
+        return Check(
+            WORDS[int],
+            lambda value: type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool)),
+        )
     if kind is float:
         return Check(WORDS[float], _is_number)
     try:

@@ -71,21 +71,28 @@ class Fit(NamedTuple):
 
 
 def fits(config: TransformerConfig) -> list[Fit]:
-    """The families with the model's stacks, nearest first. Ties: its kind of head, then its own family, then the order of `ALL`."""
+    """The first family that can express the model alone; if none can, all with the model's stacks, nearest first.
+
+    Ties: its kind of head, then its own family, then the order of `ALL`. Comparing one family takes as long as loading a small
+    model, so the others are not compared once one fits.
+    """
     has = set(config.stacks())
-    candidates = [Fit(family, *family.reasons(config)) for family in ALL if set(family.options.stacks) == has]
     embeds, names = isinstance(config.head, EmbeddingHeadConfig), family_names(config)
 
-    def distance(fit: Fit) -> tuple[int, bool, bool, bool, bool]:
-        family = fit.family
+    def rank(family: Family) -> tuple[bool, bool, bool, bool]:
         other_head = not embeds and config.head.kind != family.options.head.kind
-        same_class = config.architecture in (family.architecture, family.body().architecture if embeds else None)
-        differences = len(fit.distinct())
-        return differences, other_head, not family.holds_head(config), not same_class, family.name not in names
+        same_class = config.architecture in (family.architecture, family.body_class if embeds else None)
+        return other_head, not family.holds_head(config), not same_class, family.name not in names
 
-    return sorted(candidates, key=distance)
+    candidates: list[Fit] = []
+    for family in sorted((family for family in ALL if set(family.options.stacks) == has), key=rank):
+        fit = Fit(family, *family.reasons(config))
+        if not fit.against:
+            return [fit]
+        candidates.append(fit)
+    return sorted(candidates, key=lambda fit: len(fit.distinct()))
 
 
 def family_names(config: TransformerConfig) -> set[str]:
     """The names of the family that a model was imported from; empty if it is heddle's own."""
-    return {family.name for family in ALL if config.architecture in (family.architecture, family.body().architecture)}
+    return {family.name for family in ALL if config.architecture in (family.architecture, family.body_class)}

@@ -7,7 +7,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -168,10 +167,13 @@ class Base(ABC):
             return [ids for part in encoded for ids in part]
 
     def token_bytes(self, id: int) -> bytes:
-        with suppress(TypeError, ValueError, RuntimeError):  # not an integer; checking first would slow down every id
-            if 0 <= id < self.vocab_size:
-                return self._bytes[id]
-        raise HeddleError(f"id {short_repr(id)} is out of range (vocab size {self.vocab_size})")
+        try:
+            piece = self._bytes[id] if 0 <= id < self.vocab_size else None
+        except (TypeError, ValueError, RuntimeError):  # not an integer; checking first would slow down every id
+            piece = None
+        if piece is None:
+            raise HeddleError(f"id {short_repr(id)} is out of range (vocab size {self.vocab_size})")
+        return piece
 
     @property
     def joints(self) -> tuple[frozenset[int], frozenset[int]]:

@@ -14,6 +14,7 @@ from heddle.config import SavedConfig, TransformerConfig, preset, sized
 from heddle.model import build
 from heddle.text import train_tokenizer
 from heddle.weights.run import write_model
+from tests.convert.toys import Toy, Toys
 
 logging.disable_progress_bar()
 
@@ -442,15 +443,25 @@ def make_published() -> Callable[..., PreTrainedModel]:
     return make
 
 
+@pytest.fixture(scope="session")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Toys:
+    return Toys(tmp_path_factory.mktemp("toys"), make)
+
+
 @pytest.fixture(params=sorted(VARIANTS))
-def published(request: pytest.FixtureRequest) -> PreTrainedModel:
-    return make(request.param)
+def toy(request: pytest.FixtureRequest, toys: Toys) -> Toy:
+    return toys(request.param)
+
+
+def first_variant(kind: str) -> str:
+    """The variant that stands for its family."""
+    return next(variant for variant in VARIANTS if variant.split("-")[0] == kind)
 
 
 @pytest.fixture(params=sorted(KINDS))
-def one_of_each(request: pytest.FixtureRequest) -> PreTrainedModel:
+def one_of_each(request: pytest.FixtureRequest, toys: Toys) -> Toy:
     """One model per family."""
-    return make(next(variant for variant in VARIANTS if variant.split("-")[0] == request.param))
+    return toys(first_variant(request.param))
 
 
 def shrunk(name: str, **changes: Any) -> TransformerConfig:

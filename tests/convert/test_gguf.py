@@ -2,7 +2,6 @@
 
 import errno
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from heddle.config import SavedConfig, preset
-from heddle.convert import export_gguf, import_model
+from heddle.convert import export_gguf
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.weights import load
 from heddle.weights.run import write_model
 from tests import refusing
+from tests.convert.toys import Toys
 
-Make = Callable[..., PreTrainedModel]
 GEMMA = {"query_pre_attn_scalar": 8, "layer_types": None}
 DEEP = {**GEMMA, "num_hidden_layers": 7}
 NEW = {"hidden_act": "gelu_new"}
@@ -99,14 +97,6 @@ OUTERS = {
 LAYERS = {"gpt2": "transformer.h", "gpt_neox": "gpt_neox.layers"}
 
 
-def written(make: Make, folder: Path, variant: str, **changes: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A published model, and what the export of its import says; the file is `model.gguf`."""
-    published = make(variant, **changes)
-    published.save_pretrained(folder / "published")
-    import_model(folder / "published", folder / "run")
-    return published, export_gguf(folder / "run", folder / "model.gguf")
-
-
 def metadata(file: Path) -> dict[str, Any]:
     return {name: field.contents() for name, field in gguf.GGUFReader(file).fields.items()}
 
@@ -156,11 +146,11 @@ def expected_tensors(published: PreTrainedModel) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(("variant", "changes", "architecture"), WRITTEN)
 def test_every_tensor_is_the_published_one(
-    make_published: Make, tmp_path: Path, variant: str, changes: dict[str, Any], architecture: str
+    toys: Toys, variant: str, changes: dict[str, Any], architecture: str
 ) -> None:
-    published, notes = written(make_published, tmp_path, variant, **changes)
-    config, left = published.config, expected_tensors(published)
-    stored = tensors(tmp_path / "model.gguf")
+    toy = toys(variant, **changes)
+    config, left, notes = toy.published.config, expected_tensors(toy.published), toy.gguf_report
+    stored = tensors(toy.gguf)
     assert (notes["architecture"], notes["tensors"]) == (architecture, len(stored))
     if config.tie_word_embeddings:
         del left["lm_head.weight"]
@@ -179,12 +169,10 @@ def test_every_tensor_is_the_published_one(
 
 
 @pytest.mark.parametrize(("variant", "changes", "architecture"), WRITTEN)
-def test_the_metadata_is_the_configs(
-    make_published: Make, tmp_path: Path, variant: str, changes: dict[str, Any], architecture: str
-) -> None:
-    published, _ = written(make_published, tmp_path, variant, **changes)
-    config: Any = published.config
-    stored = metadata(tmp_path / "model.gguf")
+def test_the_metadata_is_the_configs(toys: Toys, variant: str, changes: dict[str, Any], architecture: str) -> None:
+    toy = toys(variant, **changes)
+    config: Any = toy.published.config
+    stored = metadata(toy.gguf)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     expected_fields = {
         "context_length": config.max_position_embeddings, "embedding_length": config.hidden_size, "vocab_size": 61,
@@ -229,32 +217,30 @@ def rotary(config: Any, width: int) -> dict[str, Any]:
     return fields
 
 
-def test_the_divisors_are_llama_3s(make_published: Make, tmp_path: Path) -> None:
+def test_the_divisors_are_llama_3s(toys: Toys) -> None:
     """The frequencies of transformers are the plain ones, divided by them."""
-    published, _ = written(make_published, tmp_path, "llama-llama3")
-    scaled = published.model.rotary_emb.inv_freq
+    toy = toys("llama-llama3")
+    scaled = toy.published.model.rotary_emb.inv_freq
     plain = 100.0 ** -(torch.arange(0, 6, 2) / 6)
-    divisors = tensors(tmp_path / "model.gguf")["rope_freqs.weight"]
+    divisors = tensors(toy.gguf)["rope_freqs.weight"]
     torch.testing.assert_close(plain / divisors, scaled)
     assert divisors.max() > 1.5
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("variant", "changes", "architecture"), WRITTEN)
-def test_transformers_reads_the_file(
-    make_published: Make, tmp_path: Path, variant: str, changes: dict[str, Any], architecture: str
-) -> None:
+def test_transformers_reads_the_file(toys: Toys, variant: str, changes: dict[str, Any], architecture: str) -> None:
     """Its reader of GGUF undoes llama.cpp's conventions by itself, so what it computes depends on each of them."""
     if architecture in UNREAD or f"{variant} {changes}" in UNREAD:
         pytest.skip(UNREAD.get(architecture) or UNREAD[f"{variant} {changes}"])
-    published, _ = written(make_published, tmp_path, variant, **changes)
-    reference = type(published).from_pretrained(
-        tmp_path,
-        gguf_file="model.gguf",
-        config=None if (variant, changes) in WHOLE else published.config,
+    toy = toys(variant, **changes)
+    reference = type(toy.published).from_pretrained(
+        toy.gguf.parent,
+        gguf_file=toy.gguf.name,
+        config=None if (variant, changes) in WHOLE else toy.published.config,
         dtype=torch.float32,
     )
-    model = load(tmp_path / "run", "cpu").model
+    model = toy.model
     ids = torch.randint(61, (2, 20), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = model.logits(model(ids).hidden)
@@ -287,12 +273,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_llama_cpp_lacks_is_refused(make_published: Make, tmp_path: Path, kind: str) -> None:
+def test_what_llama_cpp_lacks_is_refused(toys: Toys, tmp_path: Path, kind: str) -> None:
     variant, changes, reason = REFUSED[kind]
-    make_published(variant, **changes).save_pretrained(tmp_path / "published")
-    import_model(tmp_path / "published", tmp_path / "run")
-    before = sorted(tmp_path.iterdir())
-    line = refusing.refusal(lambda: export_gguf(tmp_path / "run", tmp_path / "model.gguf"))
+    run, before = toys(variant, **changes).run, sorted(tmp_path.iterdir())
+    line = refusing.refusal(lambda: export_gguf(run, tmp_path / "model.gguf"))
     assert reason in line
     assert line.endswith("to export it for Hugging Face transformers, name a directory")
     assert sorted(tmp_path.iterdir()) == before

@@ -43,6 +43,7 @@ from heddle.weights.files import verify
 from heddle.weights.run import write_model
 from tests import refusing
 from tests.convert.conftest import shrunk
+from tests.convert.toys import Toy, Toys
 
 DATA = Path(os.environ.get("HEDDLE_DATA", Path(__file__).parents[2] / "../shared/data"))
 Make = Callable[..., PreTrainedModel]
@@ -51,11 +52,9 @@ TEXT = "A heddle decides which threads the next pass can see. Ein Webfach öffne
 
 
 @pytest.fixture
-def folder(make_published: Make, tmp_path: Path) -> Path:
+def folder(toys: Toys, tmp_path: Path) -> Path:
     """A tiny GPT-2 as transformers writes it."""
-    path = tmp_path / "published"
-    make_published("gpt2").save_pretrained(path)
-    return path
+    return Path(shutil.copytree(toys("gpt2").saved, tmp_path / "published"))
 
 
 def refusal(source: Path, run: Path) -> str:
@@ -704,12 +703,12 @@ def test_an_encoder_decoder_is_told_where_to_begin(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "out" / file).read_text())["decoder_start_token_id"] == tokenizer.end_of_text
 
 
-def test_every_family_names_the_depth_that_does_not_fit(one_of_each: PreTrainedModel, tmp_path: Path) -> None:
-    one_of_each.save_pretrained(tmp_path / "published")
+def test_every_family_names_the_depth_that_does_not_fit(one_of_each: Toy, tmp_path: Path) -> None:
+    shutil.copytree(one_of_each.saved, tmp_path / "published")
     fields = json.loads((tmp_path / "published" / "config.json").read_text())
     names = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
     for name in (name for name in names if name in fields):
-        if one_of_each.config.model_type in ("bart", "marian") and name == "num_hidden_layers":
+        if one_of_each.published.config.model_type in ("bart", "marian") and name == "num_hidden_layers":
             continue  # says a second time what encoder_layers says
         configure(tmp_path / "published", **{**fields, "layer_types": None, "no_rope_layers": None, name: 7})
         message = refusal(tmp_path / "published", tmp_path / "run")
@@ -717,9 +716,9 @@ def test_every_family_names_the_depth_that_does_not_fit(one_of_each: PreTrainedM
         assert "the config says 7" in message
 
 
-def test_every_family_misses_and_refuses_tensors(one_of_each: PreTrainedModel, tmp_path: Path) -> None:
+def test_every_family_misses_and_refuses_tensors(one_of_each: Toy, tmp_path: Path) -> None:
     folder = tmp_path / "published"
-    one_of_each.save_pretrained(folder)
+    shutil.copytree(one_of_each.saved, folder)
     name = min(key for key in load_file(folder / "model.safetensors") if ".1." in key)
     rewrite(folder, lambda t: t.update({"extra.weight": torch.ones(2)}))
     assert "extra.weight" in refusal(folder, tmp_path / "run")

@@ -18,7 +18,7 @@ from tests.convert.conftest import shrunk
 
 TEXT = "The weaver lifts the heddle, and the shuttle passes; ein Webfach öffnet sich. The warp is the loom's.\n"
 WORDS = TEXT.split()
-SOURCES = [" ".join(WORDS[n % len(WORDS) :][: 3 + n % 7] + WORDS[: n % 3]) for n in range(12)]
+SOURCES = [" ".join(WORDS[n % len(WORDS) :][: 3 + n % 7] + WORDS[: n % 3]) for n in range(5)]
 VASWANI = {"encoder.entry.positions": "sinusoidal_halves", "decoder.entry.positions": "sinusoidal_halves"}
 
 

@@ -11,8 +11,11 @@ import transformers
 import heddle
 from heddle.config.serve import ServeConfig
 from heddle.convert import export_model, import_model
+from heddle.model import Transformer
+from heddle.text import Tokenizer
 from tests.minilm import extracted
 
+Loaded = tuple[Transformer, Tokenizer]
 # Short and long ones share batches; the third is longer than the 256 ids that the model reads.
 TEXTS = [
     "The warp is held.",
@@ -36,6 +39,13 @@ def run(published: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
+def loaded(run: Path) -> Loaded:
+    model, tokenizer = heddle.load(run, "cpu")
+    assert tokenizer is not None
+    return model, tokenizer
+
+
+@pytest.fixture(scope="module")
 def expected(published: Path) -> np.ndarray[Any, Any]:
     """The mean of transformers' hidden vectors, one text at a time, at length 1: what the model's files say."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(published)
@@ -48,23 +58,17 @@ def expected(published: Path) -> np.ndarray[Any, Any]:
     return np.stack(vectors)
 
 
-def test_its_vectors_are_the_published_ones(run: Path, expected: np.ndarray[Any, Any]) -> None:
-    model, tokenizer = heddle.load(run, "cpu")
-    assert tokenizer is not None
-    vectors = heddle.embed(model, tokenizer, TEXTS)
+def test_its_vectors_are_the_published_ones(loaded: Loaded, expected: np.ndarray[Any, Any]) -> None:
+    vectors = heddle.embed(*loaded, TEXTS)
     assert vectors.cut == (False, False, True, False, False)
     np.testing.assert_allclose(vectors.vectors, expected, atol=1e-6)
 
 
-def test_so_are_the_served_ones(run: Path, expected: np.ndarray[Any, Any]) -> None:
+def test_so_are_the_served_ones(loaded: Loaded, expected: np.ndarray[Any, Any]) -> None:
     testclient = pytest.importorskip("starlette.testclient")
     from heddle.serve import ServedRun, make_app
 
-    model, tokenizer = heddle.load(run, "cpu")
-    assert tokenizer is not None
-    with testclient.TestClient(
-        make_app([ServedRun("minilm", model, tokenizer)], ServeConfig()), "http://127.0.0.1"
-    ) as client:
+    with testclient.TestClient(make_app([ServedRun("minilm", *loaded)], ServeConfig()), "http://127.0.0.1") as client:
         answer = client.post("/v1/embeddings", json={"model": "minilm", "input": TEXTS, "dimensions": 384})
     data = answer.json()["data"]
     assert [each["cut"] for each in data] == [False, False, True, False, False]

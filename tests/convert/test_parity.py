@@ -1,5 +1,6 @@
 """transformers as the outside witness: equal logits, equal gradients of every parameter, nothing lost on the way."""
 
+import copy
 import json
 import re
 from collections.abc import Callable
@@ -28,8 +29,9 @@ from heddle.convert.mapping import rows_of, to_published
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
-from heddle.weights import load, read_config
+from heddle.weights import load
 from tests.convert.conftest import BALANCE, POST_NORM, trained
+from tests.convert.toys import Toy, Toys
 
 # Without the ids 0 and 1: one of them pads the rows of a RoBERTa, and positions do not count it.
 SAMPLING = torch.randint(61, (2, 2, 20), generator=torch.Generator().manual_seed(3))
@@ -98,8 +100,9 @@ def gradients_of(published: PreTrainedModel, folder: Path) -> dict[str, torch.Te
     return load_file(folder / "model.safetensors")
 
 
-def test_logits_and_all_gradients_are_equal(published: PreTrainedModel, tmp_path: Path) -> None:
-    model = taken_over(published, tmp_path)
+def test_logits_and_all_gradients_are_equal(toy: Toy, tmp_path: Path) -> None:
+    model, published = toy.model, copy.deepcopy(toy.published)
+    model.zero_grad()
     expected, answer = answer_of_theirs(published), answer_of_ours(model)
     assert relative(answer, expected) < 1e-5
 
@@ -122,13 +125,12 @@ def test_logits_and_all_gradients_are_equal(published: PreTrainedModel, tmp_path
         assert (ours[name] - reference[name]).abs().max() < 1e-5 * reference[measure].abs().max(), name
 
 
-def test_there_and_back_changes_nothing(published: PreTrainedModel, tmp_path: Path) -> None:
-    model = taken_over(published, tmp_path)
-    report = export_model(tmp_path / "run", tmp_path / "again")
-    assert report["checked"]
-    assert report["difference"] <= 1e-5
+def test_there_and_back_changes_nothing(toy: Toy, tmp_path: Path) -> None:
+    model, published = toy.model, toy.published
+    assert toy.report["checked"]
+    assert toy.report["difference"] <= 1e-5
 
-    first, again = (load_file(tmp_path / name / "model.safetensors") for name in ("published", "again"))
+    first, again = (load_file(folder / "model.safetensors") for folder in (toy.saved, toy.exported))
     assert first.keys() - unread(published) == again.keys() - unread(published)
     family = FAMILIES[type(published).__name__]
     arithmetic = shifted(family, model)
@@ -138,9 +140,9 @@ def test_there_and_back_changes_nothing(published: PreTrainedModel, tmp_path: Pa
         else:
             assert torch.equal(first[name], again[name]), name
 
-    import_model(tmp_path / "again", tmp_path / "run-again")
-    assert resolved(read_config(tmp_path / "run-again").model) == resolved(model.config)
-    back = load(tmp_path / "run-again", "cpu").model
+    import_model(toy.exported, tmp_path / "again")
+    back = load(tmp_path / "again", "cpu").model
+    assert resolved(back.config) == resolved(model.config)
     ours, reference = model.state_dict(), back.state_dict()
     assert ours.keys() == reference.keys()
     assert all(torch.equal(ours[name], reference[name]) for name in ours)  # also where a shift was undone
@@ -152,13 +154,11 @@ def shifted(family: Family, model: Transformer) -> set[str]:
     return {row.published for row in rows_of(family.table, model.config, list(model.state_dict())) if row.shift}
 
 
-def test_transformers_loads_the_export_by_itself(one_of_each: PreTrainedModel, tmp_path: Path) -> None:
-    published = one_of_each
-    taken_over(published, tmp_path)
-    export_model(tmp_path / "run", tmp_path / "again")
+def test_transformers_loads_the_export_by_itself(one_of_each: Toy) -> None:
+    published = one_of_each.published
     name = type(published).__name__
     auto = next((auto for ending, auto in HEADS.items() if name.endswith(ending)), AutoModelForCausalLM)
-    again = auto.from_pretrained(tmp_path / "again", attn_implementation="eager")
+    again = auto.from_pretrained(one_of_each.exported, attn_implementation="eager")
     assert type(again) is type(published)
     assert again.dtype == torch.float32
     with torch.inference_mode():
@@ -204,10 +204,9 @@ def test_half_precision_is_read_as_fp32(make_published: Make, tmp_path: Path, dt
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama"])
-def test_files_in_several_parts_are_read(make_published: Make, tmp_path: Path, variant: str) -> None:
-    published = make_published(variant)
-    whole = taken_over(published, tmp_path).state_dict()
-    published.save_pretrained(tmp_path / "parts", max_shard_size="5KB")
+def test_files_in_several_parts_are_read(toys: Toys, tmp_path: Path, variant: str) -> None:
+    whole = toys(variant).model.state_dict()
+    toys(variant).published.save_pretrained(tmp_path / "parts", max_shard_size="5KB")
     assert len(list((tmp_path / "parts").glob("model-*.safetensors"))) > 2
     import_model(tmp_path / "parts", tmp_path / "from-parts")
     parts = load(tmp_path / "from-parts", "cpu").model.state_dict()
@@ -216,12 +215,9 @@ def test_files_in_several_parts_are_read(make_published: Make, tmp_path: Path, v
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama-grouped", "gpt_neox"])
 @torch.no_grad()
-def test_a_prefix_is_what_transformers_computes_with_that_mask(
-    make_published: Make, variant: str, tmp_path: Path
-) -> None:
+def test_a_prefix_is_what_transformers_computes_with_that_mask(toys: Toys, variant: str) -> None:
     """No published class has prefixes, but these take a mask [B 1 T T] as it is."""
-    published = make_published(variant)
-    causal = taken_over(published, tmp_path)
+    published, causal = toys(variant).published, toys(variant).model
     model = build(causal.config.override({"decoder.prefix": True})).eval()
     model.load_state_dict(causal.state_dict())
     place = torch.arange(20)

@@ -1,5 +1,6 @@
 """Adapters alone: peft as the outside witness, in both directions, and no model but their own."""
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from heddle.weights import load
 from heddle.weights.adapter import Adapter, fingerprint
 from heddle.weights.run import write_model
 from tests.convert.test_parity import answer_of_ours, answer_of_theirs, relative
+from tests.convert.toys import Toy, Toys
 from tests.refusing import refusal
 
 # What peft itself calls of transformers.
@@ -86,43 +88,39 @@ def with_peft(base: Path, adapter: Path, kind: type[Any]) -> Any:
         ("bart", EVERY),
     ],
 )
-def test_peft_computes_what_heddle_does(
-    make_published: Published, tmp_path: Path, variant: str, layers: tuple[str, ...]
-) -> None:
+def test_peft_computes_what_heddle_does(toys: Toys, tmp_path: Path, variant: str, layers: tuple[str, ...]) -> None:
     """Logits of peft's model are heddle's; what peft saves of it is read back, and so is what heddle wrote."""
-    published = make_published(variant)
-    published.save_pretrained(tmp_path / "published")
-    import_model(tmp_path / "published", tmp_path / "base")
-    tuned(tmp_path / "base", tmp_path / "run", layers)
+    toy = toys(variant)
+    tuned(toy.run, tmp_path / "run", layers)
     export_adapter(tmp_path / "run", tmp_path / "adapter")
-    export_model(tmp_path / "base", tmp_path / "exported")
     model = load(tmp_path / "run", "cpu").model
     expected = answer_of_ours(model).detach()
-    assert relative(answer_of_ours(load(tmp_path / "base", "cpu").model), expected) > 1e-3
+    assert relative(answer_of_ours(toy.model), expected) > 1e-3
 
-    reference = with_peft(tmp_path / "exported", tmp_path / "adapter", type(published))
+    reference = with_peft(toy.exported, tmp_path / "adapter", type(toy.published))
     with torch.no_grad():
         assert relative(answer_of_theirs(reference), expected) < 1e-5
 
     reference.save_pretrained(tmp_path / "again")
     for number, adapter in enumerate(("adapter", "again")):
-        report = merge_adapter(tmp_path / "base", tmp_path / adapter, tmp_path / f"merged-{number}")
+        report = merge_adapter(toy.run, tmp_path / adapter, tmp_path / f"merged-{number}")
         assert report["checked"] == (adapter != "again")
         merged = load(tmp_path / f"merged-{number}", "cpu").model
         assert merged.config == model.config
         assert relative(answer_of_ours(merged), expected) < 1e-5
 
 
-def test_every_family_has_a_place_for_every_layer(one_of_each: PreTrainedModel) -> None:
+def test_every_family_has_a_place_for_every_layer(one_of_each: Toy) -> None:
     """The product of the two factors is what the family's table makes of the layers' products."""
-    named = {**json.loads(one_of_each.config.to_json_string()), "architectures": [type(one_of_each).__name__]}
-    model = build(FAMILIES[type(one_of_each).__name__].to_config(named))
+    published = one_of_each.published
+    family = FAMILIES[type(published).__name__]
+    named = {**json.loads(published.config.to_json_string()), "architectures": [family.architecture]}
+    model = build(family.to_config(named))
     moe = all(block.ffn.kind == "moe" for stack in model.config.stacks().values() for block in stack.blocks)
     adapter = learned(model, ("*.q", "*.k", "*.v", "*.o") if moe else EVERY)
     adapter = Adapter({name: value for name, value in adapter.tensors.items() if "lora" in name}, adapter.factor)
-    family = FAMILIES[type(one_of_each).__name__]
     tensors, config = to_peft(adapter, family, model.config)
-    deltas = {name: torch.zeros_like(value) for name, value in build(model.config).state_dict().items()}
+    deltas = {name: torch.zeros(value.shape) for name, value in build(model.config, "meta").state_dict().items()}
     for layer in adapter.layers():
         a, b = adapter.tensors[f"{layer}.lora_a"], adapter.tensors[f"{layer}.lora_b"]
         deltas[f"{layer}.weight"] = adapter.factor * b @ a
@@ -142,10 +140,8 @@ def test_every_family_has_a_place_for_every_layer(one_of_each: PreTrainedModel) 
 
 
 @pytest.fixture
-def base(make_published: Published, tmp_path: Path) -> Path:
-    make_published("llama").save_pretrained(tmp_path / "published")
-    import_model(tmp_path / "published", tmp_path / "base")
-    return tmp_path / "base"
+def base(toys: Toys) -> Path:
+    return toys("llama").run
 
 
 def test_peft_with_its_own_settings(make_published: Published, base: Path, tmp_path: Path) -> None:
@@ -163,12 +159,9 @@ def test_peft_with_its_own_settings(make_published: Published, base: Path, tmp_p
     assert relative(answer_of_ours(load(tmp_path / "run", "cpu").model), expected) < 1e-5
 
 
-def test_a_base_without_its_head_is_given_one(make_published: Published, tmp_path: Path) -> None:
+def test_a_base_without_its_head_is_given_one(toys: Toys, tmp_path: Path) -> None:
     """An adapter with a new head, which heddle's metadata describe, makes a classifier of a BERT that fills in tokens."""
-    published = make_published("bert")
-    published.save_pretrained(tmp_path / "published")
-    import_model(tmp_path / "published", tmp_path / "base")
-    plain = load(tmp_path / "base", "cpu").model
+    plain = toys("bert").model
     head = {"kind": "classifier", "classes": 3, "pooling": "first", "dense": True}
     model = build(plain.config.override({"head": head, "architecture": None}), seed=4)
     model.load_state_dict({**model.state_dict(), **{k: v for k, v in plain.state_dict().items() if "head" not in k}})
@@ -180,11 +173,10 @@ def test_a_base_without_its_head_is_given_one(make_published: Published, tmp_pat
     write_model(run, weights, SavedConfig(model=model.config), None, step=1)
     export_adapter(run, tmp_path / "adapter")
     for number, source in enumerate((run, tmp_path / "adapter")):
-        merge_adapter(tmp_path / "base", source, tmp_path / f"merged-{number}")
+        merge_adapter(toys("bert").run, source, tmp_path / f"merged-{number}")
         merged = load(tmp_path / f"merged-{number}", "cpu").model
         assert relative(answer_of_ours(merged), answer_of_ours(load(run, "cpu").model)) < 1e-6
-    export_model(tmp_path / "base", tmp_path / "exported")
-    reference = AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported", num_labels=3)
+    reference = AutoModelForSequenceClassification.from_pretrained(toys("bert").exported, num_labels=3)
     reference = peft.PeftModel.from_pretrained(reference, tmp_path / "adapter").eval()
     with torch.no_grad():
         assert relative(answer_of_theirs(reference), answer_of_ours(load(run, "cpu").model)) < 1e-5
@@ -289,7 +281,7 @@ def test_what_peft_has_no_place_for_is_refused(base: Path, tmp_path: Path) -> No
     assert not (tmp_path / "x").exists()
 
 
-def test_target_modules_are_short_where_they_can_be(make_published: Published, tmp_path: Path) -> None:
+def test_target_modules_are_short_where_they_can_be(toys: Toys) -> None:
     cases = {
         ("llama", FEW): ["q_proj", "v_proj"],
         ("gpt2", FEW): ["c_attn"],
@@ -297,10 +289,7 @@ def test_target_modules_are_short_where_they_can_be(make_published: Published, t
         ("bert", ("encoder.blocks.1.mixer.o",)): ["bert.encoder.layer.1.attention.output.dense"],
     }
     for (variant, layers), expected in cases.items():
-        place = tmp_path / f"{variant}-{len(layers)}"
-        make_published(variant).save_pretrained(place / "published")
-        import_model(place / "published", place / "run")
-        model = load(place / "run", "cpu").model
+        model = load(toys(variant).run, "cpu").model
         config = model.config
         _, peft_config = to_peft(learned(model, layers), FAMILIES[str(config.architecture)], config)
         assert peft_config["target_modules"] == expected
@@ -309,14 +298,12 @@ def test_target_modules_are_short_where_they_can_be(make_published: Published, t
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("saved", [["embed_tokens"], ["lm_head"], ["embed_tokens", "lm_head"], ["norm"]])
 def test_what_an_adapter_brings_in_full_stays_apart_from_what_it_was_tied_to(
-    make_published: Published, tmp_path: Path, tied: bool, saved: list[str]
+    toys: Toys, tmp_path: Path, tied: bool, saved: list[str]
 ) -> None:
     """peft trains a copy of a module in `modules_to_save`; a head that was tied to it keeps the base's numbers."""
-    published = make_published("llama", tie_word_embeddings=tied)
-    published.save_pretrained(tmp_path / "published")
-    import_model(tmp_path / "published", tmp_path / "base")
+    toy = toys("llama", tie_word_embeddings=tied)
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=saved, init_lora_weights=False)
-    reference = peft.get_peft_model(published, config).eval()
+    reference = peft.get_peft_model(copy.deepcopy(toy.published), config).eval()
     draw = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, tensor in reference.named_parameters():
@@ -324,7 +311,7 @@ def test_what_an_adapter_brings_in_full_stays_apart_from_what_it_was_tied_to(
                 tensor += torch.randn(tensor.shape, generator=draw) * 0.1
         expected = answer_of_theirs(reference)
     reference.save_pretrained(tmp_path / "adapter")
-    merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "run")
+    merge_adapter(toy.run, tmp_path / "adapter", tmp_path / "run")
     model = load(tmp_path / "run", "cpu").model
     assert relative(answer_of_ours(model), expected) < 1e-5
     assert model.config.head.tied == (tied and saved == ["norm"])
@@ -381,14 +368,12 @@ def test_a_pattern_for_layer_1_is_not_that_of_layer_11(make_published: Published
     ],
 )  # fmt: skip
 def test_what_peft_saves_and_heddle_cannot_apply_is_refused(
-    make_published: Published, tmp_path: Path, variant: str, settings: dict[str, Any], reason: str
+    toys: Toys, tmp_path: Path, variant: str, settings: dict[str, Any], reason: str
 ) -> None:
-    published = make_published(variant)
-    published.save_pretrained(tmp_path / "published")
-    import_model(tmp_path / "published", tmp_path / "base")
+    published, run = copy.deepcopy(toys(variant).published), toys(variant).run
     reference = peft.get_peft_model(published, peft.LoraConfig(r=2, init_lora_weights=False, **settings))
     reference.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
-    assert reason in refusal(lambda: merge_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "run"))
+    assert reason in refusal(lambda: merge_adapter(run, tmp_path / "adapter", tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

@@ -80,12 +80,14 @@ def test_ids_on_any_unicode_are_those_of_tokenizers(text: str, library: tokenize
 
 @pytest.mark.parametrize("sort", [r"\p{L}", r"\p{N}", r"\s", "(?i:s)"])
 def test_both_engines_sort_every_character_alike(sort: str) -> None:
-    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+    # No version of Unicode has a character in planes 4 to 13: of these, one in 257.
+    unassigned = range(0x40000, 0xE0000, 257)
+    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x40000), *unassigned, *range(0xE0000, 0x110000)]))
     ranks = {bytes([byte]): byte for byte in range(256)}
     ours = bytes(
         tiktoken.Encoding("", pat_str=sort, mergeable_ranks=ranks, special_tokens={}).encode_ordinary(everything)
     )
-    split = pre_tokenizers.Split(tokenizers.Regex(sort), "removed", invert=True)
+    split = pre_tokenizers.Split(tokenizers.Regex(f"(?:{sort})+"), "removed", invert=True)
     assert ours.decode() == "".join(piece for piece, _ in split.pre_tokenize_str(everything))
 
 
@@ -220,7 +222,7 @@ def vocabularies(draw: st.DrawFn) -> dict[str, Any]:
     return file
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(file=vocabularies(), texts=st.lists(st.text("abc ", max_size=24), min_size=1, max_size=8))
 def test_any_vocabulary_has_the_ids_of_tokenizers(
     file: dict[str, Any], texts: list[str], tmp_path_factory: pytest.TempPathFactory

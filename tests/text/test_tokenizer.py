@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -152,6 +152,7 @@ def test_invalid_utf8_decodes_to_replacement_characters() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_batch_is_its_texts_one_by_one(kind: str, data: st.DataObject) -> None:
     texts = data.draw(st.lists(PLAIN[kind], max_size=30))

@@ -1,5 +1,6 @@
 """The settings in which two configs differ, without those that do not change what the model computes."""
 
+from collections.abc import Iterable
 from math import isclose
 from typing import Any
 
@@ -22,16 +23,12 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
     """The config as plain data with default sizes filled in, without settings that do not change what the model computes."""
     data = config.to_dict()
     for name, stack in config.stacks().items():
-        first = _resolved_block(stack.blocks[0], config.dim)
-        others = {
-            str(number): _resolved_block(block, config.dim)
-            for number, block in enumerate(stack.blocks)
-            if block != stack.blocks[0]
-        }
+        by_block = {id(block): _resolved_block(block, config.dim) for block in distinct(stack.blocks)}
+        first, *others = (by_block[id(block)] for block in stack.blocks)
         data[name] |= {
             "final_norm": stack.ends_in_norm(),
             "block": first,
-            "layers": {number: block for number, block in others.items() if block != first},
+            "layers": {str(number): block for number, block in enumerate(others, start=1) if block != first},
         }
         del data[name]["overrides"]
         factor = stack.entry.factor(config.dim)
@@ -49,12 +46,17 @@ def resolved(config: TransformerConfig) -> dict[str, Any]:
     return data
 
 
+def distinct(blocks: Iterable[BlockConfig]) -> list[BlockConfig]:
+    """Each block once; equal layers of a stack are one object."""
+    return list({id(block): block for block in blocks}.values())
+
+
 def _rates(stack: StackConfig) -> bool:
     def rates(data: Any) -> bool:
         inner = [rates(value) for value in data.values() if isinstance(value, dict)]
         return bool(data.get("dropout")) or any(inner)
 
-    return any(rates(part.model_dump()) for part in (stack.entry, *stack.blocks))
+    return any(rates(part.model_dump()) for part in (stack.entry, *distinct(stack.blocks)))
 
 
 def _resolved_block(block: BlockConfig, dim: int) -> dict[str, Any]:

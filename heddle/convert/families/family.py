@@ -12,7 +12,7 @@ from heddle.config.embedding import EmbeddingHeadConfig
 from heddle.config.layers import AttentionConfig, GatedConfig, LayerNormConfig, MLPConfig, RMSNormConfig
 from heddle.config.model import BlockConfig, LanguageHeadConfig, TransformerConfig
 from heddle.convert.families import layers
-from heddle.convert.families.difference import differences, resolved
+from heddle.convert.families.difference import differences, distinct, resolved
 from heddle.convert.fields import TRAINING, FieldTable, without
 from heddle.convert.mapping import Names, TensorRow
 from heddle.errors import HeddleError
@@ -104,13 +104,18 @@ class Family:
         """
         return self.fields.from_config(config)
 
+    @property
+    def body_class(self) -> str:
+        """The class of the bare model, without a head."""
+        return self.bare or HEADED.sub("Model", self.architecture)
+
     def body(self) -> "Family":
         """The family without its head: the class of the bare model, which can read files with any head."""
         heads = {row.published: row for row in self.table if all(map(is_head, row.heddle))}
         copies = {name: others for name, others in (self.names.copies or {}).items() if name not in heads}
         return replace(
             self,
-            architecture=self.bare or HEADED.sub("Model", self.architecture),
+            architecture=self.body_class,
             table=tuple(row for row in self.table if row.published not in heads),
             names=replace(self.names, ignorable=(*self.names.ignorable, *heads), copies=copies),
             own_head=None,
@@ -194,7 +199,8 @@ def nearest(config: TransformerConfig, options: FamilyOptions) -> TransformerCon
     """
     changes: dict[str, Any] = {}
     for name, stack in config.stacks().items():
-        blocks = tuple(_nearest_block(block, options) for block in stack.blocks)
+        by_block = {id(block): _nearest_block(block, options) for block in distinct(stack.blocks)}
+        blocks = tuple(by_block[id(block)] for block in stack.blocks)
         # `blocks` is cached next to the fields, and the copy would keep the old value.
         changes[name] = stack.model_copy(update={"block": blocks[0], "blocks": blocks})
     if not isinstance(config.head, type(options.head)):
