@@ -18,7 +18,15 @@ from heddle.tasks.next_token import NextTokenTask
 Begin = Callable[..., Path]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "some", "more"]
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "context": 16}
-TRAIN = {"steps": 8, "batch": 4, "precision": "fp32", "compile": "off", "threads": 1, "evaluate_every": 4}
+TRAIN = {
+    "steps": 8,
+    "batch": 4,
+    "precision": "fp32",
+    "products": "torch",
+    "compile": "off",
+    "threads": 1,
+    "evaluate_every": 4,
+}
 
 
 @pytest.fixture

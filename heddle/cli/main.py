@@ -100,7 +100,7 @@ def make_app(words: Sequence[str] = ()) -> "App":
         suppress_keyboard_interrupt=False,  # handled by `run`
     )
     first, second = [*words, "", ""][:2]
-    settings_help = _settings_help(first)
+    settings_help = _settings_help(first) if {"--help", "-h"} & set(words) else None
     _register(app, COMMANDS, first, settings_help)
     for (name, help), commands in GROUPS.items():
         group = App(name=name, help=help)

@@ -24,7 +24,6 @@ from heddle.weights.files import write_manifest
 from .conftest import TINY, Heddle
 
 GPT2 = ["preset=gpt2-small", "dim=16", "depth=1", "heads=2", "context=16", "tokenizer=bytes", "steps=1", "batch=2"]
-GPT2 += ["precision=fp32", "products=torch", "compile=off", "threads=1"]
 
 
 class TestGenerate:
@@ -545,7 +544,7 @@ class TestRuns:
 
 def test_export_and_import(heddle: Heddle, corpus: str, tmp_path: Path) -> None:
     """A GPT-2 trained here goes out and comes back, and writes the same."""
-    settings = ["precision=fp32", "compile=off", "threads=1", "device=cpu", "--name", "gpt", "--json"]
+    settings = ["precision=fp32", "products=torch", "compile=off", "threads=1", "device=cpu", "--name", "gpt", "--json"]
     assert heddle("train", corpus, *GPT2, *settings).json["finished"]
     out = heddle("export", "gpt", "out", "--json").json
     assert out["directory"] == "out"

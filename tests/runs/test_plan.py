@@ -220,7 +220,7 @@ def test_the_depth_follows_from_the_time(
     monkeypatch.setattr(NEED, "training_bytes", lambda *args: 0)  # memory is the next test's
     depths = []
     for minutes in (0.01, 3.0, 12.0):
-        train = {"minutes": minutes, "precision": "fp32", "compile": "off"}
+        train = {"minutes": minutes, "precision": "fp32", "products": "torch", "compile": "off"}
         run_config = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
         planned = prepare(run_config, tmp_path / str(minutes))
         depth = planned.model.decoder.depth
@@ -246,7 +246,7 @@ def test_the_depth_stays_within_memory(
 ) -> None:
     room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", TrainConfig())
     monkeypatch.setattr(planning, "available_memory", lambda device: room)
-    train = {"minutes": 1e5, "precision": "fp32", "compile": "off"}
+    train = {"minutes": 1e5, "precision": "fp32", "products": "torch", "compile": "off"}
     run_config = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
     assert prepare(run_config, tmp_path / "run").model.decoder.depth == 3
 
@@ -333,7 +333,7 @@ def test_a_rate_is_of_the_rows_that_are_trained(
     monkeypatch.setattr(planning, "peak_rate", lambda *arguments: 1e10)
     monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path / "measurements"))
     data = {"sources": [str(tmp_path / "short.jsonl")], "layout": "documents"}
-    prepare(config(data=data, products="torch", **{"batch": None, **train}), tmp_path / "run")
+    prepare(config(data=data, **{"batch": None, **train}), tmp_path / "run")
     assert {rows for rows, _ in shapes} == {rows}, shapes
 
 
@@ -409,7 +409,7 @@ def test_a_step_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("new_machine", "quiet")
 def test_two_plans_of_one_command_agree(config: Make, tmp_path: Path, planning: ModuleType, monkeypatch: Any) -> None:
     """For real: everything that is decided by measurement, to the last digit; the second plan measures nothing."""
-    settings = config(steps=None, minutes=0.02, precision="auto", compile="auto")
+    settings = config(steps=None, minutes=0.02, precision="auto", products="auto", compile="auto")
     first = prepare(settings, tmp_path / "a").chosen
     monkeypatch.setattr(rates, "_seconds", never)
     monkeypatch.setattr("heddle.account.machine._seconds", never)
