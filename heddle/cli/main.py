@@ -17,7 +17,6 @@ from heddle.errors import HeddleError, did_you_mean
 
 if TYPE_CHECKING:
     from cyclopts import App
-    from cyclopts.exceptions import UnknownCommandError
 
 Command = tuple[str, str, str]  # name, function, help
 
@@ -172,11 +171,7 @@ def run(argv: list[str] | None = None) -> None:
 
 
 def _call(words: list[str]) -> None:
-    """Call the command that the words name.
-
-    Raises:
-        HeddleError: the command is unknown, or its arguments are wrong.
-    """
+    """Call the command that the words name. An unknown command and wrong arguments raise a HeddleError."""
     from cyclopts.exceptions import CycloptsError, UnknownCommandError, UnusedCliTokensError
 
     app = make_app(words)
@@ -185,19 +180,12 @@ def _call(words: list[str]) -> None:
     except UnusedCliTokensError as error:
         command, unused = " ".join(["heddle", *(error.command_chain or ())]), " ".join(error.unused_tokens or ())
         raise HeddleError(f"`{command}` got unexpected arguments: {unused}; see {command} --help") from None
-    except UnknownCommandError as error:
-        raise HeddleError(_unknown_command(error)) from None
+    except UnknownCommandError as error:  # for words of its own, it imports every command to list their names
+        group, word = " ".join(error.command_chain or ()), (error.unused_tokens or [""])[0]
+        hint = did_you_mean(word, app[group] if group else app)
+        raise HeddleError(f"unknown command {word!r}.{hint} See {f'heddle {group}'.rstrip()} --help") from None
     except CycloptsError as error:
         raise HeddleError(" ".join(str(error).split())) from None
-
-
-def _unknown_command(error: "UnknownCommandError") -> str:
-    """What is wrong, from the tables above: cyclopts would import every command, and with them torch, to list their names."""
-    word, group = (error.unused_tokens or [""])[0], next(iter(error.command_chain or ()), "")
-    commands = {name: commands for (name, _), commands in GROUPS.items()}.get(group, COMMANDS)
-    names = [*(name for name, *_ in commands), *(name for name, _ in GROUPS if not group)]
-    call = " ".join(["heddle", group]).rstrip()
-    return f"unknown command {word!r}.{did_you_mean(word, names)} See {call} --help"
 
 
 def _without_dash(app: "App", words: list[str]) -> list[str]:
