@@ -10,14 +10,25 @@ from typing import Any
 import jaxtyping
 import pytest
 
+from heddle.account.memory import training_bytes
+from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
+from heddle.config.train import TrainConfig
 from heddle.runs import prepare
 from heddle.tasks.next_token import NextTokenTask
 
 Begin = Callable[..., Path]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "some", "more"]
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "context": 16}
-TRAIN = {"steps": 8, "batch": 4, "precision": "fp32", "compile": "off", "threads": 1, "evaluate_every": 4}
+TRAIN = {
+    "steps": 8,
+    "batch": 4,
+    "precision": "fp32",
+    "products": "torch",
+    "compile": "off",
+    "threads": 1,
+    "evaluate_every": 4,
+}
 
 
 @contextmanager
@@ -36,8 +47,23 @@ def corpus(tmp_path: Path) -> Path:
     return file
 
 
+# What a training's memory does not depend on.
+LOOP = {"steps", "minutes", "epochs", "seed", "evaluate_every", "save_every", "learning_rate", "warmup"}
+ESTIMATES: dict[str, int] = {}
+
+
+def estimated_once(model: TransformerConfig, rows: int, precision: str, train: TrainConfig, *more: Any) -> int:
+    """What `training_bytes` estimates, which takes longer than a tiny training: once for all tests of a process."""
+    settings = {name: value for name, value in train.to_dict().items() if name not in LOOP}
+    key = repr((model.to_dict(), rows, precision, settings, more))
+    if key not in ESTIMATES:
+        ESTIMATES[key] = training_bytes(model, rows, precision, train, *more)
+    return ESTIMATES[key]
+
+
 def make_quick(patch: pytest.MonkeyPatch) -> None:
     """Every machine is equally fast, since measuring it takes seconds; and samples are short."""
+    patch.setattr("heddle.runs.need.training_bytes", estimated_once)
     module = import_module("heddle.runs.plan")  # the package has a function of that name
     patch.setattr(module, "measure", lambda *args, **settings: 1e5)
     patch.setattr(module, "peak_rate", lambda *args, **settings: 1e10)
@@ -49,6 +75,12 @@ def make_quick(patch: pytest.MonkeyPatch) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     make_quick(monkeypatch)
     monkeypatch.setattr("heddle.runs.session.usable_precision", lambda precision, device: precision)
+
+
+@pytest.fixture
+def roomy(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine lacks memory, so what a training needs of it is not estimated."""
+    monkeypatch.setattr("heddle.runs.need.training_bytes", lambda *arguments: 0)
 
 
 @pytest.fixture

@@ -39,13 +39,18 @@ LIGHT_FLOORS = 3  # the lowest ones do not import torch
 PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 UNSAFE_NAMES = {"torch.load", "torch.save", "torch.serialization.load", "torch.serialization.save"}
 UNSAFE_ARGUMENTS = {"allow_pickle", "trust_remote_code"}
+# A source without any of these words is not parsed, which takes long.
+SUSPECT = re.compile("|".join([*sorted(PICKLES | UNSAFE_ARGUMENTS), r"\b(?:load|save)\b"]))
 
 
 def pickle_faults(source: str) -> list[str]:
     """Say where a source unpickles, pickles, or runs code that came with weights."""
+    if not SUSPECT.search(source):
+        return []
     parts = nodes(source)
-    faults = [f"{line}: imports {name}" for line, name in imported(parts, "") if name.split(".")[0] in PICKLES]
-    faults += [f"{line}: imports {name}" for line, name in imported(parts, "") if name in UNSAFE_NAMES]
+    imports = list(imported(parts, ""))
+    faults = [f"{line}: imports {name}" for line, name in imports if name.split(".")[0] in PICKLES]
+    faults += [f"{line}: imports {name}" for line, name in imports if name in UNSAFE_NAMES]
     short = {a.asname: a.name for n in parts if isinstance(n, ast.Import) for a in n.names if a.asname}
     for node in parts:
         if isinstance(node, ast.Attribute) and node.attr in {"load", "save"}:
@@ -442,7 +447,7 @@ def code_lines(tree: ast.AST, source: str) -> int:
 
 def length_faults(source: str) -> list[str]:
     """Say which functions are too long."""
-    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [n for n in nodes(source) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     lengths = {f"{node.name}, line {node.lineno}": code_lines(node, source) for node in functions}
     return [f"{name}: {count} lines of code" for name, count in lengths.items() if count > LONGEST_FUNCTION]
 
@@ -450,7 +455,7 @@ def length_faults(source: str) -> list[str]:
 def argument_faults(source: str) -> list[str]:
     """Say which constructors take too many arguments, by hand or as the fields of a dataclass."""
     faults = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.ClassDef):
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef) and inner.name == "__init__":

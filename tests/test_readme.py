@@ -11,26 +11,33 @@ import pytest
 
 from heddle.cli.main import make_app
 from heddle.config import RunConfig
-from tests import programs
+from tests.cli.conftest import Heddle
+from tests.cli.conftest import heddle as heddle
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_first_code_of_the_readme_runs(tmp_path: Path) -> None:
+def printed(code: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a program prints. It runs here, where the modules that it needs are: a process of its own would import them again."""
+    capsys.readouterr()
+    exec(compile(code, "<page>", "exec"), {"__name__": "__main__"})
+    return capsys.readouterr().out
+
+
+def test_the_first_code_of_the_readme_runs(heddle: Heddle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
     assert len(code.strip().splitlines()) <= 11
     # Somebody may try it again; one step of training is enough to come to what the first time left.
     twice = f"{code}\nprint('again')\n{code.replace('steps=40', 'steps=1')}"
-    done = programs.finished([sys.executable, "-c", twice], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    first, last = map(float, re.search(r"loss ([\d.]+) -> ([\d.]+)", done.stdout).groups())
+    output = printed(twice, capsys)
+    first, last = map(float, re.search(r"loss ([\d.]+) -> ([\d.]+)", output).groups())
     assert last < first / 3
-    assert " lifts the threads it owns." in done.stdout
+    assert " lifts the threads it owns." in output
     assert (tmp_path / "runs/first/model.safetensors").is_file()
 
 
-def test_the_configs_to_prove_hold(tmp_path: Path) -> None:
+def test_the_configs_to_prove_hold(heddle: Heddle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As written: one of attention, and one with a mixer of one's own instead, padding and packing among its checks."""
     mixer = next(code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "class MyMixer" in code)
     attention, custom = re.findall(r"```toml\n(.*?)```", README.split("## Proving a model")[1], re.DOTALL)[:2]
@@ -41,11 +48,12 @@ def test_the_configs_to_prove_hold(tmp_path: Path) -> None:
     module.write_text("import torch\nfrom torch import nn\n\n" + mixer)
     (tmp_path / "mine.toml").write_text(config)
     (tmp_path / "attention.toml").write_text(attention)
-    assert programs.heddle("prove", "attention.toml", cwd=tmp_path).returncode == 0
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the folder
+    assert heddle("prove", "attention.toml").code == 0
     assert "`heddle prove mine.toml`" in README
-    done = programs.heddle("prove", "mine.toml", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    words_by_check = {check["check"]: check["word"] for check in json.loads(done.stdout)["checks"]}
+    done = heddle("prove", "mine.toml", "--json")
+    assert done.code == 0, done
+    words_by_check = {check["check"]: check["word"] for check in done.json["checks"]}
     assert {"DIFFERENT", "NOT CHECKED"}.isdisjoint(
         {words_by_check[name] for name in ("causality", "packing", "padding on the left")}
     )
@@ -74,14 +82,14 @@ def test_every_command_of_the_readme_exists() -> None:
 TRAINING = (ROOT / "docs/training.md").read_text(encoding="utf-8")
 
 
-def test_the_code_of_the_guide_to_training_runs(tmp_path: Path) -> None:
+def test_the_code_of_the_guide_to_training_runs(
+    heddle: Heddle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """From top to bottom, in one process; the classifier has learned, and the run is proved."""
     code = "\n".join(re.findall(r"```python\n(.*?)```", TRAINING, re.DOTALL))
-    done = programs.finished([sys.executable, "-c", code], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert float(re.search(r"accuracy ([\d.]+)", done.stdout).group(1)) > 0.9
-    assert lines[-2] == "True"
+    output = printed(code, capsys)
+    assert float(re.search(r"accuracy ([\d.]+)", output).group(1)) > 0.9
+    assert output.splitlines()[-2] == "True"
     assert json.loads((tmp_path / "runs/mine/manifest.json").read_text())["step"] == 30
 
 
@@ -106,7 +114,7 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
         assert (file.parent / link).exists(), f"{page} links to {link}"
 
 
-def test_the_code_about_looking_inside_runs(tmp_path: Path) -> None:
+def test_the_code_about_looking_inside_runs(heddle: Heddle, capsys: pytest.CaptureFixture[str]) -> None:
     """On a run named as in the text."""
     _, code = re.findall(r"```python\n(.*?)```", (ROOT / "docs/look.md").read_text(encoding="utf-8"), re.DOTALL)
     made = (
@@ -118,5 +126,4 @@ def test_the_code_about_looking_inside_runs(tmp_path: Path) -> None:
         "save(heddle.build(TransformerConfig.of(config)), 'runs/mine', tokenizer)\n"
     )
     check = "\nassert layer.error() < 1e-5 and layer.weights(heads=1).shape == (1, 1, 12, 12)\n"
-    done = programs.finished([sys.executable, "-c", made + code + check], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    printed(made + code + check, capsys)

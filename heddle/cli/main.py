@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle import __version__
 from heddle.cli.streams import drop, open_closed, settle
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, did_you_mean
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -100,7 +100,7 @@ def make_app(words: Sequence[str] = ()) -> "App":
         suppress_keyboard_interrupt=False,  # handled by `run`
     )
     first, second = [*words, "", ""][:2]
-    settings_help = _settings_help(first)
+    settings_help = _settings_help(first) if {"--help", "-h"} & set(words) else None
     _register(app, COMMANDS, first, settings_help)
     for (name, help), commands in GROUPS.items():
         group = App(name=name, help=help)
@@ -172,12 +172,8 @@ def run(argv: list[str] | None = None) -> None:
 
 
 def _call(words: list[str]) -> None:
-    """Call the command that the words name.
-
-    Raises:
-        HeddleError: the command is unknown, or its arguments are wrong.
-    """
-    from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
+    """Call the command that the words name. An unknown command and wrong arguments raise a HeddleError."""
+    from cyclopts.exceptions import CycloptsError, UnknownCommandError, UnusedCliTokensError
 
     app = make_app(words)
     try:
@@ -185,6 +181,10 @@ def _call(words: list[str]) -> None:
     except UnusedCliTokensError as error:
         command, unused = " ".join(["heddle", *(error.command_chain or ())]), " ".join(error.unused_tokens or ())
         raise HeddleError(f"`{command}` got unexpected arguments: {unused}; see {command} --help") from None
+    except UnknownCommandError as error:  # for words of its own, it imports every command to list their names
+        group, word = " ".join(error.command_chain or ()), (error.unused_tokens or [""])[0]
+        hint = did_you_mean(word, app[group] if group else app)
+        raise HeddleError(f"unknown command {word!r}.{hint} See {f'heddle {group}'.rstrip()} --help") from None
     except CycloptsError as error:
         raise HeddleError(" ".join(str(error).split())) from None
 

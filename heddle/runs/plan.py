@@ -1,6 +1,7 @@
 """Planning a run: choose sizes by this machine's measured rate, state what will happen, and refuse what cannot work."""
 
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -205,6 +206,7 @@ def _sized(resolved: Resolved, spec: DataSpec, small: Task, need: Need, batch: i
     config, device = resolved.config, resolved.device.type
     train, rows = config.train, batch // config.train.accumulate
 
+    @cache  # the search comes back to a depth, and estimating a memory takes long
     def sized(depth: int) -> tuple[TransformerConfig, int]:
         model = resolved.model(spec.model.vocab_size, depth, spec.corpus.classes)
         return model, need.bytes(model, precision, measurable(config, model).train)

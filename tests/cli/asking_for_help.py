@@ -1,4 +1,4 @@
-"""A program: help, and a refused command line, without the large libraries."""
+"""A program: help, and command lines that are refused, without the large libraries."""
 
 import contextlib
 import sys
@@ -10,7 +10,8 @@ def main() -> None:
     run(["--help"])
     slow = sorted({"cyclopts", "rich"} & sys.modules.keys())
     assert not slow, slow
-    for words in ["--help"], ["train", "--help"], ["train", "depth=1", "depth=2"]:
+    unknown = ["trian"], ["tokenizer", "trian"], ["--nonsense"]
+    for words in ["--help"], ["train", "--help"], ["train", "depth=1", "depth=2"], *unknown:
         with contextlib.suppress(SystemExit):
             run(words)
     heavy = sorted({"torch", "numpy", "transformers", "tokenizers"} & sys.modules.keys())

@@ -17,7 +17,7 @@ from tests.running import make_quick
 
 # The smallest run that is one: a few steps of a few thousand weights.
 TINY = ["tokenizer=bytes", "dim=16", "depth=1", "heads=2", "context=16", "batch=4", "steps=4", "threads=1"]
-TINY += ["evaluate_every=4", "precision=fp32", "compile=off", "device=cpu"]
+TINY += ["evaluate_every=4", "precision=fp32", "products=torch", "compile=off", "device=cpu"]
 
 
 def yielding(words: Sequence[str]) -> list[str]:

@@ -136,7 +136,7 @@ def test_translations_are_scored(heddle: Heddle, tmp_path: Path) -> None:
     file.write_text(
         "source\ttarget\n" + "".join(f"{word} {word}\t{word}\n" for word in ("warp", "weft", "heddle", "reed") * 8)
     )
-    settings = ["task=translation", "tokenizer=characters", "depth=1", "dim=16", "context=32", "steps=2", "batch=4"]
+    settings = [*TINY, "task=translation", "tokenizer=characters", "context=32", "steps=2"]
     assert heddle("train", str(file), *settings, "--name", "pairs2").code == 0
     output = tmp_path / "out.txt"
     result = heddle("eval", "pairs2", str(file), "--beams", "2", "--lowercase", "--output", str(output), "--json")
@@ -164,7 +164,7 @@ def test_references_are_the_files_text(heddle: Heddle, tmp_path: Path) -> None:
     """Not what the tokenizer makes of it, in which every word that it does not know is the same."""
     file = tmp_path / "pairs.tsv"
     file.write_text("source\ttarget\n" + "".join(f"{word}\tthe {word}\n" for word in ("warp", "weft", "reed") * 8))
-    settings = ["task=translation", "tokenizer=words", "depth=1", "dim=16", "context=32", "steps=2", "batch=4"]
+    settings = [*TINY, "task=translation", "tokenizer=words", "context=32", "steps=2"]
     assert heddle("train", str(file), *settings, "--name", "words").code == 0
     new = tmp_path / "new.tsv"
     new.write_text("source\ttarget\nwarp\tthe shuttle and the beam\n")

@@ -20,6 +20,8 @@ from heddle.weights.files import Hold
 from heddle.weights.run import read_config
 from tests.running import Begin
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 
 def lines_of(rate: float) -> list[dict[str, Any]]:
     """Four steps, of which two are scored; the later score is the worse."""

@@ -20,6 +20,8 @@ from tests.running import TRAIN
 from tests.runs.test_published_start import DATA, imported
 from tests.runs.test_resume import train, written
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 # What a variant calls its layers and its positions.
 LAYERS = (
     "num_hidden_layers",

@@ -21,6 +21,8 @@ from heddle.weights.run import damage
 from tests.running import SIZES, TRAIN, Begin
 from tests.runs.test_resume import stop_after, written
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 
 def lines(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

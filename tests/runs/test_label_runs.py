@@ -18,6 +18,8 @@ from heddle.weights import load, read_config
 from tests.running import SIZES, TRAIN, WORDS
 from tests.runs.test_resume import train, written
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 CLASSES = {True: "animals", False: "none"}
 TAGS = {"fox": "B-ANIMAL", "dog": "B-ANIMAL", "lazy": "B-MANNER"}
 

@@ -18,6 +18,8 @@ from heddle.weights.files import Hold, is_held, write_directory
 from tests import programs
 from tests.running import Begin
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 
 def test_a_second_trainer_is_refused(begin: Begin) -> None:
     run = begin(steps=2, evaluate_every=1)

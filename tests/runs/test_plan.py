@@ -45,6 +45,12 @@ def planning() -> ModuleType:
     return import_module("heddle.runs.plan")
 
 
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing runs beside a measurement, which would be made again."""
+    monkeypatch.setattr("heddle.model.measured._since", lambda before: False)
+
+
 def never(*args: Any, **settings: Any) -> Any:
     pytest.fail("this machine was measured")
 
@@ -214,7 +220,7 @@ def test_the_depth_follows_from_the_time(
     monkeypatch.setattr(NEED, "training_bytes", lambda *args: 0)  # memory is the next test's
     depths = []
     for minutes in (0.01, 3.0, 12.0):
-        train = {"minutes": minutes, "precision": "fp32", "compile": "off"}
+        train = {"minutes": minutes, "precision": "fp32", "products": "torch", "compile": "off"}
         run_config = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
         planned = prepare(run_config, tmp_path / str(minutes))
         depth = planned.model.decoder.depth
@@ -240,7 +246,7 @@ def test_the_depth_stays_within_memory(
 ) -> None:
     room = training_bytes(sized(3, vocab_size=257, context=256), 16, "fp32", TrainConfig())
     monkeypatch.setattr(planning, "available_memory", lambda device: room)
-    train = {"minutes": 1e5, "precision": "fp32", "compile": "off"}
+    train = {"minutes": 1e5, "precision": "fp32", "products": "torch", "compile": "off"}
     run_config = RunConfig.of({"data": {"sources": [str(corpus)], "tokenizer": "bytes"}, "train": train})
     assert prepare(run_config, tmp_path / "run").model.decoder.depth == 3
 
@@ -306,8 +312,14 @@ def test_a_precision_that_cannot_win_is_not_tried(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("train", "rows"), [({"batch": 8}, 8), ({"batch_tokens": 256}, 32)])
+@pytest.mark.usefixtures("quiet")
 def test_a_rate_is_of_the_rows_that_are_trained(
-    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: dict[str, Any], rows: int
+    config: Make,
+    tmp_path: Path,
+    planning: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    train: dict[str, Any],
+    rows: int,
 ) -> None:
     """Short documents: eight rows that were asked for do not become as many as the tokens of eight whole contexts."""
     shapes: list[tuple[int, ...]] = []
@@ -318,9 +330,10 @@ def test_a_rate_is_of_the_rows_that_are_trained(
         return 1.0
 
     monkeypatch.setattr(rates, "_seconds", seconds)
+    monkeypatch.setattr(planning, "peak_rate", lambda *arguments: 1e10)
     monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path / "measurements"))
     data = {"sources": [str(tmp_path / "short.jsonl")], "layout": "documents"}
-    prepare(config(data=data, products="torch", **{"batch": None, **train}), tmp_path / "run")
+    prepare(config(data=data, **{"batch": None, **train}), tmp_path / "run")
     assert {rows for rows, _ in shapes} == {rows}, shapes
 
 
@@ -372,7 +385,7 @@ def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> N
     )
 
 
-@pytest.mark.usefixtures("new_machine")
+@pytest.mark.usefixtures("new_machine", "quiet")
 @pytest.mark.parametrize(("steady", "read"), [(False, 4), (True, 2)])
 def test_a_slow_model_is_measured_in_few_steps(monkeypatch: pytest.MonkeyPatch, steady: bool, read: int) -> None:
     """In time by one step after the one that warms up, in processor time by the first, which is long enough."""
@@ -383,7 +396,7 @@ def test_a_slow_model_is_measured_in_few_steps(monkeypatch: pytest.MonkeyPatch, 
     assert next(clock) == 10.0 * read
 
 
-@pytest.mark.usefixtures("new_machine")
+@pytest.mark.usefixtures("new_machine", "quiet")
 def test_a_step_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same step of the same model has one rate on a machine; what a step does not depend on does not matter."""
     first = measure(READING, "cpu", "fp32", RunConfig())
@@ -393,13 +406,10 @@ def test_a_step_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure(READING, "cpu", "bf16", RunConfig()) == 4 * 8
 
 
-@pytest.mark.usefixtures("new_machine")
+@pytest.mark.usefixtures("new_machine", "quiet")
 def test_two_plans_of_one_command_agree(config: Make, tmp_path: Path, planning: ModuleType, monkeypatch: Any) -> None:
     """For real: everything that is decided by measurement, to the last digit; the second plan measures nothing."""
-    monkeypatch.setattr(
-        "heddle.model.measured._since", lambda before: False
-    )  # what is measured beside others is measured again
-    settings = config(steps=None, minutes=0.02, precision="auto", compile="auto")
+    settings = config(steps=None, minutes=0.02, precision="auto", products="auto", compile="auto")
     first = prepare(settings, tmp_path / "a").chosen
     monkeypatch.setattr(rates, "_seconds", never)
     monkeypatch.setattr("heddle.account.machine._seconds", never)

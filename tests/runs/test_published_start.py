@@ -1,7 +1,10 @@
 """Runs that start from published directories: the plan says what `heddle export` will, and transformers reads it back from text."""
 
+import functools
 import json
 import random
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from heddle.runs import Trainer, prepare
 from heddle.weights import load, save
 from tests.convert.conftest import make
 from tests.running import TRAIN, WORDS
+
+pytestmark = pytest.mark.usefixtures("roomy")
 
 BERTS, OTHERS = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 ROLES = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
@@ -85,10 +90,21 @@ DATA: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+MADE = tempfile.TemporaryDirectory(prefix="heddle-", ignore_cleanup_errors=True)
+
+
+@functools.cache
+def made_once(variant: str) -> Path:
+    """A directory with a published model, and with the run that it is imported as."""
+    folder = Path(MADE.name) / variant
+    folder.mkdir()
+    import_model(published(folder / "published", variant), folder / "base")
+    return folder
+
+
 def imported(folder: Path, variant: str, what: str) -> tuple[Path, Path]:
     """A published model as a run, and a file to learn this from."""
-    folder.mkdir(exist_ok=True)
-    import_model(published(folder / "published", variant), folder / "base")
+    shutil.copytree(made_once(variant), folder, dirs_exist_ok=True)
     table, conll = sources(folder)
     plain = folder / "plain.txt"
     plain.write_text(" ".join(random.Random(1).choices(WORDS, k=2000)))

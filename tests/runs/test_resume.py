@@ -16,6 +16,8 @@ from heddle.weights import load
 from heddle.weights.checkpoints import checkpoints
 from tests.running import Begin
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 SETTINGS: dict[str, Any] = {"steps": 12, "evaluate_every": 6, "save_every": 5, "model": {"dropout": 0.2}}
 
 

@@ -10,6 +10,8 @@ from heddle.errors import HeddleError
 from heddle.runs import open_session, prepare, show_step
 from tests.running import Begin
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 WINDOW = {"decoder": {"overrides": [{"layers": "1", "block": {"mixer": {"window": 3}}}]}, "depth": 2}
 
 

@@ -16,8 +16,18 @@ from heddle.runs.lint import lint_run
 from heddle.text import train_tokenizer
 from tests.refusing import refusal
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 SIZES = {"dim": 16, "depth": 1, "heads": 2, "context": 32}
-TRAIN = {"steps": 2, "batch": 4, "precision": "fp32", "compile": "off", "threads": 1, "evaluate_every": 2}
+TRAIN = {
+    "steps": 2,
+    "batch": 4,
+    "precision": "fp32",
+    "products": "torch",
+    "compile": "off",
+    "threads": 1,
+    "evaluate_every": 2,
+}
 
 
 @pytest.fixture

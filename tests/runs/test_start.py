@@ -19,6 +19,8 @@ from heddle.weights import load, read_config, save
 from tests.running import TRAIN, Begin
 from tests.runs.test_resume import train, written
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 
 @pytest.fixture
 def learned(begin: Begin, tmp_path: Path) -> Path:

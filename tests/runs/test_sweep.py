@@ -21,6 +21,8 @@ from heddle.train import Report
 from heddle.weights import load
 from tests.running import SIZES, TRAIN
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 
 @pytest.fixture
 def table(corpus: Path, quick: None) -> dict[str, Any]:

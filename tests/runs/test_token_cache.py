@@ -24,6 +24,8 @@ from heddle.weights import load
 from tests.refusing import refusal
 from tests.running import SIZES, TRAIN
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 BPE = {"tokenizer": "bpe", "tokenizer_size": 300}
 CUTTING = "cutting the text into tokens"
 

@@ -16,6 +16,8 @@ from heddle.weights.checkpoints import newest_valid
 from heddle.weights.tensors import save_tensors
 from tests.running import Begin
 
+pytestmark = pytest.mark.usefixtures("roomy")
+
 
 def one_line(error: pytest.ExceptionInfo[HeddleError]) -> str:
     text = str(error.value)
@@ -56,18 +58,18 @@ def test_what_is_published_is_what_was_trained(begin: Begin) -> None:
 @pytest.mark.parametrize(
     ("settings", "again"),
     [
-        ({"evaluate_every": 60}, False),  # a seventh of these tokens is more than is held out
-        ({"evaluate_every": 60, "ema": 0.9}, False),
-        ({"evaluate_every": 1}, True),  # only a sample was scored
-        ({"evaluate_every": 20, "save_every": 20, "average": 2}, True),  # the published weights were not
-        ({"evaluate_every": 20, "patience": 1, "learning_rate": 1e-9, "matrix_learning_rate": 1e-9}, True),
+        ({"evaluate_every": 15}, False),  # a seventh of these tokens is more than is held out
+        ({"evaluate_every": 15, "ema": 0.9}, False),
+        ({"evaluate_every": 1, "steps": 3}, True),  # only a sample was scored
+        ({"evaluate_every": 5, "save_every": 5, "average": 2}, True),  # the published weights were not
+        ({"evaluate_every": 5, "patience": 1, "learning_rate": 1e-9, "matrix_learning_rate": 1e-9}, True),
     ],
     ids=["last", "moving average", "sample", "mean", "best"],
 )
 def test_what_is_published_is_scored_once(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], again: bool
 ) -> None:
-    trainer, calls = Trainer(begin(steps=60, **settings)), list[int]()
+    trainer, calls = Trainer(begin(**{"steps": 15, "batch": 16, **settings})), list[int]()
 
     def counted(*args: Any, **more: Any) -> Evaluation:
         calls.append(trainer.session.step)

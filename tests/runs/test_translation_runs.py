@@ -1,9 +1,10 @@
 """Runs that learn pairs of texts, from a file to a resumed run: plans, ranks, what is shown, and each preset with two stacks."""
 
 import json
+import multiprocessing
+import os
 import shutil
-import subprocess
-import sys
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from heddle.tasks import DataSpec
 from heddle.tasks.task import tokens_read
 from heddle.tasks.translation import TranslationTask
 from heddle.train import Optimizer, evaluate, train_step
-from tests import programs
 from tests.runs.test_resume import train, written
 from tests.tasks.pairs import TOKENIZER, pairs, task
+
+pytestmark = pytest.mark.usefixtures("roomy")
 
 Make = Callable[..., RunConfig]
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -126,18 +128,29 @@ def test_the_global_batch_is_the_same_for_any_number_of_ranks(family: str, count
     assert empty
 
 
+def train_as(rank: int, port: int, run: Path) -> None:
+    """One of two ranks, with the environment that torchrun makes."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 2}
+    os.environ.update({name: str(value) for name, value in {"RANK": rank, "WORLD_SIZE": 2, **place}.items()})
+    Trainer(run).run()
+    torch.distributed.destroy_process_group()
+
+
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_torchrun_trains_what_one_process_trains(make_config: Make, tmp_path: Path) -> None:
+def test_two_ranks_train_what_one_process_trains(make_config: Make, tmp_path: Path) -> None:
     run, together = tmp_path / "run", tmp_path / "together"
     prepare(make_config(steps=4, batch_tokens=256, evaluate_every=2, learning_rate=1e-2), run)
     shutil.copytree(run, together)
     Trainer(run).run()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, "-m", "heddle", "train", "--resume", str(together), "--json"]
-    done = subprocess.run(
-        command, cwd=programs.ROOT, env=programs.environment(), capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=train_as, args=(rank, port, together)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(240)
+    assert [process.exitcode for process in ranks] == [0, 0]
     one, two = (
         [json.loads(line) for line in (each / "metrics.jsonl").read_text().splitlines()] for each in (run, together)
     )
