@@ -58,10 +58,8 @@ def traced(name: str, *words: object, stdin: str = "", **more: str) -> str:
 
 @cache
 def _tracer() -> subprocess.Popen[str]:
-    # Precompiled headers pay from the second graph on; few of these programs compile, and those one.
-    env = environment(TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS="0")
     process = subprocess.Popen(
-        call("tracer"), cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        call("tracer"), cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     atexit.register(process.communicate)  # its input ends, and so does it
     return process
