@@ -3,9 +3,12 @@
 There nothing checks shapes, since torch.compile cannot trace the checks; it runs in the repository's root.
 """
 
+import atexit
+import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +42,24 @@ def run(name: str, *words: object, stdin: str = "") -> str:
     done = subprocess.run(made, cwd=ROOT, env=environment(), input=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def traced(name: str, *words: object, stdin: str = "", **more: str) -> str:
+    """The same of a program that traces or compiles, in a fork of a process that has imported what it needs (`tests/tracer.py`)."""
+    process = _tracer()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps([f"tests.{name}", [str(word) for word in words], stdin, more]) + "\n")
+    process.stdin.flush()
+    code, output, errors = json.loads(process.stdout.readline())
+    assert code == 0, errors[-3000:]
+    return str(output)
+
+
+@cache
+def _tracer() -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        call("tracer"), cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    atexit.register(process.communicate)  # its input ends, and so does it
+    return process

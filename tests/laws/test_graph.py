@@ -23,7 +23,7 @@ MODELS = {
 
 def test_a_forward_pass_is_one_graph() -> None:
     tables = {name: config.to_dict() for name, config in MODELS.items()}
-    counts = json.loads(programs.run("laws.graphs_of_models", stdin=json.dumps(tables)))
+    counts = json.loads(programs.traced("laws.graphs_of_models", stdin=json.dumps(tables)))
     assert len(counts) == 3 * len(MODELS)
     # The balance of experts counts documents, so that their number is one more size: the second makes it a variable.
     assert counts.pop("experts packed training") == 2

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from heddle.config import RecurrentConfig, RotaryConfig, SamplingConfig
 from heddle.errors import HeddleError
@@ -29,8 +28,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"window": 5, "relative": RotaryConfig(), "positions": "none", "kv_heads": 2, "ffn": "gated"},
     },
     "recurrent, experts": {"first": RecurrentConfig(cell="lstm"), "positions": "none", "ffn": "moe"},
-    "prefix": {"prefix": True},
-    "encoder-decoder": {"family": "both"},
+    "prefix": {"prefix": True, "ffn": "none"},
+    "encoder-decoder": {"family": "both", "ffn": "none"},
 }
 COMPILE = torch.compile
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
@@ -79,50 +78,27 @@ def families() -> dict[str, Any]:
 
 
 def changes() -> dict[str, bool]:
-    """Whether each change of a model is seen by steps that were compiled before it."""
+    """Whether steps are captured anew after a change, right among guesses, and refused if they cannot be captured."""
     torch.compile = partial(COMPILE, backend=Graphs())  # type: ignore[assignment]
     model = compile_steps(made("learned", depth=1))
     assert model.decoder is not None
     before = tokens(model, PROMPTS, 8)
-
-    def seen() -> bool:
-        nonlocal before
-        now = tokens(model, PROMPTS, 8)
-        expected = [by_definition(model, prompt, 8) for prompt in PROMPTS]
-        changed, before = now != before, now
-        return changed and now == expected
-
     results = {}
-    linear = model.decoder.blocks[0].mixer.o
-    with torch.no_grad():
-        linear.weight.neg_()
-    results["in place"] = seen()
-    linear.weight = nn.Parameter(linear.weight.detach().flip(0))
-    results["another parameter"] = seen()
-    linear.weight.data = linear.weight.data.flip(1).clone()
-    results["another tensor"] = seen()
-    model.decoder.blocks[0].ffn_residual = copy.deepcopy(model.decoder.blocks[0].ffn_residual)
-    with torch.no_grad():
-        model.decoder.blocks[0].ffn_residual.before.weight.neg_()
-    results["another module"] = seen()
-    handle = model.decoder.blocks[0].register_forward_hook(lambda module, inputs, out: out._replace(hidden=-out.hidden))
-    results["a hook"] = seen()
+    block = model.decoder.blocks[0]
+    handle = block.register_forward_hook(lambda module, inputs, out: out._replace(hidden=-out.hidden))
+    now = tokens(model, PROMPTS, 8)
+    results["a hook"] = before != now == [by_definition(model, prompt, 8) for prompt in PROMPTS]
     handle.remove()
-    results["no hook"] = seen()
-    handle = model.decoder.blocks[0].register_forward_hook(lambda module, inputs, out: torch._dynamo.graph_break())
-    try:
-        tokens(model, PROMPTS, 8)
-    except HeddleError as error:
-        results["what cannot be compiled is refused"] = "cannot be compiled" in str(error)
-    handle.remove()
-    results["a copy is not compiled"] = copy.deepcopy(model).steps is None
-    other = compile_steps(build(model.config, seed=9).eval())
-    results["a model beside it"] = tokens(other, PROMPTS, 8) == [by_definition(other, prompt, 8) for prompt in PROMPTS]
     engine = Engine.of(
         model, [[1, 2, 3, 1, 2, 3, 1, 2]], SamplingConfig(max_tokens=12, temperature=0.7), draft_source=PromptLookup()
     )
     guessed = [event.token for _ in range(12) if engine for event in engine.step()]
     results["with guesses"] = guessed == by_definition(model, [1, 2, 3, 1, 2, 3, 1, 2], 12)
+    block.register_forward_hook(lambda module, inputs, out: torch._dynamo.graph_break())
+    try:
+        tokens(model, PROMPTS, 8)
+    except HeddleError as error:
+        results["what cannot be compiled is refused"] = "cannot be compiled" in str(error)
     return results
 
 
@@ -160,8 +136,10 @@ def captured(kind: str) -> float:
     return inductor(kind, 2)
 
 
-def small() -> float:
-    """The largest error of a compiled softmax over rows that are no multiple of any vector's width."""
+def small(width: str) -> float:
+    """The largest error of a compiled softmax over rows that are no multiple of any vector's width, with vectors of this one."""
+    assert torch.backends.cpu.get_cpu_capability().lower() == width
+    torch._inductor.config.cpp_cache_precompile_headers = False  # they pay from a second kernel on
     x = torch.linspace(-3, 3, 50 * 203).view(50, 203)
     return (compile_graphs(lambda x: (x * x).softmax(-1))(x) - (x * x).softmax(-1)).abs().max().item()
 
@@ -175,6 +153,6 @@ if __name__ == "__main__":
         "libraries": lambda: inductor(words[0], libraries=True),
         "captured": lambda: captured(words[0]),
         "both graphs": lambda: inductor(words[0], 2),
-        "small": small,
+        "small": lambda: small(words[0]),
     }
     print(json.dumps(parts[what]()))

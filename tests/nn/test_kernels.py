@@ -413,7 +413,7 @@ def test_gradients_of_plain_are_autograds_of_the_formula(
 
 def test_lowering_and_attending_are_one_graph() -> None:
     """And compute the reference, gradients too."""
-    counts = json.loads(programs.run("nn.graphs_of_kernels"))
+    counts = json.loads(programs.traced("nn.graphs_of_kernels"))
     assert len(counts) == 12
     assert set(counts.values()) == {1}, counts
 

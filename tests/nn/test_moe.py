@@ -483,7 +483,7 @@ def test_routings_are_trees() -> None:
 
 
 def test_one_graph_holds_it_whole() -> None:
-    programs.run("nn.graphs_of_experts")
+    programs.traced("nn.graphs_of_experts")
 
 
 def test_layouts_know_how_many_documents_their_rows_hold() -> None:

@@ -316,6 +316,6 @@ def test_a_block_may_have_two_states() -> None:
 
 def test_mixers_with_states_are_captured_whole() -> None:
     """One graph for a whole sequence, and one for a decoding step, however many follow."""
-    graphs = json.loads(programs.run("nn.graphs_of_mixers"))
+    graphs = json.loads(programs.traced("nn.graphs_of_mixers"))
     assert len(graphs) == 4
     assert all(counts == [1, 1] for counts in graphs.values()), graphs

@@ -1,7 +1,10 @@
-"""A program: twenty steps as one of two ranks, `ranks.py RANK PORT PRECISION OPTIMIZER …`. It prints losses, norms and biases."""
+"""A program: twenty steps of two ranks, `ranks.py PRECISION OPTIMIZER …`. It prints the losses, norms and biases of each rank."""
 
 import json
+import multiprocessing
+import socket
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,11 +25,20 @@ def reduce(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    rank, port, precision, *optimizers = int(sys.argv[1]), *sys.argv[2:]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with multiprocessing.get_context("fork").Pool(2) as pool:  # neither ends before the other, so each is one rank
+        results = pool.starmap_async(as_rank, [(rank, port, *sys.argv[1:]) for rank in range(2)], chunksize=1)
+        print(json.dumps(results.get(timeout=240)))
+
+
+def as_rank(rank: int, port: int, precision: str, *optimizers: str) -> list[Any]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    print(json.dumps([trained(rank, precision, each) for each in optimizers]))
+    results = [trained(rank, precision, each) for each in optimizers]
     dist.destroy_process_group()
+    return results
 
 
 def trained(rank: int, precision: str, optimizer: str) -> tuple[list[tuple[float, float]], list[list[float]]]:

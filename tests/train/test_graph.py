@@ -7,6 +7,6 @@ from tests import programs
 
 def test_a_training_step_is_one_graph() -> None:
     """Two micro-batches of three batches, in fp32 with dropout and in bf16 without: captured once, the same loss."""
-    counts = json.loads(programs.run("train.graphs_of_steps"))
+    counts = json.loads(programs.traced("train.graphs_of_steps"))
     assert len(counts) == 2
     assert set(counts.values()) == {1}, counts

@@ -1,8 +1,6 @@
 """The objective wrapped: in a plain module, in DistributedDataParallel on two processes, captured. The losses are the same."""
 
 import json
-import socket
-import subprocess
 from typing import Any
 
 import numpy as np
@@ -88,17 +86,7 @@ def test_a_plain_wrapper_changes_no_bit(optimizer: str) -> None:
 def test_two_ranks_have_the_losses_of_one() -> None:
     """Half of the batch each, in two micro-batches; counts, losses, gradients and loads add up over both."""
     optimizers = ("adamw", "muon", "lora")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    env, calls = (
-        programs.environment(),
-        [programs.call("train.ranks", rank, port, "fp32", *optimizers) for rank in range(2)],
-    )
-    ranks = [subprocess.Popen(each, cwd=programs.ROOT, env=env, stdout=subprocess.PIPE, text=True) for each in calls]
-    outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    firsts, seconds = (json.loads(text) for text in outputs)
+    firsts, seconds = json.loads(programs.traced("train.ranks", "fp32", *optimizers))
     assert firsts == seconds  # also the gradient's norm and the experts' biases
     for optimizer, (losses, biases) in zip(optimizers, firsts, strict=True):
         alone, model = trained(**settings_of(optimizer))
@@ -114,4 +102,4 @@ def test_two_ranks_have_the_losses_of_one() -> None:
 def test_compiled_it_has_the_same_losses() -> None:
     """One layer, the one with experts: a second one takes as long again."""
     alone = [loss for loss, _ in trained(depth=1)[0]]
-    assert json.loads(programs.run("train.compiled")) == pytest.approx(alone, abs=1e-4)
+    assert json.loads(programs.traced("train.compiled")) == pytest.approx(alone, abs=1e-4)
