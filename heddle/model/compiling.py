@@ -153,7 +153,8 @@ def _identity(model: nn.Module) -> list[object]:
     """Everything that graphs depend on except the values of weights: modules, modes, hooks, and the weights' addresses."""
     identity: list[object] = [(_place(tensor), tensor.dtype) for tensor in (*model.parameters(), *model.buffers())]
     for module in model.modules():
-        identity.append((id(module), module.training, len(module._forward_hooks), len(module._forward_pre_hooks)))
+        hooks = (tuple(module._forward_hooks), tuple(module._forward_pre_hooks))  # torch numbers each hook anew
+        identity.append((id(module), module.training, *hooks))
     return identity
 
 

@@ -68,11 +68,25 @@ def no_hook(block: Any) -> None:
     block._forward_hooks.clear()
 
 
+def another_hook_instead(block: Any) -> None:
+    block._forward_hooks.clear()
+    another_hook(block)
+
+
 def another_hook_before(block: Any) -> None:
     block.ffn_residual.before.register_forward_pre_hook(lambda module, inputs: (-inputs[0], *inputs[1:]))
 
 
-CHANGES = (in_place, another_parameter, another_tensor, another_module, another_hook, no_hook, another_hook_before)
+CHANGES = (
+    in_place,
+    another_parameter,
+    another_tensor,
+    another_module,
+    another_hook,
+    another_hook_instead,
+    no_hook,
+    another_hook_before,
+)
 
 
 def right(model: Transformer) -> list[list[int]]:
