@@ -85,6 +85,7 @@ PARTS = ("scores", "weights", "heads", "concat", "output")
 
 @pytest.mark.lecture("L0-32", "L0-40", "L1-27", "L2-03", "L3-15", "D-52", "L0-91", "L1-30", "D-09")
 @pytest.mark.lecture("L0-41", "L0-42", "L0-45", "L2-05", "L3-22", "L3-23", "L3-24", "D-02")
+@pytest.mark.lecture("L0-33", "L0-37", "L0-47", "L3-17", "L3-20", "L3-25")
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention(name: str) -> None:
     """Whatever the case states: scores, -inf above the diagonal, weights, exactly 0 there, heads and what follows."""
@@ -165,7 +166,7 @@ def test_attention_low_rank(scale: str, name: str) -> None:
     assert torch.linalg.matrix_rank(merged) == case.outputs["rank"] == 2
 
 
-@pytest.mark.lecture("L2-03", "L3-15", "L3-16", "L3-17")
+@pytest.mark.lecture("L2-03", "L3-15", "L3-16")
 def test_scaled_dot_product_five_keys() -> None:
     case = Case("scaled_dot_product_five_keys")
     q, k, v = (case.inputs[name][None, None] for name in "QKV")
@@ -184,7 +185,6 @@ def test_scaled_dot_product_five_keys() -> None:
     same(seen["scores"][0, 0], case.outputs["QKT"])
 
 
-@pytest.mark.lecture("L0-47")
 def test_multihead_with_an_identity_after_it_is_the_concatenation() -> None:
     case = Case("multihead_dk")
     weights = {name: case.weights[name] for name in ("W_Q", "W_K", "W_V")}
@@ -392,6 +392,7 @@ def block_of(kernel: str, placement: str, norm: NormConfig, activation: str, **m
 
 @kernels
 @pytest.mark.lecture("L0-28", "L1-54", "L1-76", "L1-91", "L2-24", "L2-34", "L2-35", "L3-28", "D-05", "D-43")
+@pytest.mark.lecture("L0-26", "L1-07", "L2-22")
 @pytest.mark.parametrize(
     ("name", "placement", "norm", "activation", "rule"),
     [
@@ -454,7 +455,7 @@ def test_cross_attention(kernel: str) -> None:
 
 
 @kernels
-@pytest.mark.lecture("L1-77", "L1-78", "L2-34", "L3-06", "D-46")
+@pytest.mark.lecture("L1-77", "L1-78", "L1-80", "L2-34", "L3-06", "D-46")
 def test_block_decoder_cross(kernel: str) -> None:
     case = Case("block_decoder_cross")
     mixer = {"kind": "attention", "heads": 2, "bias": False, "kernel": kernel}
@@ -576,7 +577,7 @@ def test_tiny_lm_parameters_and_the_tanh_form() -> None:
     same(difference, torch.tensor(stated, dtype=torch.float64))
 
 
-@pytest.mark.lecture("L0-14", "L0-16", "L0-17", "L0-22", "L2-51", "L2-54", "L3-07", "D-28")
+@pytest.mark.lecture("L0-14", "L0-15", "L0-16", "L0-17", "L0-22", "L2-51", "L2-54", "L3-07", "D-28")
 def test_embedding() -> None:
     case = Case("embedding")
     ids = case.inputs["ids"].long()[None]

@@ -14,7 +14,6 @@ from heddle.config import AttentionConfig, TransformerConfig, preset
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import KERNELS, Attention, Causal, Everything, Layout, Mask, Setting
-from heddle.nn.attention import split_heads
 from tests.kernels import Sizes
 from tests.running import unchecked
 
@@ -90,18 +89,20 @@ def test_a_sources_keys_and_values_are_made_once() -> None:
     torch.testing.assert_close(torch.stack(steps), whole, rtol=0, atol=1e-12)
 
 
-@pytest.mark.lecture("L3-20")
+@pytest.mark.lecture("L3-20", "L3-25")
 def test_one_product_for_three_projections() -> None:
+    """Three in one product, split into heads by torch."""
     module = Attention(AttentionConfig(heads=2), Setting(8))
     x = torch.randn(3, 5, 8)
     weight = torch.cat([module.q.weight, module.k.weight, module.v.weight])
     bias = torch.cat([module.q.bias, module.k.bias, module.v.bias])
-    fused = F.linear(x, weight, bias).split(8, dim=-1)
-    layout = Layout.whole(3, 5)
-    q, k, v = (split_heads(part, 4) for part in fused)
-    attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-    output = module(x, module.pattern.scope(layout))
-    torch.testing.assert_close(output, module.o(attended), rtol=0, atol=1e-6)
+    rows = x.transpose(0, 1)  # torch's takes the length first
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    expected, _ = F.multi_head_attention_forward(
+        rows, rows, rows, 8, 2, weight, bias, None, None, False, 0.0, module.o.weight, module.o.bias, attn_mask=later
+    )
+    output = module(x, module.pattern.scope(Layout.whole(3, 5)))
+    torch.testing.assert_close(output, expected.transpose(0, 1), rtol=0, atol=1e-6)
 
 
 @pytest.mark.lecture("L1-25")
@@ -162,10 +163,10 @@ def test_a_square_that_fits_nowhere_is_refused_before_it_is_made() -> None:
 
 
 @pytest.mark.lecture("L2-21", "C-08", "C-09")
-@pytest.mark.parametrize(("length", "ratio"), [(1024, 15.5), (2048, 31.0), (4096, 62.1)])
+@pytest.mark.parametrize(("length", "ratio"), [(64, 0.97), (1024, 15.5), (2048, 31.0), (4096, 62.1)])
 def test_what_a_running_softmax_saves_doubles_with_the_length(length: int, ratio: float) -> None:
-    """All scores in fp32 for 12 heads, over the output and two numbers per row of scores, d = 768."""
-    assert score_bytes(length, 12) / flash_bytes(length, 768, 12) == pytest.approx(ratio, abs=0.05)
+    """All scores in fp32 for 12 heads, over the output and two numbers per row of scores, d = 768: nothing on short texts."""
+    assert score_bytes(length, 12) / flash_bytes(length, 768, 12) == pytest.approx(ratio, rel=0.003)
     (row,) = attention_table(preset("gpt2-small"), (length,))
     assert (row.scores, row.flash) == (score_bytes(length, 12), flash_bytes(length, 768, 12)), (
         "as `heddle count` prints"

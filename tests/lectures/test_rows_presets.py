@@ -1,10 +1,12 @@
 """The lectures' named systems: what each is made of. Their counts are asserted in tests/account."""
 
 import pytest
+import torch
 
 from heddle.account import parameter_count
-from heddle.config import MLPConfig, preset, sized
+from heddle.config import MLPConfig, preset, preset_names, sized
 from heddle.model import build
+from heddle.prove import laptop
 
 GPT2 = ["gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl"]
 GPT3 = [f"gpt3-{size}" for size in ("small", "medium", "large", "xl", "2.7b", "6.7b", "13b", "175b")]
@@ -119,6 +121,24 @@ def test_heads_of_64_are_a_suggestion(dim: int, heads: int) -> None:
     assert suggested.decoder.block.mixer.heads == heads
     assert suggested.override({"decoder.block.mixer.heads": heads // 2}).decoder.block.mixer.width(dim) == 128
     assert preset("gpt3-175b").decoder.block.mixer.heads == 96
+
+
+@pytest.mark.lecture("L1-61")
+@pytest.mark.parametrize("name", [name for name in preset_names() if name.startswith("gpt")])
+def test_heads_are_about_as_many_as_layers(name: str) -> None:
+    stack = preset(name).decoder
+    assert 0.5 <= stack.block.mixer.heads / stack.depth <= 2
+
+
+@pytest.mark.lecture("L3-05")
+@pytest.mark.parametrize("name", ["gpt1", "gpt2-small", "gpt3-large", "llama-7b"])
+def test_decoders_see_what_came_before_alone(name: str) -> None:
+    config = laptop(preset(name))
+    model = build(config, seed=0, dtype=torch.float64).eval()
+    ids = torch.randint(config.vocab_size, (1, 12), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        whole, prefix = model(ids).hidden[:, :7], model(ids[:, :7]).hidden
+    torch.testing.assert_close(whole, prefix, rtol=0, atol=1e-12)
 
 
 @pytest.mark.lecture("L3-05")

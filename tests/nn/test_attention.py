@@ -26,7 +26,7 @@ def seen(rule: Rule, length: int, kernel: str = "reference", rows: int = 1) -> S
     return Pattern(rule, kernel=kernel).scope(layout, layout)
 
 
-@pytest.mark.lecture("L0-33", "L0-47")
+@pytest.mark.lecture("L0-33")
 def test_the_four_projections() -> None:
     module = Attention(AttentionConfig(heads=12, bias=False), Setting(768))
     shapes = {name: tuple(weight.shape) for name, weight in module.named_parameters()}

@@ -25,7 +25,7 @@ def filled(block: Block) -> Block:
     return block
 
 
-@pytest.mark.lecture("L0-26", "L2-22", "L2-32")
+@pytest.mark.lecture("L2-32")
 def test_what_a_block_holds() -> None:
     dim = 768
 
@@ -44,7 +44,6 @@ def test_what_a_block_holds() -> None:
     assert lean == {"mixer.": 4 * dim**2, "ffn.": 8 * dim**2, "residual": 2 * dim}
 
 
-@pytest.mark.lecture("L1-07")
 def test_a_block_has_four_kinds_of_parts() -> None:
     block = make(dropout=0.1)
     kinds = [type(module) for module in block.modules()]

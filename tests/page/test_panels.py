@@ -87,6 +87,10 @@ def test_the_mean_of_the_rows_is_the_loss() -> None:
             assert row["rank"] == 1 + int((scores > scores[target]).sum())
             assert row["next"] == page_model.piece(target)
             assert row["top"][0][0] == page_model.piece(int(scores.argmax()))
+        for length, row in enumerate(rows[:-1], start=1):  # each from a pass of its prefix alone
+            prefix = page_model.model(ids[:, :length]).hidden[:, -1:]
+            probability = page_model.model.logits(prefix)[0, 0].detach().softmax(-1)[ids[0, length]]
+            assert row["probability"] == pytest.approx(float(probability), rel=1e-4)
     one = ask(page_model, "prefixes", text="w")
     assert (one["loss"], len(one["rows"])) == (None, 1)
     assert DEMO[0] == "I am a researcher"
