@@ -65,7 +65,7 @@ def look(
     png
         Also draw the view to this file: .png, .svg or .pdf.
     model
-        Draw the architecture of a run or a preset to this .svg file.
+        Draw the architecture of a run, a preset or a config file to this .svg file.
     html
         Write the page for the prompt to this .html file instead of serving it.
     host

@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text as Line
 
+from heddle.account.resolve import resolve
 from heddle.cli.models import Ready
-from heddle.cli.output import console, find_run, print_json, table
-from heddle.config.presets import preset, preset_names
+from heddle.cli.output import RUNS, console, print_json, table
 from heddle.errors import HeddleError
 from heddle.look import draw, find_heads, score_heads, strongest, trace, write_drawing
 from heddle.look import lens as logit_lens
@@ -20,7 +20,6 @@ from heddle.look.heads import FIELDS
 from heddle.look.picture import attention_figure, heads_figure, labels, lens_figure, write_figure
 from heddle.look.sites import kernels
 from heddle.look.texts import Text
-from heddle.weights.run import read_config
 
 WIDE = 48  # most tokens of a map in the terminal; longer texts show the last ones
 PAIRS = 5
@@ -206,8 +205,8 @@ def print_names(ready: Ready, json: bool) -> None:
 
 
 def print_model(name: str, path: Path, json: bool) -> None:
-    """Draw the architecture of a run or a preset as SVG, and list its parts."""
-    config = preset(name) if name in preset_names() and not Path(name).exists() else read_config(find_run(name)).model
+    """Draw the architecture of a run, a preset or a config file as SVG, and list its parts."""
+    _, config = resolve(str(RUNS / name) if (RUNS / name).is_dir() else name)
     drawing = draw(config)
     write_drawing(drawing, path)
     if json:

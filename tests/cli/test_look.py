@@ -159,6 +159,34 @@ def test_the_page_is_served(trained: Path) -> None:
         assert "Traceback" not in running.stderr.read()
 
 
+LITERAL = """
+vocab_size = 61
+dim = 16
+context = 8
+[decoder]
+depth = 2
+final_norm = true
+[decoder.entry]
+positions = "learned"
+[decoder.block]
+placement = "literal"
+[decoder.block.mixer]
+heads = 2
+"""
+
+
+def test_a_config_file_is_drawn(heddle: Heddle) -> None:
+    """So the block of deck 000 to the letter can be set beside the usual one: only the skip differs."""
+    Path("literal.toml").write_text(LITERAL)
+    Path("usual.toml").write_text(LITERAL.replace("literal", "pre"))
+    drawn = [heddle("look", f"{name}.toml", "--model", f"{name}.svg", "--json").json for name in ("literal", "usual")]
+    assert drawn[0]["parameters"] == drawn[1]["parameters"] > 0
+    assert Path("literal.svg").read_text() != Path("usual.svg").read_text()
+    refused = heddle("look", "litteral.toml", "--model", "x.svg")
+    assert refused.code == 2
+    assert "is not a preset, a run directory or a file" in refused.err
+
+
 @pytest.mark.parametrize("name", ["a", "gpt2-small"])
 def test_the_model_of_a_run_or_a_preset_is_drawn(heddle: Heddle, run_a: Path, name: str) -> None:
     result = heddle("look", name, "--model", "model.svg")
