@@ -67,7 +67,7 @@ def _output_without_bias(joined: Tensor, weights: Weights) -> Tensor:
 
 
 def _interleaved(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (-1, heads)).movedim(-1, 1)
+    return x.reshape(*x.shape[:2], -1, heads).movedim(-1, 1)
 
 
 def _viewed(x: Tensor, heads: int) -> Tensor:

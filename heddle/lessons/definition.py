@@ -41,7 +41,7 @@ def project(x: Float[Tensor, "B T D"], weights: Weights) -> tuple[Tensor, Tensor
 
 def split(x: Float[Tensor, "B T D"], heads: int) -> Float[Tensor, "B H T d"]:
     """Head i takes channels i d to (i + 1) d (L3-20)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def scale(products: Float[Tensor, "B H T S"], width: int, dim: int) -> Float[Tensor, "B H T S"]:
