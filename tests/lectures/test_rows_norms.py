@@ -5,11 +5,13 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from heddle.config import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.nn import Layout, Residual
+from tests.running import unchecked
 
 
 @cache
@@ -45,6 +47,35 @@ def test_without_norm_and_skip_next_to_nothing_of_a_gradient_is_left(seed: int) 
     """Less than a billionth of what a pre-norm stack has; without a mask, as deck 000 writes its block."""
     bare, usual = (gradients(*how, seed, 64, "encoder")[0] for how in (("bare", "none"), ("pre", "layer")))
     assert bare < 1e-9 * usual
+
+
+def learned(placement: str, seed: int = 0) -> float:
+    """The loss of eight layers that must tell each token's predecessor, after 80 steps: a guess is ln 16 = 2.773."""
+    block = {"mixer": {"kind": "attention", "heads": 4}, "norm": {"kind": "layer"}, "placement": placement}
+    stack = {"depth": 8, "block": block, "entry": {"positions": "learned"}, "final_norm": True}
+    config = TransformerConfig.of(
+        {"vocab_size": 16, "dim": 32, "context": 16, "head": {"tied": False}, "decoder": stack}
+    )
+    model = build(config, seed=seed)
+    optimizer, generator = torch.optim.AdamW(model.parameters(), 3e-3), torch.Generator().manual_seed(seed)
+    losses = []
+    for _ in range(80):
+        ids = torch.randint(16, (16, 16), generator=generator)
+        logits = model.logits(model(ids).hidden)
+        loss = F.cross_entropy(logits[:, 1:].flatten(0, 1), ids[:, :-1].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return sum(losses[-10:]) / 10
+
+
+@pytest.mark.lecture("L0-54")
+def test_with_the_same_norms_nothing_is_learned_without_skips() -> None:
+    """Over four seeds 0.60 to 1.16 with skips, 2.774 to 2.776 without."""
+    with unchecked():
+        assert learned("pre") < 1.5
+        assert learned("bare") > 2.75
 
 
 @pytest.mark.lecture("L2-36", "D-05", "D-01")
