@@ -9,8 +9,8 @@ from cyclopts import Parameter
 from heddle.cli.options import Json
 from heddle.cli.output import bar, console, print_json
 from heddle.errors import HeddleError
+from heddle.lessons.grading import files_in, homework, write_csv
 from heddle.lessons.grading import grade as grade_files
-from heddle.lessons.grading import homework, write_csv
 
 
 def grade(
@@ -47,14 +47,18 @@ def grade(
         Seed of the inputs and weights.
     """
     if template:
+        if file or train or all or csv or seed or json:
+            raise HeddleError("--template only prints a file to start from: leave out the other options")
         print(homework(part).template, end="")
         return
     if (file is None) == (all is None):
         raise HeddleError("name a file, or a folder with --all; --template prints a file to start from")
     if csv is not None and all is None:
         raise HeddleError("--csv is a table of many files: name their folder with --all")
+    if csv is not None and not csv.absolute().parent.is_dir():  # before anything is graded
+        raise HeddleError(f"--csv {csv}: its folder does not exist")
     out = console(json)
-    files = _files(all) if all is not None else [Path(str(file))]
+    files = files_in(all) if all is not None else [Path(str(file))]
     grades = []
     with bar(out, "grading") as done:
         for each in grade_files(part, files, seed, train):
@@ -63,17 +67,8 @@ def grade(
             if not json:
                 out.print(str(each) if all is None else each.line)
     if csv is not None:
-        with csv.open("w", newline="", encoding="utf-8") as stream:
-            write_csv(grades, stream)
+        write_csv(grades, csv)
     if json:
         print_json(grades[0].to_dict() if all is None else [each.to_dict() for each in grades])
     if code := max(each.exit_code for each in grades):
         sys.exit(code)
-
-
-def _files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise HeddleError(f"{folder} is not a folder")
-    if not (files := sorted(folder.glob("*.py"))):
-        raise HeddleError(f"{folder} has no Python file")
-    return files

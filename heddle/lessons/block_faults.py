@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.lessons import definition
+from heddle.lessons.definition import Map
 from heddle.lessons.fault import DROPPED, Changes, Fault
 
 
@@ -29,23 +30,23 @@ def _every_norm(function: Any) -> tuple[Changes, ...]:
     return {"block.norm": function}, {"block.norm": function, "model.last_norm": function}
 
 
-def _bare(x: Tensor, normed: Any) -> Tensor:
+def _bare(x: Tensor, normed: Map) -> Tensor:
     return x
 
 
-def _normed_sum(x: Tensor, inner: Tensor, branch: Tensor, normed: Any) -> Tensor:
-    return normed(x + branch)  # type: ignore[no-any-return]
+def _normed_sum(x: Tensor, inner: Tensor, branch: Tensor, normed: Map) -> Tensor:
+    return normed(x + branch)
 
 
-def _from_normed(x: Tensor, inner: Tensor, branch: Tensor, normed: Any) -> Tensor:
+def _from_normed(x: Tensor, inner: Tensor, branch: Tensor, normed: Map) -> Tensor:
     return inner + branch
 
 
-def _no_skip(x: Tensor, inner: Tensor, branch: Tensor, normed: Any) -> Tensor:
+def _no_skip(x: Tensor, inner: Tensor, branch: Tensor, normed: Map) -> Tensor:
     return branch
 
 
-def _dropped_sum(x: Tensor, inner: Tensor, branch: Tensor, normed: Any) -> Tensor:
+def _dropped_sum(x: Tensor, inner: Tensor, branch: Tensor, normed: Map) -> Tensor:
     return F.dropout(x + branch, DROPPED)
 
 
@@ -73,12 +74,12 @@ BLOCK = (
     ),
     Fault(
         "no skip around attention", "block", ({"block.leave_first": _no_skip},),
-        "There is no skip around attention.",
+        "Attention has no skip connection.",
         "Add what attention returns to its block's input.", 6, ("L0-53",),
     ),
     Fault(
         "no skip around the MLP", "block", ({"block.leave_second": _no_skip},),
-        "There is no skip around the MLP.",
+        "The MLP has no skip connection.",
         "Add what the MLP returns to the tensor before its norm.", 6, ("L0-53",),
     ),
     Fault(

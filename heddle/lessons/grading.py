@@ -1,10 +1,11 @@
 """Grades homework: what is right, what is wrong, which known mistake it is, and what to do."""
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from heddle.errors import HeddleError, did_you_mean, pluralize
 from heddle.lessons.cases import Case, cases
@@ -14,6 +15,7 @@ from heddle.lessons.fault import Fault, changed
 from heddle.lessons.homework import HOMEWORK, Homework
 from heddle.lessons.sandbox import Sandbox, Submission
 from heddle.lessons.steps import Step, grading_steps
+from heddle.weights.files import write_file
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def homework(part: str) -> Homework:
     """A part of the homework.
 
     Raises:
-        HeddleError: there is no such part.
+        HeddleError: the part is unknown.
     """
     if part not in HOMEWORK:
         raise HeddleError(f"no homework is called {part!r}: {', '.join(HOMEWORK)}.{did_you_mean(part, HOMEWORK)}")
@@ -131,7 +133,7 @@ def grade(part: str, files: Sequence[Path], seed: int = 0, learns: bool = False)
         learns: whether to train models too: on random tokens, which shows a leak, and on reversing six digits.
 
     Raises:
-        HeddleError: there is no such part, or no such file; or `learns`, but the part is not a model.
+        HeddleError: the part is unknown, a file is missing, or `learns` is set for a part other than `model`.
     """
     homework(part)
     if learns and part != "model":
@@ -165,11 +167,30 @@ def _evidence(part: str, diagnosis: Diagnosis, tried: Sequence[Case]) -> Iterato
         yield f"With this, the weights of token {token} in head 0 are {rows[0]}; right are {rows[1]}."
 
 
-def write_csv(grades: Sequence[Grade], out: TextIO) -> None:
-    """A row for each file."""
-    table = csv.writer(out)
+def files_in(folder: Path) -> list[Path]:
+    """The Python files of a folder, by name.
+
+    Raises:
+        HeddleError: it is not a folder, or has no Python file.
+    """
+    if not folder.is_dir():
+        raise HeddleError(f"{folder} is not a folder")
+    if not (files := sorted(folder.glob("*.py"))):
+        raise HeddleError(f"{folder} has no Python file")
+    return files
+
+
+def write_csv(grades: Sequence[Grade], file: Path) -> None:
+    """Write a row for each grade. An existing file is replaced.
+
+    Raises:
+        HeddleError: the file cannot be written.
+    """
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
     table.writerow(("file", "grade", "right", "steps", "faults", "problem"))
     for each in grades:
         right = sum(step.is_right for step in each.steps)
         names = "; ".join(known.name for known in each.faults)
         table.writerow((each.file.name, f"{each.grade:.2f}", right, len(each.steps), names, each.problem))
+    write_file(file, text.getvalue().encode(), replace=True)

@@ -21,7 +21,7 @@ class Attention(nn.Module):
         fault: a fault of attention, by its name in `heddle.lessons.faults`.
 
     Raises:
-        HeddleError: there is no such fault.
+        HeddleError: the fault is unknown.
     """
 
     def __init__(self, dim: int, heads: int = 4, fault: str | None = None) -> None:

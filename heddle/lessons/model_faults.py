@@ -33,7 +33,7 @@ MODEL = (
     ),
     Fault(
         "no last norm", "model", ({"model.last_norm": lambda x, gain, shift: x},),
-        "There is no norm between the last block and the head.",
+        "The head reads the last block's output without a norm.",
         "Let the head read norm(x).", 8, ("D-06",),
     ),
     Fault(

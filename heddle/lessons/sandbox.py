@@ -1,5 +1,6 @@
 """Runs submissions in processes of their own, with limits. A submission is code: it runs with the user's rights."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any, Self
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from heddle.errors import HeddleError
 from heddle.lessons.cases import Case
 from heddle.lessons.child import SECONDS, SECONDS_TO_LEARN
 from heddle.lessons.homework import Shape
@@ -77,7 +79,8 @@ class Sandbox:
     ) -> None:
         if kind is not None:
             self._process.kill()
-        self._requests.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._requests.close()
         self._process.wait()
         self._answers.close()
 
@@ -96,7 +99,10 @@ class Sandbox:
             request |= {"cases": _write(cases, folder / "cases.safetensors")}
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
-            ended = json.loads(self._answers.readline())["ended"]
+            answer = self._answers.readline()
+            if not answer:
+                raise HeddleError(f"the process that grades ended while it ran {file}; grade that file alone")
+            ended = json.loads(answer)["ended"]
             if ended:
                 return Submission(problem=ended)
             return _read(json.loads((folder / "result.json").read_text()), folder / "outputs.safetensors", cases)

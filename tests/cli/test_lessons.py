@@ -68,6 +68,8 @@ def test_what_cannot_be_graded_is_refused(heddle: Heddle) -> None:
         ("attention", "--all", "empty"): "empty has no Python file",
         ("attention", "--all", "nowhere"): "nowhere is not a folder",
         ("attention", "a.py", "--csv", "b.csv"): "--csv is a table of many files",
+        ("attention", "--all", "empty", "--csv", "nowhere/b.csv"): "--csv nowhere/b.csv: its folder does not exist",
+        ("attention", "a.py", "--template"): "leave out the other options",
         ("block", "a.py", "--train"): "only a model is trained, not block",
     }.items():
         result = heddle("grade", *words)

@@ -1,7 +1,6 @@
 """Homework as students write it: right files pass, and each known mistake is named, alone or with another."""
 
 import csv
-import io
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -262,11 +261,11 @@ def test_a_leak_shows_in_the_loss_on_random_tokens(tmp_path: Path) -> None:
     assert "has seen the next one" in step.lines[0]
 
 
-def test_a_table_has_a_row_for_each_file(graded: Graded) -> None:
+def test_a_table_has_a_row_for_each_file(graded: Graded, tmp_path: Path) -> None:
     sources = {"right": ATTENTION, "no mask": edited(ATTENTION, EDITS["no mask"]), "broken": "import no_such_module"}
-    out = io.StringIO()
-    write_csv(list(graded("attention", sources).values()), out)
-    header, right, wrong, broken = csv.reader(out.getvalue().splitlines())
+    table = tmp_path / "grades.csv"
+    write_csv(list(graded("attention", sources).values()), table)
+    header, right, wrong, broken = csv.reader(table.read_text().splitlines())
     assert header == ["file", "grade", "right", "steps", "faults", "problem"]
     assert right == ["0.py", "1.00", "5", "5", "", ""]
     assert wrong == ["1.py", "0.40", "2", "5", "no mask", ""]
