@@ -35,6 +35,8 @@ COMMANDS: tuple[Command, ...] = (
     ("eval", "evaluate:evaluate", "Evaluate a model: loss and task metrics."),
     ("count", "count:count", "Count a model's parameters, FLOPs and memory."),
     ("prove", "prove:prove", "Verify that a model predicts with the function it was trained with."),
+    ("lesson", "lessons:lesson", "List the lessons, or copy one as a notebook."),
+    ("quiz", "lessons:quiz", "Ask questions about the lectures."),
     ("grade", "lessons:grade", "Grade homework: attention, a block or a model that you wrote."),
     ("presets", "count:presets", "List the model presets, or print one."),
     ("import", "published:import_", "Import published weights (GPT-2, Llama, Qwen3, T5, BERT and others)."),

@@ -1,11 +1,18 @@
-"""`heddle grade`: what it prints, its exit codes, and a class that trains after it was graded."""
+"""`heddle grade`, `heddle lesson` and `heddle quiz`: what they print, copy and refuse; a graded class trains."""
 
 import csv
+import io
+import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from heddle.cli.main import Terminated
+from heddle.lessons import lesson
 from heddle.lessons.homework import HOMEWORK
+from heddle.lessons.quiz import questions_of
 from tests.lessons.students import ATTENTION, EDITS, edited
 
 from .conftest import TINY, Heddle
@@ -76,3 +83,126 @@ def test_what_cannot_be_graded_is_refused(heddle: Heddle) -> None:
         assert result.code == 2, words
         assert message in result.err
         assert result.err.count("\n") == 1
+
+
+PAGE = """\
+---
+kernelspec:
+  name: python3
+lesson: 3
+minutes: 12
+rows: [L0-32 … L0-34, L3-15]
+---
+
+# Attention is an average
+
+More is in [the guide](../look.md).
+
+```{code-cell} ipython3
+print(1)
+```
+"""
+
+
+@pytest.fixture
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one lesson."""
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    (folder / "03-attention.md").write_text(PAGE)
+    for function in (lesson.lessons, lesson.lesson):
+        monkeypatch.setattr(function, "__defaults__", (folder,))
+    return folder
+
+
+def test_lessons_are_listed(heddle: Heddle, pages: Path) -> None:
+    title, row = heddle("lesson").out.splitlines()
+    assert title.split() == ["lesson", "title", "minutes"]
+    assert row.split() == ["3", "Attention", "is", "an", "average", "12"]
+    assert heddle("lesson", "--json").json == [
+        {"number": 3, "title": "Attention is an average", "minutes": 12, "rows": ["L0-32", "L0-33", "L0-34", "L3-15"]}
+    ]
+
+
+def test_a_lesson_is_copied(heddle: Heddle, pages: Path) -> None:
+    assert heddle("lesson", "3").out == "03-attention.md: lesson 3, Attention is an average, 12 minutes\n"
+    assert Path("03-attention.md").read_text() == PAGE.replace("[the guide](../look.md)", "the guide (docs/look.md)")
+    report = heddle("lesson", "3", "--notebook", "--json").json
+    assert (report["file"], report["number"]) == ("03-attention.ipynb", 3)
+    cells = json.loads(Path("03-attention.ipynb").read_text())["cells"]
+    assert [(cell["cell_type"], cell["source"][-1]) for cell in cells] == [
+        ("markdown", "More is in the guide (docs/look.md)."), ("code", "print(1)"),
+    ]  # fmt: skip
+
+
+def test_lessons_that_do_not_exist_and_files_that_do(heddle: Heddle, pages: Path) -> None:
+    Path("03-attention.md").write_text("mine")
+    for words, message in {
+        ("lesson", "3"): "03-attention.md: already exists",
+        ("lesson", "7"): "lesson 7 does not exist: choose one from 3 to 3",
+        ("lesson", "--notebook"): "--notebook copies a lesson: give its number",
+        ("quiz", "15"): "lesson 15 has no questions: choose a lesson from 0 to 14",
+    }.items():
+        result = heddle(*words)
+        assert result.code == 2, words
+        assert message in result.err
+        assert result.err.count("\n") == 1
+    assert Path("03-attention.md").read_text() == "mine"
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def test_a_quiz_from_a_pipe(heddle: Heddle, pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right, wrong, no letter, an open question; each wrong answer gets its own reason."""
+    first, second, opened = (question.shuffled(0) for question in questions_of(3))
+    wrong = next(letter for letter in second.lettered() if letter != second.letter)
+    answers(monkeypatch, first.letter.upper(), "z", wrong, "an average of the values")
+    result = heddle("quiz", "3")
+    assert (result.code, result.err) == (0, "")
+    for text in (
+        f"Question 2 of 3: lesson 3 ({', '.join(second.rows)})",
+        f"Right. {first.choices[0].because if first.letter == 'a' else first.lettered()[first.letter].because}",
+        "answer with a, b, c or d",
+        f"Wrong. {second.lettered()[wrong].because}",
+        f"Right is {second.letter}. {second.lettered()[second.letter].because}",
+        f"A good answer: {opened.model_answer}",
+        "1 of 2 questions right",
+        "read again: lesson 3, Attention is an average (1 wrong)",
+    ):
+        assert text in result.out, text
+    assert not any(choice.because in result.out for choice in first.choices if not choice.is_right)
+
+
+def test_a_quiz_that_ends_early(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch)
+    assert heddle("quiz").out.endswith("\nno question answered\n")
+    answers(monkeypatch, questions_of(0)[0].shuffled(0).letter)
+    assert heddle("quiz").out.endswith("\n1 of 1 question right\n")
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 0), (Terminated, 128 + signal.SIGTERM)])
+def test_ctrl_c_ends_the_quiz_with_the_score(
+    heddle: Heddle, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException], code: int
+) -> None:
+    def lines() -> Iterator[str]:
+        yield questions_of(0)[0].shuffled(0).letter
+        raise stop
+
+    typed = lines()
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+    result = heddle("quiz", "0")
+    assert result.code == code
+    assert result.out.endswith("\n1 of 1 question right\n") == (code == 0)
+
+
+def test_the_questions_as_a_document(heddle: Heddle) -> None:
+    report = heddle("quiz", "5", "--json").json
+    assert [each["question"] for each in report] == [question.text for question in questions_of(5)]
+    for each, question in zip(report, questions_of(5), strict=True):
+        assert each["choices"][each["answer"]]["text"] == question.choices[0].text
+    assert heddle("quiz", "5", "--json", "--seed", "1").json != report
+    opened = heddle("quiz", "3", "--json").json[-1]
+    assert "choices" not in opened
+    assert opened["model_answer"]

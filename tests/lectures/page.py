@@ -39,9 +39,8 @@ def code() -> dict[str, list[str]]:
     """For each row, the files of heddle that name it; a range `L2-67 … L2-76` names all rows in it."""
     result: dict[str, list[str]] = {}
     for path in sorted((ROOT / "heddle").rglob("*")):
-        if path.suffix not in (".py", ".toml") or path.name.endswith(
-            "_faults.py"
-        ):  # mistakes name the rows that they break
+        # Mistakes name the rows that they break, and questions those that they ask about.
+        if path.suffix not in (".py", ".toml") or path.name.endswith(("_faults.py", "quiz.toml")):
             continue
         text = path.read_text(encoding="utf-8")
         named = set(ROW.findall(text))
