@@ -25,6 +25,8 @@ from heddle.look.attribution import Attribution as Attribution
 from heddle.look.attribution import attribute as attribute
 from heddle.look.drawing import Drawing as Drawing
 from heddle.look.drawing import draw as draw
+from heddle.look.drawing import to_svg as to_svg
+from heddle.look.drawing import write_drawing as write_drawing
 from heddle.look.edits import Edit as Edit
 from heddle.look.edits import ablate as ablate
 from heddle.look.edits import edited as edited
@@ -53,8 +55,6 @@ from heddle.look.sites import names as names
 from heddle.look.sizes import costs as costs
 from heddle.look.sizes import matrix_text as matrix_text
 from heddle.look.sizes import treemap as treemap
-from heddle.look.svg import to_svg as to_svg
-from heddle.look.svg import write_drawing as write_drawing
 from heddle.look.trace import Trace as Trace
 from heddle.look.trace import trace as trace
 from heddle.look.weights import activation_curves as activation_curves

@@ -1,18 +1,17 @@
 """Attention maps: all heads as thumbnails with their scores, one head in full, one query step by step."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
 from heddle.look.heads import FIELDS, score_heads, strongest
+from heddle.look.thumbnails import thumbnails
 from heddle.page.numbers import encode_bits, encode_tensor
 from heddle.page.queries import AttentionQuery, Document, HeadQuery, TextQuery
 from heddle.page.subject import PageModel
 from heddle.page.write import position
 
-SMALL = 40  # cells along a thumbnail
 LONGEST = 4096  # tokens of a map
 PAIRS = 10
 
@@ -38,24 +37,6 @@ def heads(subject: PageModel, query: TextQuery) -> Document:
             }
         )
     return {"layers": layers, "pieces": text.pieces, "source": text.source_pieces}
-
-
-def thumbnails(layer: AttentionPass) -> Tensor:
-    """The maps of all heads, UInt8[H h w]: the largest weight in each cell as 0 to 254; 255 if the mask blocks all of it."""
-    height, width = min(SMALL, layer.queries), min(SMALL, layer.keys)
-    largest = torch.zeros(layer.heads, height, width)
-    visible = torch.zeros(height, width, dtype=torch.bool)
-    for start, stop, weights in layer.blocks():
-        rows = torch.arange(start, stop) * height // layer.queries
-        cells = torch.nn.functional.adaptive_max_pool1d(weights[0].float().flatten(0, 1), width).unflatten(
-            0, (layer.heads, stop - start)
-        )
-        allowed = layer.allowed(slice(start, stop)).expand(len(weights), 1, -1, -1)[0].float()
-        open_cells = torch.nn.functional.adaptive_max_pool1d(allowed, width)[0] > 0
-        for row in rows.unique().tolist():
-            largest[:, row] = torch.maximum(largest[:, row], cells[:, rows == row].amax(1).cpu())
-            visible[row] |= open_cells[rows == row].any(0).cpu()
-    return torch.where(visible, (largest * 254).round().clamp(0, 254), 255.0).to(torch.uint8)
 
 
 def head_map(subject: PageModel, query: HeadQuery) -> Document:
