@@ -7,6 +7,7 @@ import torch
 
 from heddle.config.model import ClassifierHeadConfig
 from heddle.look.sites import kernels
+from heddle.look.switches import switches
 from heddle.page.architecture import architecture
 from heddle.page.layers import attribution, layers, parts, patching
 from heddle.page.maps import head_map, heads, query_steps
@@ -56,6 +57,7 @@ def about(subject: PageModel, query: Query) -> Document:
         "text": subject.tokenizer is not None,
         "attention": list(kernels(model)),
         "parts": parts(subject),
+        "switches": [[each.name, each.label, each.description] for each in switches(model).values()],
         "demo": DEMO,
         "curves": subject.directory is not None,
     }

@@ -32,7 +32,7 @@ class TextQuery(Query):
     added: Annotated[tuple[NonNegativeInt, ...], Field(max_length=4096)] = ()
     """Ids after the text."""
     off: Annotated[tuple[Name, ...], Field(max_length=1024)] = ()
-    """Parts that are switched off, such as decoder.3.mixer.heads.2 and decoder.3.ffn."""
+    """Parts that are switched off: decoder.3.mixer.heads.2, decoder.3.ffn, decoder.*.mixer.mask, …"""
 
 
 class PositionQuery(TextQuery):
