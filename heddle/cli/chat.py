@@ -3,22 +3,20 @@
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from heddle.cli.models import Ready, check_generates, compile_model, decoding_config, open_model, tokenizer_of
+from heddle.cli.models import check_generates, compile_model, decoding_config, open_model, tokenizer_of
 from heddle.cli.options import Compile, Device, Run, SamplingOptions, Text, Weights
 from heddle.cli.output import find_run, pluralize
 from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
-from heddle.generate.chat import PLAIN_STOP, chat_template, plain_template, reply_pieces
+from heddle.generate.chat import Conversation
 from heddle.generate.logprobs import Finish
-from heddle.text.chat_template import ChatTemplate
-from heddle.text.tokenizer import Tokenizer
 
 HELP = """/system TEXT   start over with this system prompt, or with none
 /reset         clear the conversation
@@ -74,7 +72,7 @@ def chat(
     ready.model.check_predicts_next()
     if compile:
         compile_model(ready.model, 1)
-    conversation = _Conversation(ready, tokenizer_of(ready, path), config, system)
+    conversation = Conversation(ready.model, tokenizer_of(ready, path), config, system)
     if conversation.plain:
         print(f"{path} has no chat template: using a plain transcript of User and Assistant", file=sys.stderr)
     interactive = not is_piped()
@@ -89,56 +87,6 @@ def chat(
             _command(conversation, line)
         elif line.strip():
             _answer(conversation, line)
-
-
-@dataclass
-class _Conversation:
-    """The state of a conversation."""
-
-    ready: Ready
-    tokenizer: Tokenizer
-    sampling: SamplingConfig
-    system: str | None
-    messages: list[dict[str, str]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.plain = self.ready.model.config.chat is None
-        self.template: ChatTemplate
-        if self.plain:
-            self.template = plain_template(self.ready.model, self.tokenizer)
-            self.sampling = self.sampling.model_copy(update={"stop": (PLAIN_STOP,)})
-        else:
-            self.template = chat_template(self.ready.model, self.tokenizer)
-
-    def all_messages(self) -> list[dict[str, str]]:
-        """The system prompt, if any, and all messages."""
-        first = [{"role": "system", "content": self.system}] if self.system else []
-        return [*first, *self.messages]
-
-    def fit(self) -> int:
-        """Drop the oldest exchanges until half an answer fits, or only the last message is left; return how many were dropped.
-
-        Raises:
-            HeddleError: the last message alone does not fit; then nothing is dropped.
-        """
-        context = self.ready.model.config.context
-        if self._length(len(self.messages) - 1) > context:
-            subject = "the system prompt and the message do not fit" if self.system else "the message does not fit"
-            raise HeddleError(f"{subject} into the model's context of {context} tokens; shorten it")
-        room, forgotten = min(self.sampling.max_tokens, context) // 2, 0
-        while 2 * forgotten < len(self.messages) - 1 and self._length(2 * forgotten) + room > context:
-            forgotten += 1
-        del self.messages[: 2 * forgotten]
-        return forgotten
-
-    def _length(self, first: int) -> int:
-        """Tokens of the system prompt and the messages from this one on."""
-        messages = [*self.all_messages()[: -len(self.messages)], *self.messages[first:]]
-        return len(self.template.render(messages, add_generation_prompt=True))
-
-    def reply(self) -> Generator[str, None, Finish | None]:
-        """Stream the next answer; the return value says why it ended."""
-        return reply_pieces(self.ready.model, self.tokenizer, self.template, self.all_messages(), self.sampling)
 
 
 def _read_messages(prompt: str) -> Iterator[str]:
@@ -165,7 +113,7 @@ def _read_messages(prompt: str) -> Iterator[str]:
         )
 
 
-def _answer(conversation: _Conversation, message: str) -> None:
+def _answer(conversation: Conversation, message: str) -> None:
     """Stream the answer to a message. An answer stopped by Ctrl-C stays in the conversation."""
     conversation.messages.append({"role": "user", "content": message})
     answer, started = "", False
@@ -212,7 +160,7 @@ class _Pieces:
         self.finish = yield from self.pieces
 
 
-def _command(conversation: _Conversation, line: str) -> None:
+def _command(conversation: Conversation, line: str) -> None:
     """Run a command, a line that starts with /."""
     name, _, rest = line.partition(" ")
     match name:
@@ -231,7 +179,7 @@ def _command(conversation: _Conversation, line: str) -> None:
             print(f"heddle: unknown command {name}; /help lists commands", file=sys.stderr)
 
 
-def _save(conversation: _Conversation, name: str) -> None:
+def _save(conversation: Conversation, name: str) -> None:
     import json
 
     if not name:

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from heddle.cli.inputs import reader_of
 from heddle.cli.models import open_model, tokenizer_of
 from heddle.cli.options import ENCODING, Device, Json, PairColumn, Run, SkipInvalid, TextColumn, Weights
 from heddle.cli.output import bar, console, find_run, print_json, table
@@ -23,6 +22,7 @@ from heddle.generate.bleu import TranslationScore, metrics, score_translations
 from heddle.generate.translate import translate
 from heddle.model.transformer import Transformer
 from heddle.predict.evaluation_data import EvaluationData, held_out, read_files, task_of
+from heddle.predict.inputs import reader_of
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec
 from heddle.text.tokenizer import Tokenizer

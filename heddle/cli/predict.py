@@ -2,16 +2,12 @@
 
 import json as json_module
 from collections.abc import Sequence
-from dataclasses import asdict, fields
-from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from cyclopts import Parameter
-from safetensors.numpy import save
 
-from heddle.cli.inputs import Inputs, Items, in_chunks, reader_of, report_truncated_texts
+from heddle.cli.inputs import read_items, report_truncated_texts, tell
 from heddle.cli.models import Ready, open_model, tokenizer_of
 from heddle.cli.options import Device, Encoding, PairColumn, Run, SkipInvalid, TextColumn, TextList
 from heddle.cli.output import console, find_run, pluralize, table
@@ -29,16 +25,25 @@ from heddle.predict.classify import (
 )
 from heddle.predict.classify import classify as classify_texts
 from heddle.predict.embed import embed as embed_texts
-from heddle.predict.fill import Filling, check_fills
+from heddle.predict.fill import check_fills
 from heddle.predict.fill import fill as fill_texts
-from heddle.predict.result_files import ROWS, add_input_columns, check_out, write_rows
+from heddle.predict.inputs import Inputs, Items, in_chunks, reader_of
+from heddle.predict.result_files import (
+    ROWS,
+    Vector,
+    add_input_columns,
+    check_out,
+    filling_columns,
+    result_columns,
+    result_fields,
+    write_rows,
+    write_vectors,
+)
 from heddle.predict.rows import Progress
 from heddle.text.tokenizer import Tokenizer
-from heddle.weights.files import write_file
 
 SHOWN = 60  # characters of a text in a table
 FIRST = 4  # dimensions of a vector in a table
-Vector = np.ndarray[Any, np.dtype[np.float32]]
 TextsOrFiles = Annotated[
     str,
     Parameter(
@@ -54,7 +59,6 @@ ResultFile = Annotated[
     ),
 ]
 JsonLines = Annotated[bool, Parameter(help="One JSON document on stdout; JSON lines for several texts.")]
-RESULTS = {"classes": TextClass, "labels": TextLabels, "words": WordClasses, "number": TextNumber}
 
 
 def classify(
@@ -99,20 +103,19 @@ def classify(
         "tokens" if head_kind == "words" else "classes",
         reader_of(encoding, skip_invalid),
     )
-    items = inputs.read(texts, pair or ())
+    items = read_items(inputs, texts, pair or ())
     truncated = 0
     results: list[dict[str, Any]] = []
-    empty_result = dict.fromkeys(field.name for field in fields(RESULTS[head_kind]))
     for chunk, predictions in in_chunks(
-        items, lambda batch, done: classify_texts(ready.model, tokenizer, batch, done, threshold)
+        items, lambda batch, done: classify_texts(ready.model, tokenizer, batch, done, threshold), tell
     ):
         truncated += sum(prediction.cut for prediction in predictions if prediction)
         if out is not None:
-            results += [_result_columns(head_kind, prediction) for prediction in predictions]
+            results += [result_columns(head_kind, prediction) for prediction in predictions]
         elif json:
             for item, prediction in zip(chunk, predictions, strict=True):
                 named_texts = zip(inputs.fields, item if pairs else (item,), strict=True)
-                _print_json_line({**dict(named_texts), **(asdict(prediction) if prediction else empty_result)})
+                _print_json_line({**dict(named_texts), **result_fields(head_kind, prediction)})
         else:
             _print_predictions(chunk, predictions)
     report_truncated_texts(truncated, len(items), ready.model.config.context, pairs)
@@ -151,13 +154,14 @@ def fill(
         check_out(out)
     ready, tokenizer = _open(run, device)
     check_fills(ready.model, tokenizer)
-    items = _text_inputs(ready, text_column, encoding, skip_invalid).read(texts)
+    items = read_items(_text_inputs(ready, text_column, encoding, skip_invalid), texts)
     output = console()
     results: list[dict[str, Any]] = []
-    empty_result = dict.fromkeys(field.name for field in fields(Filling) if field.name != "text")
-    for chunk, fillings in in_chunks(items, lambda batch, done: fill_texts(ready.model, tokenizer, batch, top, done)):
+    for chunk, fillings in in_chunks(
+        items, lambda batch, done: fill_texts(ready.model, tokenizer, batch, top, done), tell
+    ):
         for item, filling in zip(chunk, fillings, strict=True):
-            result = _filling_columns(filling) if filling else {"filled": None, **empty_result}
+            result = filling_columns(filling)
             if out is not None:
                 results.append(result)
             elif json:
@@ -213,7 +217,7 @@ def embed(
     if out is not None:
         check_out(out, (".npy", ".safetensors", *ROWS))
     ready, tokenizer = _open(run, device)
-    items = _text_inputs(ready, text_column, encoding, skip_invalid).read(texts)
+    items = read_items(_text_inputs(ready, text_column, encoding, skip_invalid), texts)
     rows: list[Vector | None] = []
     truncated = 0
 
@@ -223,7 +227,7 @@ def embed(
         )
         return list(zip(embedded.vectors, embedded.cut, strict=True))
 
-    for chunk, results in in_chunks(items, call):
+    for chunk, results in in_chunks(items, call, tell):
         vectors = [None if result is None else result[0] for result in results]
         truncated += sum(result[1] for result in results if result)
         rows += vectors
@@ -241,7 +245,7 @@ def embed(
                 ),
             )
         else:
-            write_file(out, _vector_file(out.suffix, rows, dim))
+            write_vectors(out, rows, dim)
         if json:
             _print_json_line({"file": str(out), "shape": [len(rows), dim], "blank": sum(items.empty)})
         else:
@@ -269,26 +273,6 @@ def _text_inputs(ready: Ready, column: str | None, encoding: str, skip_invalid: 
         else {name: trained_columns[name] for name in ("text",) if name in trained_columns}
     )
     return Inputs(columns=columns, reader=reader_of(encoding, skip_invalid))
-
-
-def _result_columns(kind: str, result: Prediction | None) -> dict[str, Any]:
-    """A result as columns, null for an empty text."""
-    if isinstance(result, TextClass):
-        return {"predicted": result.label, "probability": result.probability,
-                "probabilities": dict(result.probabilities), "cut": result.cut}  # fmt: skip
-    if isinstance(result, WordClasses):
-        return {"predicted": [word.label for word in result.words],
-                "probability": [word.probability for word in result.words], "cut": result.cut}  # fmt: skip
-    if isinstance(result, TextLabels):
-        return {"predicted": list(result.labels), "probabilities": dict(result.probabilities), "cut": result.cut}
-    if isinstance(result, TextNumber):
-        return {"predicted": result.number, "cut": result.cut}
-    columns = {
-        "number": ("predicted", "cut"),
-        "labels": ("predicted", "probabilities", "cut"),
-        "words": ("predicted", "probability", "cut"),
-    }
-    return dict.fromkeys(columns.get(kind, ("predicted", "probability", "probabilities", "cut")))
 
 
 def _write_results(out: Path, items: Items, results: Sequence[dict[str, Any]], json: bool) -> None:
@@ -337,21 +321,6 @@ def _print_predictions(items: Sequence[Any], predictions: Sequence[Prediction | 
     else:
         columns = {TextNumber: ["number"], TextLabels: ["labels, probability"]}
         out.print(table(["text", *columns.get(type(first), ["class", "probability"])], rows))
-
-
-def _filling_columns(filling: Filling) -> dict[str, Any]:
-    data = asdict(filling)
-    return {"filled": data.pop("text"), **data}
-
-
-def _vector_file(kind: str, rows: Sequence[Vector | None], dim: int) -> bytes:
-    """The content of a vector file, with NaN for empty texts."""
-    vectors = np.stack([np.full(dim, np.nan, np.float32) if row is None else row for row in rows])
-    if kind == ".safetensors":
-        return save({"embeddings": vectors})
-    data = BytesIO()
-    np.save(data, vectors, allow_pickle=False)
-    return data.getvalue()
 
 
 def _format_vector(vector: Sequence[float]) -> str:

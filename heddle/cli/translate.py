@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heddle.cli.inputs import EMPTY, Items, locating_errors, reader_of, text_label, text_lines
 from heddle.cli.models import Ready, decoding_config, open_model, tokenizer_of
 from heddle.cli.options import (
     DecodingOptions,
@@ -28,6 +27,7 @@ from heddle.data.sources.files import STDIN
 from heddle.errors import HeddleError
 from heddle.generate.translate import Translation, learned_sources, sentinels
 from heddle.generate.translate import translate as translate_texts
+from heddle.predict.inputs import EMPTY, Items, locating_errors, reader_of, text_label, text_lines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Chat: prompts from a chat template, exactly as in training, and the replies to them."""
 
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Unpack
 
 from heddle.checks import checked
@@ -96,3 +97,62 @@ def reply_pieces(
             yield event.text
             finish = event.finish
     return finish
+
+
+@dataclass
+class Conversation:
+    """A conversation that forgets its oldest exchanges when the context is full.
+
+    Attributes:
+        model: the model that answers.
+        tokenizer: its tokenizer.
+        sampling: settings of the answers.
+        system: the system prompt, if any.
+        messages: the messages after it.
+        plain: whether the model has no chat template, so that a transcript of User and Assistant takes its place.
+    """
+
+    model: Transformer
+    tokenizer: Tokenizer
+    sampling: SamplingConfig
+    system: str | None
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.plain = self.model.config.chat is None
+        self.template: ChatTemplate
+        if self.plain:
+            self.template = plain_template(self.model, self.tokenizer)
+            self.sampling = self.sampling.model_copy(update={"stop": (PLAIN_STOP,)})
+        else:
+            self.template = chat_template(self.model, self.tokenizer)
+
+    def all_messages(self) -> list[dict[str, str]]:
+        """The system prompt, if any, and all messages."""
+        first = [{"role": "system", "content": self.system}] if self.system else []
+        return [*first, *self.messages]
+
+    def fit(self) -> int:
+        """Drop the oldest exchanges until half an answer fits, or only the last message is left; return how many were dropped.
+
+        Raises:
+            HeddleError: the last message alone does not fit; then nothing is dropped.
+        """
+        context = self.model.config.context
+        if self._length(len(self.messages) - 1) > context:
+            subject = "the system prompt and the message do not fit" if self.system else "the message does not fit"
+            raise HeddleError(f"{subject} into the model's context of {context} tokens; shorten it")
+        room, forgotten = min(self.sampling.max_tokens, context) // 2, 0
+        while 2 * forgotten < len(self.messages) - 1 and self._length(2 * forgotten) + room > context:
+            forgotten += 1
+        del self.messages[: 2 * forgotten]
+        return forgotten
+
+    def _length(self, first: int) -> int:
+        """Tokens of the system prompt and the messages from this one on."""
+        messages = [*self.all_messages()[: -len(self.messages)], *self.messages[first:]]
+        return len(self.template.render(messages, add_generation_prompt=True))
+
+    def reply(self) -> Generator[str, None, Finish | None]:
+        """Stream the next answer; the return value says why it ended."""
+        return reply_pieces(self.model, self.tokenizer, self.template, self.all_messages(), self.sampling)

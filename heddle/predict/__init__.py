@@ -6,7 +6,7 @@ In reading order:
 - `classify`: classes and labels of texts, of pairs and of words, with probabilities; numbers.
 - `fill`: the most probable tokens for each mask.
 - `embed`: one vector per text.
-- `result_files`: files with a row of results for each row of the input.
+- `inputs`: texts from arguments, files, tables and standard input; `result_files`: results as columns, files with a row for each.
 - `evaluation_data`: what `heddle eval` scores; `lm_eval`: published benchmarks.
 """
 

@@ -1,19 +1,27 @@
-"""Result files with a row for each input row, including the input's columns."""
+"""Results as columns, and files with a row for each input row, including the input's columns."""
 
 import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from math import isnan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import save
+
 from heddle.data.sources.arrow import package
 from heddle.errors import HeddleError
+from heddle.predict.classify import Prediction, TextClass, TextLabels, TextNumber, WordClasses
+from heddle.predict.fill import Filling
 from heddle.weights.files import refuse_unwritable, write_file
 
 ROWS = (".csv", ".jsonl", ".parquet")
 INDEX = "index"
+RESULTS = {"classes": TextClass, "labels": TextLabels, "words": WordClasses, "number": TextNumber}
+Vector = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def check_out(out: Path, kinds: Sequence[str] = ROWS) -> None:
@@ -27,6 +35,37 @@ def check_out(out: Path, kinds: Sequence[str] = ROWS) -> None:
     if out.suffix == ".parquet":
         package("pyarrow", out)
     refuse_unwritable(out)
+
+
+def result_fields(kind: str, result: Prediction | None) -> dict[str, Any]:
+    """The fields of a result of this kind of head, null for an empty text."""
+    return asdict(result) if result else dict.fromkeys(field.name for field in fields(RESULTS[kind]))
+
+
+def result_columns(kind: str, result: Prediction | None) -> dict[str, Any]:
+    """A result of this kind of head as columns, null for an empty text."""
+    if isinstance(result, TextClass):
+        return {"predicted": result.label, "probability": result.probability,
+                "probabilities": dict(result.probabilities), "cut": result.cut}  # fmt: skip
+    if isinstance(result, WordClasses):
+        return {"predicted": [word.label for word in result.words],
+                "probability": [word.probability for word in result.words], "cut": result.cut}  # fmt: skip
+    if isinstance(result, TextLabels):
+        return {"predicted": list(result.labels), "probabilities": dict(result.probabilities), "cut": result.cut}
+    if isinstance(result, TextNumber):
+        return {"predicted": result.number, "cut": result.cut}
+    columns = {
+        "number": ("predicted", "cut"),
+        "labels": ("predicted", "probabilities", "cut"),
+        "words": ("predicted", "probability", "cut"),
+    }
+    return dict.fromkeys(columns.get(kind, ("predicted", "probability", "probabilities", "cut")))
+
+
+def filling_columns(filling: Filling | None) -> dict[str, Any]:
+    """A text with its masks filled in as columns, null for an empty text."""
+    values = asdict(filling) if filling else dict.fromkeys(field.name for field in fields(Filling))
+    return {"filled": values.pop("text"), **values}
 
 
 def add_input_columns(rows: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -70,6 +109,17 @@ def write_rows(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         package("pyarrow.parquet", out).write_table(arrow.table(table), stream)
         data = stream.getvalue()
     write_file(out, data)
+
+
+def write_vectors(out: Path, rows: Sequence[Vector | None], dim: int) -> None:
+    """Write vectors [N D] as .npy, or as the tensor `embeddings` of a .safetensors file, with NaN for empty texts."""
+    vectors = np.stack([np.full(dim, np.nan, np.float32) if row is None else row for row in rows])
+    if out.suffix == ".safetensors":
+        write_file(out, save({"embeddings": vectors}))
+        return
+    data = io.BytesIO()
+    np.save(data, vectors, allow_pickle=False)
+    write_file(out, data.getvalue())
 
 
 def _array(arrow: Any, out: Path, column: str, values: list[Any]) -> Any:

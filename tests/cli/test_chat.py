@@ -104,7 +104,7 @@ def test_an_answer_that_is_cut_off_says_so(say: Say, talk: Path, monkeypatch: py
             yield "half"
             return finish
 
-        monkeypatch.setattr(import_module("heddle.cli.chat"), "reply_pieces", cut)
+        monkeypatch.setattr(import_module("heddle.generate.chat"), "reply_pieces", cut)
         result = say("talk", "warp")
         assert result.out == "half\n"
         assert note in result.err
@@ -116,7 +116,7 @@ def test_no_answer_is_remembered_where_none_was_begun(say: Say, talk: Path, monk
         raise KeyboardInterrupt
         yield ""
 
-    monkeypatch.setattr(import_module("heddle.cli.chat"), "reply_pieces", stopped)
+    monkeypatch.setattr(import_module("heddle.generate.chat"), "reply_pieces", stopped)
     say("talk", "warp", "/save talk.json")
     assert json.loads(Path("talk.json").read_text())["messages"] == []
 
@@ -136,7 +136,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(say: Say, talk: Path, monke
         yield " half"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module("heddle.cli.chat"), "reply_pieces", stopped)
+    monkeypatch.setattr(import_module("heddle.generate.chat"), "reply_pieces", stopped)
     result = say("talk", "warp", "/save talk.json")
     assert result.code == 0
     assert result.out == "half [stopped]\n"
