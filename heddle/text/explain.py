@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -28,12 +28,14 @@ class CutStep:
         pieces: what the word is cut into after the step; for WordPiece and Unigram, what is left of it comes last.
         reason: why.
         rank: the number of BPE's rule, from 1: rules that were learned first come first.
+        joined: the two pieces that BPE joined.
         score: for Unigram, the log-probability of the pieces so far.
     """
 
     pieces: tuple[str, ...]
     reason: str = ""
     rank: int | None = None
+    joined: tuple[str, ...] | None = None
     score: float | None = None
 
 
@@ -89,13 +91,15 @@ class Explanation:
 
 
 def _reason(step: CutStep) -> str:
-    rank = "" if step.rank is None else f"rule {step.rank:,}: "
+    if step.joined is not None:
+        return f"rule {step.rank:,}: {' + '.join(map(_visible, step.joined))}"
     score = "" if step.score is None else f", {step.score:.2f}"
-    return rank + step.reason + score
+    return step.reason + score
 
 
 def _visible(piece: str) -> str:
-    return piece if piece.isprintable() and piece.strip() == piece and piece else repr(piece)
+    """A piece with its spaces as ␣."""
+    return piece.replace(" ", "␣") if piece.isprintable() else repr(piece)
 
 
 @checked()
@@ -130,16 +134,12 @@ def _word(tokenizer: Base, word: str, vocab: Mapping[str, int], cut: Steps) -> W
     steps, symbols = cut
     ids = tuple(vocab[symbol] for symbol in symbols)
 
-    def named(symbol: str) -> str:
-        return tokenizer.piece(vocab[symbol]) if symbol in vocab else symbol
+    def named(symbols: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(tokenizer.piece(vocab[symbol]) if symbol in vocab else symbol for symbol in symbols)
 
-    named_steps = tuple(
-        CutStep(tuple(map(named, step.pieces)), step.reason, step.rank, step.score)
-        if tokenizer.kind in ("bpe", "bytes")
-        else step
-        for step in steps
-    )
-    return WordCut(word, named_steps, tuple(map(tokenizer.piece, ids)), ids)
+    if tokenizer.kind in ("bpe", "bytes"):  # these write bytes as symbols
+        steps = [replace(step, pieces=named(step.pieces), joined=step.joined and named(step.joined)) for step in steps]
+    return WordCut(word, tuple(steps), tuple(map(tokenizer.piece, ids)), ids)
 
 
 def _words(content: Content, text: str) -> list[tuple[str, str]]:
@@ -171,8 +171,9 @@ def _merges(word: str, model: Content, vocab: Mapping[str, int]) -> Steps:
         rank, place = min(pairs, default=(inf, 0))
         if rank == inf:
             return steps, pieces
-        pieces[place : place + 2] = ["".join(pieces[place : place + 2])]
-        steps.append(CutStep(tuple(pieces), "join", int(rank)))
+        joined = (pieces[place], pieces[place + 1])
+        pieces[place : place + 2] = ["".join(joined)]
+        steps.append(CutStep(tuple(pieces), rank=int(rank), joined=joined))
 
 
 def _known(character: str, model: Content, vocab: Mapping[str, int]) -> list[str]:

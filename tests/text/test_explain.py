@@ -50,11 +50,12 @@ def test_the_merges_of_the_lectures_one_by_one() -> None:
         "un·believ·able",
     ]
     assert [step.rank for step in word.steps] == [None, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert word.steps[-1].joined == ("beli", "ev")
     assert list(word.pieces) == EXAMPLE["outputs"]["bpe"][0]
     assert list(explain(lecture_bpe(), "raining").words[0].pieces) == EXAMPLE["outputs"]["bpe"][1]
     lines = list(explained.lines())
     assert lines[1:3] == ["", "'unbelievable'"]
-    assert lines[-2].split() == ["rule", "11:", "join", "un", "·", "believ", "·", "able"]
+    assert lines[-2].split() == ["rule", "11:", "beli", "+", "ev", "un", "·", "believ", "·", "able"]
 
 
 @pytest.mark.lecture("L2-47")
