@@ -1,5 +1,6 @@
 """Attention maps: all heads as thumbnails with their scores, one head in full, one query step by step."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -7,13 +8,15 @@ from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
 from heddle.look.heads import FIELDS, score_heads, strongest
 from heddle.look.thumbnails import thumbnails
+from heddle.nn.kernels import Running
 from heddle.page.numbers import encode_bits, encode_tensor
-from heddle.page.queries import AttentionQuery, Document, HeadQuery, TextQuery
+from heddle.page.queries import AttentionQuery, Document, HeadQuery, RunningQuery, TextQuery
 from heddle.page.subject import PageModel
 from heddle.page.write import position
 
 LONGEST = 4096  # tokens of a map
 PAIRS = 10
+TILES, WIDTH = 64, 3  # of a running softmax: tiles at most, numbers of its output
 
 
 def heads(subject: PageModel, query: TextQuery) -> Document:
@@ -83,6 +86,50 @@ def query_steps(subject: PageModel, query: AttentionQuery) -> Document:
         "weights": encode_tensor(steps.weights),
         "output": encode_tensor(steps.output),
     }
+
+
+def running_softmax(subject: PageModel, query: RunningQuery) -> Document:
+    """The softmax of one query in one head as FlashAttention computes it: tile by tile of keys, with running sums (L2-19)."""
+    layer = _layer(subject, query)
+    row = position(query.query, layer.queries)
+    steps = layer.steps(row, query.head)
+    tile = max(query.tile, -(-layer.keys // TILES))
+    sinks = None if layer.lowered.sinks is None else layer.lowered.sinks.detach()[query.head].to(steps.masked)
+    running = Running.start((1,), steps.values.shape[1], steps.values, sinks)
+    tiles: list[Document] = []
+    for first in range(0, layer.keys, tile):
+        last = min(first + tile, layer.keys)
+        scores, before = steps.masked[None, first:last], running.maximum
+        running = running.add(scores, steps.values[first:last])
+        largest = running.maximum.masked_fill(running.maximum == -torch.inf, 0.0)
+        tiles.append(
+            {
+                "first": first,
+                "last": last,
+                "seen": int(steps.allowed[first:last].sum()),
+                "scores": [_finite(score) for score in scores[0].tolist()],
+                "maximum": _finite(float(running.maximum)),
+                "rescale": float((before - largest).exp()),
+                "total": float(running.total),
+                "output": running.output()[0, :WIDTH].tolist(),
+            }
+        )
+    rows, columns = _labels(subject, query)
+    return {
+        "query": row,
+        "tile": tile,
+        "tiles": tiles,
+        "rows": rows,
+        "columns": columns,
+        "width": steps.values.shape[1],
+        "whole": steps.output[:WIDTH].tolist(),
+        "difference": float((running.output()[0] - steps.output).abs().max()),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """A number for JSON, which has no infinities: None for -inf."""
+    return value if value > -torch.inf else None
 
 
 def _short(tensor: Float[Tensor, "S d"]) -> Tensor:

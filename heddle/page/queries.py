@@ -64,6 +64,13 @@ class AttentionQuery(HeadQuery):
     """The position of the query token."""
 
 
+class RunningQuery(AttentionQuery):
+    """A query of a head, whose keys come in tiles."""
+
+    tile: Annotated[int, Field(ge=1, le=1024)] = 2
+    """Keys in a tile."""
+
+
 class TensorQuery(TextQuery):
     """A tensor of a pass."""
 

@@ -263,6 +263,40 @@ def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
     assert [row[4] for row in shown] == ["yes" if each else "no" for each in steps.allowed.tolist()]
 
 
+def test_the_running_softmax_is_walked_tile_by_tile(look: Callable[..., Seen]) -> None:
+    """With buttons and the slider; the tile is in the address; masked tiles say so; the end is the whole row's output."""
+    seen, page_model = look("decoder"), subject("decoder")
+    state = {
+        "panel": "attention",
+        "text": TEXT,
+        "layer": "decoder.0.mixer",
+        "head": "1",
+        "query": "4",
+        "running": "yes",
+    }
+    panel = seen.show(**state)
+    panel.locator("dl.figures").wait_for()
+    fields = {"text": TEXT, "layer": "decoder.0.mixer", "head": 1, "query": 4}
+    running = answer(page_model, "running", PANELS["running"].query.of(fields, where="test"))
+
+    def figures() -> list[str]:
+        return [each.inner_text() for each in panel.locator("dl.figures strong").all()]
+
+    assert float(figures()[0]) == pytest.approx(running["tiles"][0]["maximum"], rel=2e-3)
+    panel.locator('[data-tile="next"]').click()
+    assert "tileStep=1" in seen.page.url
+    assert [float(each) for each in figures()[:3]] == pytest.approx(
+        [running["tiles"][1][name] for name in ("maximum", "rescale", "total")], rel=2e-3
+    )
+    panel.locator('[aria-label="Tile of keys"]').focus()
+    seen.page.keyboard.press("End")
+    assert "skips it" in panel.locator("dl.figures").inner_text()
+    assert panel.locator("tr[data-current]").count() == 1
+    panel = seen.show(**state, tile="8")
+    panel.locator("dl.figures").wait_for()
+    assert float(panel.locator("[data-difference]").get_attribute("data-difference")) < 1e-5
+
+
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
 def test_odd_texts_are_shown_as_they_are(look: Callable[..., Seen], text: str) -> None:
     """Empty, right to left, emoji, markup, controls, as long as the model reads: no error, nothing run."""
@@ -322,7 +356,8 @@ def test_axe_finds_nothing_serious(look: Callable[..., Seen], kind: str, scheme:
     rules = "resultTypes: ['violations']" + (", runOnly: ['cat.color']" if scheme == "dark" else "")
     seen.show()
     for panel in SHOWN[kind]:
-        seen.show(panel=panel, off="decoder.0.ffn") if panel == "switches" else seen.turn(panel)
+        more = {"switches": {"off": "decoder.0.ffn"}, "attention": {"running": "yes"}}.get(panel)
+        seen.turn(panel) if more is None else seen.show(panel=panel, **more)
         if not seen.page.evaluate("'axe' in window"):
             seen.page.evaluate(AXE.read_text())
         violations = seen.page.evaluate(f"axe.run({{{rules}}})")

@@ -55,7 +55,7 @@ export async function lossWithout(context) {
 function button(context, name, text, more) {
   const off = several(context.state.off), isOff = off.includes(name);
   const toggle = () => context.set({ off: (isOff ? off.filter((each) => each !== name) : [...off, name]).join(",") });
-  return h("button", { type: "button", "data-keep": name, "aria-pressed": String(isOff), "aria-label": `switch off: ${inWords(name, context.about)}`, title: more, disabled: context.offline, onclick: toggle }, text);
+  return h("button", { type: "button", "data-keep": name, "aria-pressed": String(isOff), "aria-label": `${text}: switch off ${inWords(name, context.about)}`, title: more, disabled: context.offline, onclick: toggle }, text);
 }
 
 /**
