@@ -57,6 +57,7 @@ GROUPS: dict[tuple[str, str], tuple[Command, ...]] = {
         ("train", "tokenizer:train", "Train a tokenizer on text."),
         ("encode", "tokenizer:encode", "Show a text's tokens and ids."),
         ("decode", "tokenizer:decode", "Decode ids to text."),
+        ("explain", "tokenizer:explain", "Show step by step how a text is cut."),
         ("compare", "tokenizer:compare", "Compare tokenizers of every kind on a text."),
     ),
     ("vectors", "Train word vectors, and query them."): (
