@@ -10,8 +10,9 @@ from heddle.lessons.cases import Case, computed, computed_gradients
 from heddle.lessons.diagnosis import differing, equal, is_right, repeats
 from heddle.lessons.fault import changed
 from heddle.lessons.homework import HEADS, HOMEWORK, Homework
-from heddle.lessons.learning import HONEST, KINDS, LEARNED
+from heddle.lessons.learning import HONEST, LEARNED
 from heddle.lessons.sandbox import Submission
+from heddle.lessons.tasks import KINDS
 
 SHOWN = 4  # names of parameters that a line lists
 
