@@ -8,8 +8,9 @@ prints one line: that the reader's function is right, or what is wrong with it.
 from heddle.errors import HeddleError, did_you_mean
 from heddle.lessons.early_exercises import EARLY
 from heddle.lessons.exercise import Exercise, Function
+from heddle.lessons.late_exercises import LATE
 
-EXERCISES: dict[str, Exercise] = {each.name: each for each in EARLY}
+EXERCISES: dict[str, Exercise] = {each.name: each for each in (*EARLY, *LATE)}
 
 
 def exercise(name: str) -> Exercise:
