@@ -81,7 +81,9 @@ def test_a_layer_lists_its_parts_and_the_true_start_of_each_skip() -> None:
     assert usual["decoder.0.mixer.add"].adds == literal["decoder.0.mixer.add"].adds == "decoder.0.input"
     assert usual["decoder.0.ffn.add"].adds == "decoder.0.mixer.add"
     assert literal["decoder.0.ffn.add"].adds == "decoder.0.ffn.before"
-    assert "https://sebastianraschka.com/pdf/slides/2024-acm.pdf" in (ROOT / "docs/look.md").read_text(encoding="utf-8")
+    assert "https://sebastianraschka.com/pdf/slides/2024-acm.pdf" in (ROOT / "docs/look/page.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.lecture("L2-23")
