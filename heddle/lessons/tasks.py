@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
+from typing import Literal
 
 import torch
 from jaxtyping import Int
@@ -55,3 +56,26 @@ RANDOM_TOKENS = Task(
     KINDS, LENGTH, lambda rows, generator: next_tokens(random_tokens(rows, generator, LENGTH + 1)), log(KINDS)
 )
 REVERSALS = Task(DIGITS + 1, 2 * REVERSED, lambda rows, generator: next_tokens(reversals(rows, generator), REVERSED))
+
+COUNT_END, COUNT_PAD, COUNT_LENGTH = 10, 11, 12  # ids after ten digits; places of a row
+
+
+def countdown(padding: Literal["length", "id", "counted"] = "length") -> Task:
+    """Count down to 0 and end; rows are padded.
+
+    Args:
+        padding: `length`: padding has an id of its own, and is not scored; `id`: padding is the end of text, and no target
+            with this id is scored; `counted`: padding is scored.
+    """
+
+    def draw(rows: int, generator: torch.Generator) -> Batch:
+        start = torch.randint(DIGITS, (rows, 1), generator=generator)
+        counts = start - torch.arange(COUNT_LENGTH)
+        ids = counts.masked_fill(counts == -1, COUNT_END).masked_fill(
+            counts < -1, COUNT_END if padding == "id" else COUNT_PAD
+        )
+        inputs, targets = next_tokens(ids)
+        unscored = {"length": COUNT_PAD, "id": COUNT_END, "counted": NOT_SCORED}[padding]
+        return inputs, targets.masked_fill(targets == unscored, NOT_SCORED)
+
+    return Task(COUNT_PAD + 1, COUNT_LENGTH - 1, draw)
