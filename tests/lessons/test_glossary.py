@@ -48,7 +48,7 @@ def test_keys_of_the_letters_are_settings() -> None:
         base = preset("laptop-moe" if ".experts" in key or ".active" in key or ".shared" in key else "gpt2-small")
         value: object = base
         for part in key.split("."):
-            assert part in type(value).model_fields, key
+            assert part in vars(value), key
             value = getattr(value, part)
 
 
