@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # uv does not read pip's variable. Empty is fine.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: setup demo test check clean
+.PHONY: setup demo test check docs docs-serve clean
 
 setup: $(STAMP)
 	@echo "ready: .venv/bin/heddle"
@@ -20,7 +20,16 @@ test: $(STAMP)
 check: $(STAMP)
 	@scripts/check
 
+# Executes the lessons the first time, which takes minutes; later only those that changed.
+docs: $(STAMP)
+	.venv/bin/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+docs-serve: docs
+	.venv/bin/python -m http.server 8001 --bind 127.0.0.1 --directory docs/_build/html
+
 clean:
+	rm -rf docs/_build docs/reference
 	rm -rf .venv .venv.partial .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis dist
 
 # .venv.partial exists while an install is running. If it is left over, an install was interrupted: rebuild .venv.

@@ -65,6 +65,7 @@ _PACKAGES = (
     "data",
     "errors",
     "generate",
+    "lessons",
     "look",
     "model",
     "nn",

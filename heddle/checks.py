@@ -52,7 +52,7 @@ SOURCES = {
     "BeamConfig": "BeamConfig.of(table)",
     "Accounts": "heddle.account.count",
     "AttentionPass": "heddle.look.trace(model, tokens, attention=...).attention",
-    "Edit": "heddle.look.ablate, replace or steer",
+    "Edit": "heddle.look.ablate, replace, steer or switch_off",
 }
 
 

@@ -1,10 +1,11 @@
-"""Readable `repr`s for results: the most important lines first, on one screen, and how to see the rest."""
+"""Readable `repr`s for results: the most important lines first, on one screen, and how to see the rest; the same as HTML."""
 
 import reprlib
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from html import escape
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -83,12 +84,7 @@ def field_lines(value: Any) -> list[str]:
 
 def config_lines(config: Any, width: int = COLUMNS) -> list[str]:
     """The fields of a config that differ from their defaults: in one line if they fit, else a line each."""
-    values = {name: (field, getattr(config, name)) for name, field in type(config).model_fields.items()}
-    parts = {
-        name: value
-        for name, (field, value) in values.items()
-        if field.is_required() or value != field.get_default(call_default_factory=True)
-    }
+    parts = {name: getattr(config, name) for name in type(config).model_fields if _differs(config, name)}
     line = f"{type(config).__name__}({', '.join(f'{name}={_in_line(value)}' for name, value in parts.items())})"
     if len(line) <= width:
         return [line]
@@ -101,6 +97,50 @@ def config_lines(config: Any, width: int = COLUMNS) -> list[str]:
         lines += [f"  {name}={first}", *(f"  {line}" for line in further)]
         lines[-1] += ","
     return [*lines, ")"]
+
+
+def html_table(caption: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table for notebooks, without colours of its own; the columns after the first are aligned to the right."""
+
+    def line(cells: Iterable[str], tag: str) -> str:
+        aligned = (f' style="text-align:{"right" if place else "left"}"' for place in range(sys.maxsize))
+        return "".join(f"<{tag}{style}>{escape(cell)}</{tag}>" for cell, style in zip(cells, aligned, strict=False))
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    title = f'<caption style="text-align:left;font-weight:bold">{escape(caption)}</caption>'
+    return f"<table>{title}<thead><tr>{line(head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def config_html(config: Any) -> str:
+    """A config as a tree for notebooks: the fields that differ from their defaults, then the others, folded."""
+    names = type(config).model_fields
+    differing = [name for name in names if _differs(config, name)]
+    others = [name for name in names if name not in differing]
+    items = [_branch(name, getattr(config, name)) for name in differing]
+    if others:
+        folded = "".join(f"<li>{escape(name)} = {escape(_in_short(getattr(config, name)))}</li>" for name in others)
+        count = f"{len(others)} {'default' if len(others) == 1 else 'defaults'}"
+        items.append(f"<li><details><summary>{count}</summary><ul>{folded}</ul></details></li>")
+    return f"<ul>{''.join(items)}</ul>"
+
+
+def _differs(config: Any, name: str) -> bool:
+    field = type(config).model_fields[name]
+    return field.is_required() or getattr(config, name) != field.get_default(call_default_factory=True)
+
+
+def _branch(name: str, value: Any) -> str:
+    """A field as an item of a list, with the fields of a config, or of several, below it."""
+    configs = value if isinstance(value, tuple) else (value,)
+    if not configs or not all(hasattr(type(each), "model_fields") for each in configs):
+        return f"<li><b>{escape(name)}</b> = {escape(brief(value))}</li>"
+    below = "".join(config_html(each) for each in configs[:FEW])
+    more = f"<li>… {len(configs) - FEW:,} more</li>" if len(configs) > FEW else ""
+    return f"<li><b>{escape(name)}</b> {type(configs[0]).__name__}{below}{more}</li>"
+
+
+def _in_short(value: Any) -> str:
+    return cut(_in_line(value), COLUMNS - 20)
 
 
 def _in_line(value: Any) -> str:

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from statistics import mean, median
 from typing import TYPE_CHECKING, Self
 
@@ -108,7 +109,8 @@ class LiveLine:
 
     def update(self, line: str) -> None:
         """Show the line in place of the last one, or print it if one is due."""
-        if self.console.is_terminal or self.console.is_jupyter:
+        # In a notebook, rich changes a line by a widget, and warns at every line if there are no widgets.
+        if self.console.is_terminal or (self.console.is_jupyter and find_spec("ipywidgets")):
             from rich.live import Live
             from rich.text import Text
 

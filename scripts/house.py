@@ -132,7 +132,7 @@ PHRASES = {
     MACHINE_PATH.pattern: "no path of one machine",
 }
 PATTERNS = [(re.compile(phrase.replace(" ", r"\s+"), re.IGNORECASE), instead) for phrase, instead in PHRASES.items()]
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/*.md", "recipes/*.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/**/*.md", "recipes/*.md"]
 
 
 def sources(*folders: str) -> list[Path]:

@@ -106,7 +106,7 @@ RESULTS = words(
     "Records TokenStore Event Hypothesis Piece Translation TranslationScore AttentionPass Attribution Drawing Edit HeadScores "
     "Lens Patching Probe TokenScores Trace Candidate Embeddings Filling TextClass TextLabels TextNumber WordClass WordClasses "
     "Proof Verdict Member Plan Resolved SeedStatistics Session DataSpec EvalSet ExampleIndices Loss Evaluation History Report "
-    "SelectedWeights Adapter Loaded WordVectors"
+    "SelectedWeights Adapter Loaded WordVectors Switch Explanation"
 )
 
 

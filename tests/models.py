@@ -173,7 +173,7 @@ def pairwise(axes: Axes) -> list[dict[str, Any]]:
     draw, left, rows = random.Random(0), pairs_of(axes), []
     while left:
         pair = min(left)
-        tries = [_drawn(axes, pair, draw) for _ in range(20)]
+        tries = [_row_with(axes, pair, left, draw) for _ in range(6)]
         covered = [left.intersection(itertools.combinations(row.items(), 2)) for row in tries]
         best = max(range(len(tries)), key=lambda number: len(covered[number]))
         left -= covered[best]
@@ -181,15 +181,21 @@ def pairwise(axes: Axes) -> list[dict[str, Any]]:
     return rows
 
 
-def _drawn(axes: Axes, required: tuple[tuple[str, int], ...], draw: random.Random) -> dict[str, int]:
-    """A row by numbers, in the order of the axes, with the wanted ones in it."""
+def _row_with(
+    axes: Axes, required: tuple[tuple[str, int], ...], left: set[tuple[tuple[str, int], ...]], draw: random.Random
+) -> dict[str, int]:
+    """A row by numbers, in the order of the axes, with the required ones in it and greedily as many pairs of `left` as possible."""
     chosen = dict(required)
     row = {name: axes[name][number] for name, number in required}
+
+    def gain(name: str, number: int) -> int:
+        pairs = (((name, number), each) for each in chosen.items())
+        return sum((one, other) in left or (other, one) in left for one, other in pairs)
+
     for name in draw.sample(list(axes), len(axes)):
         if name not in row:
-            chosen[name] = draw.choice(
-                [number for number, option in enumerate(axes[name]) if goes_with(name, option, row)]
-            )
+            numbers = [number for number, option in enumerate(axes[name]) if goes_with(name, option, row)]
+            chosen[name] = max(draw.sample(numbers, len(numbers)), key=lambda number: gain(name, number))
             row[name] = axes[name][chosen[name]]
     return {name: chosen[name] for name in axes}
 

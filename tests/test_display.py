@@ -267,3 +267,34 @@ def test_long_values_are_cut_and_short_ones_are_whole():
     assert brief({"a": torch.ones(2)}) == "{'a': float32 [2]: [1, 1]}"
     assert brief(object()) == "a object"
     assert largest({"a": 1, "b": 5, "c": 0, "d": 2}, count=1) == [("b", 5), ("2 more", 3)]
+
+
+def test_a_config_is_a_tree_with_what_differs_first_and_the_defaults_folded():
+    html = config.preset("gpt2-small")._repr_html_()
+    tree, folded = html.split("<details>", 1)
+    assert tree.startswith("<b>TransformerConfig</b><ul><li><b>vocab_size</b> = 50257</li>")
+    assert "<b>decoder</b> StackConfig<ul><li><b>depth</b> = 12</li>" in tree
+    assert "<li>kv_heads = None</li>" in folded
+    assert "kv_heads" not in tree
+    assert html.count("<ul>") == html.count("</ul>") == html.count("<details>") + html.count("Config<ul>") + 1
+    assert "style" not in html  # no colour of its own, so it is legible in the dark
+
+
+def test_notebook_output_is_escaped_and_bounded():
+    head = {"kind": "classifier", "classes": 2, "names": ["<script>", "&"], "pooling": "mean"}
+    small = {"vocab_size": 9, "dim": 8, "context": 8, "decoder": {"depth": 1, "block": {"mixer": {"heads": 2}}}}
+    odd = config.TransformerConfig.of(small | {"head": head})
+    assert "<script>" not in odd._repr_html_()
+    assert "&lt;script&gt;" in odd._repr_html_()
+    many = config.TransformerConfig.of(
+        small | {"head": head | {"classes": 5000, "names": [str(name) for name in range(5000)]}}
+    )
+    overrides = [{"layers": str(layer), "block": {"mixer": {"window": layer + 2}}} for layer in range(40)]
+    deep = config.TransformerConfig.of(small | {"decoder": {**small["decoder"], "depth": 40, "overrides": overrides}})
+    for each in (many, deep, account.count(config.preset("gpt3-175b")), look.draw(config.preset("t5-small"))):
+        assert len(each._repr_html_()) < 30_000
+    assert "34 more" in deep._repr_html_()
+    report = account.count(config.preset("laptop-tiny"), name="<b>")._repr_html_()
+    assert "<b>" not in report
+    assert "&lt;b&gt;" in report
+    assert f"{account.count(config.preset('laptop-tiny')).parameters.total:,} parameters" in report

@@ -498,11 +498,10 @@ SHOWN = {
 
 
 def reading_path() -> list[Path]:
-    """The files that the README's numbered list names, in its order, without the engine, which is not part of the path."""
-    _, heading, rest = (ROOT / "README.md").read_text().partition("\n## Reading the code\n")
-    assert heading
-    numbered = re.findall(r"^(?:\d+\. |    ).*$", rest.partition("\n## ")[0], re.MULTILINE)
-    names = re.findall(r"\]\((heddle/[\w/]+\.py)\)", "\n".join(numbered))
+    """The files that docs/internals/path.md numbers, in its order, without the engine, which is not part of the path."""
+    page = (ROOT / "docs/internals/path.md").read_text().partition("\n## ")[0]
+    numbered = re.findall(r"^(?:\d+\. |    ).*$", page, re.MULTILINE)
+    names = re.findall(r"\]\(../../(heddle/[\w/]+\.py)\)", "\n".join(numbered))
     return [ROOT / name for name in names if name != "heddle/generate/engine.py"]
 
 

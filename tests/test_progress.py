@@ -62,6 +62,19 @@ def test_a_terminal_shows_the_newest_line_and_keeps_none() -> None:
     assert "[/stays]" in stream.getvalue()
 
 
+def test_a_notebook_without_widgets_gets_lines_like_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = set_clock(monkeypatch)
+    monkeypatch.setattr("heddle.progress.find_spec", lambda name: None)
+    with LiveLine(Console(file=io.StringIO(), force_jupyter=True), 2, 10) as line:
+        lines: list[str] = []
+        monkeypatch.setattr(line.console, "print", lambda text, **options: lines.append(text))
+        for second in range(15):
+            clock[0] = second
+            line.update(f"[{second}]")
+        assert line.live is None
+    assert lines == ["[2]", "[12]"]
+
+
 def test_the_time_left_does_not_count_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which may compile for a minute."""
     clock = [0.0]

@@ -1,4 +1,4 @@
-"""The recipes: their run files are valid, and docs/results.md and recipes/README.md name each.
+"""The recipes: their run files are valid, and docs/evidence/results.md and recipes/README.md name each.
 
 What they reach is measured, not tested here.
 """
@@ -16,7 +16,7 @@ from tests.programs import ROOT, finished
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 SCRIPTS = sorted(path for path in (ROOT / "recipes").glob("*.py") if path.stem != "common")
 PAGE = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-RESULTS = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "docs/evidence/results.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -34,7 +34,7 @@ from heddle.nn.state import Fixed, Growing, State
 # Bytes of a process before its first tensor of training: Python, torch, compiled code, buffers of threads.
 PROCESS = 400 << 20
 # Heap fragmentation: bytes that the heap takes for tensors freed within a step, as multiples of their size, for activations and for
-# the loss. Measured with glibc on the recipes (see docs/benchmarks.md).
+# the loss. Measured with glibc on the recipes (see docs/evidence/memory.md).
 ACTIVATION_HEAP, LOSS_HEAP = 1.45, 1.15
 # fp32 numbers of optimizer state per parameter: for the blocks' matrices, for everything else.
 MOMENTS = {"adamw": (2, 2), "muon": (1, 2), "sgd": (1, 1)}

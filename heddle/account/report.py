@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from heddle.account.memory import Memory, memory
 from heddle.account.parameters import Parameters, Weight, parameter_count, parameters, rule_applies, weights
 from heddle.account.quadratic import doublings
 from heddle.account.repeats import measured
+from heddle.account.tables import contents
 from heddle.checks import at_least, checked
 from heddle.config.layers import (
     AttentionConfig,
@@ -26,7 +28,7 @@ from heddle.config.layers import (
 )
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names, preset_training
-from heddle.display import displayed
+from heddle.display import displayed, html_table
 from heddle.errors import HeddleError
 from heddle.model.build import build
 
@@ -104,6 +106,10 @@ class Accounts:
         for part in (self.parameters, self.flops, self.memory):
             yield from (f"  {line}" for line in repr(part).splitlines())
         yield "  more: rich.print(*heddle.account.render(report, full=True)), .to_dict()"
+
+    def _repr_html_(self) -> str:
+        parts = contents(self)
+        return "".join(f"<p>{escape(part)}</p>" if isinstance(part, str) else html_table(*part) for part in parts)
 
     def has_foreign_mixer(self) -> bool:
         """Whether a layer has a custom mixer, whose attention pattern is unknown."""

@@ -57,6 +57,7 @@ GROUPS: dict[tuple[str, str], tuple[Command, ...]] = {
         ("train", "tokenizer:train", "Train a tokenizer on text."),
         ("encode", "tokenizer:encode", "Show a text's tokens and ids."),
         ("decode", "tokenizer:decode", "Decode ids to text."),
+        ("explain", "tokenizer:explain", "Show step by step how a text is cut."),
         ("compare", "tokenizer:compare", "Compare tokenizers of every kind on a text."),
     ),
     ("vectors", "Train word vectors, and query them."): (
@@ -137,7 +138,7 @@ def run(argv: list[str] | None = None) -> None:
     open_closed()
     words = sys.argv[1:] if argv is None else argv
     # OpenMP threads that never spin cost an eighth of the speed on a quiet machine, and more in short steps. Threads that spin
-    # for long make training many times slower as soon as another program wants a core (docs/benchmarks.md). torch reads these
+    # for long make training many times slower as soon as another program wants a core (docs/evidence). torch reads these
     # variables when it is imported, which happens later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

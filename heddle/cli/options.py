@@ -9,7 +9,7 @@ from heddle.config.decoding import WeightKind
 
 COMPILE = (
     "Compile the decoding steps first, which takes up to a minute and makes small models faster on most CPUs (see "
-    "docs/serving.md). Needs a C++ compiler."
+    "docs/guides/serve.md). Needs a C++ compiler."
 )
 ENCODING = "Encoding of files and standard input, such as cp1252."
 
@@ -25,7 +25,7 @@ Weights = Annotated[
     WeightKind,
     Parameter(
         help="int8 or int4: quantize the weights, which saves memory on a CPU and is faster for one text at a time. See "
-        "docs/serving.md for the cost in quality."
+        "docs/guides/serve.md for the cost in quality."
     ),
 ]
 Compile = Annotated[bool, Parameter(help=COMPILE)]

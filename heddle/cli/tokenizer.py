@@ -1,4 +1,4 @@
-"""`heddle tokenizer train | encode | decode | compare`."""
+"""`heddle tokenizer train | encode | decode | explain | compare`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +19,7 @@ from heddle.text.base import Kind
 from heddle.text.bpe import load_gpt2_merges
 from heddle.text.compare import Cut
 from heddle.text.compare import compare as compare_tokenizers
+from heddle.text.explain import explain as explain_text
 from heddle.text.kinds import KINDS
 from heddle.text.tokenizer import END_OF_TEXT, Tokenizer, load_tokenizer, train_tokenizer
 from heddle.text.words import load_wordpiece_vocab
@@ -107,6 +108,21 @@ def encode(
     else:
         console().print(table(["id", "piece"], [[str(id), repr(piece)] for id, piece in zip(ids, pieces, strict=True)]))
         console().print(f"{pluralize(len(ids), 'token')} for {pluralize(len(text.encode()), 'byte')}")
+
+
+def explain(tokenizer: TokenizerFile, text: Text = None, /, *, json: Json = False) -> None:
+    """Show step by step how a text is cut: BPE's merges, WordPiece's longest matches, Unigram's best path.
+
+    Parameters
+    ----------
+    text
+        The text; by default, or with -, standard input.
+    """
+    explanation = explain_text(_load(tokenizer), read_input() if text in (None, *STDIN) else text)
+    if json:
+        print_json(asdict(explanation) | {"ids": explanation.ids})
+    else:
+        print(*explanation.lines(), sep="\n")
 
 
 def decode(tokenizer: TokenizerFile, /, *ids: int, json: Json = False) -> None:

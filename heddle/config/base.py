@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from heddle.checks import checked, short_repr, unique_keys, wrong
-from heddle.display import config_lines, screen
+from heddle.display import config_html, config_lines, screen
 from heddle.errors import HeddleError, did_you_mean
 
 # The lectures' spellings are accepted wherever a table has that key (L0-60, L1-60, D-50); configs are written with heddle's
@@ -158,6 +158,9 @@ class Config(BaseModel, metaclass=_OneLine):
         return screen(config_lines(self), ".to_dict()")
 
     __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return f"<b>{type(self).__name__}</b>{config_html(self)}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready data from which `of` makes an equal config."""

@@ -54,6 +54,7 @@ class PromptLookup:
     def propose(
         self, sequences: Sequence[TokenSequence], rules: Sequence[DecodingRules], room: Sequence[int]
     ) -> list[list[int]]:
+        """See `DraftSource`."""
         return [self._look_up(sequence.visible())[:limit] for sequence, limit in zip(sequences, room, strict=True)]
 
     def _look_up(self, ids: list[int]) -> list[int]:

@@ -9,6 +9,8 @@ In reading order:
 - `sandbox` runs submissions in children of the process `child`, with limits; `learning`: two short trainings of a model.
 - `diagnosis`: which mistakes have a submission's numbers; `steps`: what is right and wrong, in words; `grading`: the grade.
 - `lesson`: the pages, listed and copied; `notebook`: a page as an .ipynb file; `quiz`: questions with their reasons.
+- `exercise`: what a reader writes, and how it is judged; `exercises`: all of them, by name; `early_exercises`: lessons 0 to 6;
+  `late_exercises`: lessons 7 to 14; `edges`: which output depends on which token.
 - `tasks`: tiny tasks; `training`: a small model learns one in seconds; `expect` guards a lesson's numbers.
 """
 

@@ -5,6 +5,7 @@ cases' tensors and gets what the submission computed. The answer is a line of JS
 """
 
 import contextlib
+import inspect
 import json
 import os
 import resource
@@ -14,13 +15,14 @@ import sys
 import time
 from importlib import util
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from heddle.lessons.homework import HOMEWORK, Parameters, compare_parameters
+from heddle.lessons.homework import HOMEWORK, Parameters, compare_parameters, homework_name
 from heddle.lessons.learning import learn
 
 SECONDS = 20.0
@@ -131,8 +133,11 @@ def examine(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     spec.loader.exec_module(module)
     kind = getattr(module, homework.name, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        return {"error": f"it has no class {homework.name}(nn.Module)"}
-    built = kind(**homework.arguments).double().eval()
+        return {"error": f"it has no class {homework.name}(nn.Module)" + others(module)}
+    try:
+        built = kind(**homework.arguments).eval()
+    except TypeError as error:
+        raise TypeError(f"{error}; the class is made as {homework.call}") from error
     aliases: dict[int, tuple[list[str], Tensor]] = {}
     for name, parameter in built.named_parameters(remove_duplicate=False):
         aliases.setdefault(id(parameter), ([], parameter))[0].append(name)
@@ -144,23 +149,59 @@ def examine(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         "extra": parameters.extra,
         "misshapen": parameters.misshapen,
         "errors": {},
+        "takes_layout": takes_layout(built),
     }
     tensors = load_file(folder / "cases.safetensors")
     outputs: dict[str, Tensor] = {}
     for index, case in enumerate(request["cases"]):
-        load(built, parameters, tensors, f"{case['weights']}:")
-        try:
-            outputs |= calls(built, case["method"], tensors[f"input:{index}"], index)
-            if case["gradients"]:
-                outputs |= gradients(built, parameters, index)
-        except NotImplementedError:
-            result["errors"][index] = f"{case['method']} is not written yet"
-        except Exception as error:
-            result["errors"][index] = described(error, request["file"])
+        computed: list[dict[str, Tensor]] = []
+        for dtype in (torch.float64, torch.float32):
+            built.to(dtype)
+            load(built, parameters, tensors, f"{case['weights']}:")
+            x = tensors[f"input:{index}"]
+            try:
+                results = calls(built, case["method"], x.to(dtype) if x.is_floating_point() else x, index)
+                computed.append(results | (gradients(built, parameters, index) if case["gradients"] else {}))
+            except NotImplementedError:
+                result["errors"][index] = f"{case['method']} is not written yet"
+            except Exception as error:
+                result["errors"][index] = described(error, request["file"])
+        if computed:
+            result["errors"].pop(index, None)
+            outputs |= computed[0] if agree(computed, f"{index}:output") else computed[-1]
     save_file(outputs, folder / "outputs.safetensors")
     if request["learns"] and not result["errors"]:
         result["learned"] = learn(kind)
     return result
+
+
+def others(module: ModuleType) -> str:
+    """The classes that a file has instead, in words."""
+    kinds = [
+        name
+        for name, each in vars(module).items()
+        if isinstance(each, type) and issubclass(each, nn.Module) and each.__module__ == module.__name__
+    ]
+    return f"; it has {', '.join(kinds)}" if kinds else ""
+
+
+def takes_layout(built: nn.Module) -> bool:
+    """Whether `forward` can be called as a mixer's: with vectors and a layout."""
+    try:
+        inspect.signature(built.forward).bind(None, None)
+    except TypeError:
+        return False
+    return True
+
+
+def agree(computed: list[dict[str, Tensor]], name: str) -> bool:
+    """Whether float64 and float32 give the same, roughly: a class that makes float32 tensors of its own may not work in float64."""
+    first, last = (each[name].double() for each in (computed[0], computed[-1]))
+    size = last.nan_to_num(0.0, 0.0, 0.0).abs().max().clamp(min=1.0).item()
+    return (
+        first.shape == last.shape
+        and torch.isclose(first, last, rtol=0.0, atol=1e-2 * size, equal_nan=True).all().item() is True
+    )
 
 
 def load(built: nn.Module, parameters: Parameters, tensors: dict[str, Tensor], prefix: str) -> None:
@@ -168,17 +209,14 @@ def load(built: nn.Module, parameters: Parameters, tensors: dict[str, Tensor], p
     state = dict(built.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for name, parts in parameters.places.items():
-            state[name].copy_(torch.cat([tensors[prefix + part] for part in parts]))
+            tensor = {part: tensors[prefix + part.name] for part in parts}
+            state[name].copy_(torch.cat([each[part.rows(len(each))] for part, each in tensor.items()]))
 
 
 def calls(built: nn.Module, method: str, x: Tensor, index: int) -> dict[str, Tensor]:
     """What a submission returns in evaluation, again, and in training, with the gradients of a sum; and what reaches W_O."""
     before: list[Tensor] = []
-    maps = [
-        module
-        for name, module in built.named_modules()
-        if name.rpartition(".")[2] in ("o", "c_proj", "proj", "out_proj")
-    ]
+    maps = [module for name, module in built.named_modules() if homework_name(name).rpartition(".")[2] == "o"]
     hook = maps[0].register_forward_hook(lambda _, inputs, __: before.append(inputs[0].detach())) if maps else None
     call = built if method == "forward" else getattr(built, method)
     results = {"output": call(x.clone())}
@@ -203,13 +241,16 @@ def calls(built: nn.Module, method: str, x: Tensor, index: int) -> dict[str, Ten
 def gradients(built: nn.Module, parameters: Parameters, index: int) -> dict[str, Tensor]:
     """The gradients of the last call in training, by the homework's names."""
     state = dict(built.named_parameters(remove_duplicate=False))
-    result: dict[str, Tensor] = {}
+    pieces: dict[str, dict[int, Tensor]] = {}
     for name, parts in parameters.places.items():
         gradient = state[name].grad
         if gradient is not None:
-            pieces = gradient.chunk(len(parts))
-            result |= {f"{index}:gradient:{part}": piece.clone() for part, piece in zip(parts, pieces, strict=True)}
-    return result
+            for part, piece in zip(parts, gradient.chunk(len(parts)), strict=True):
+                pieces.setdefault(part.name, {})[part.head or 0] = piece
+    return {
+        f"{index}:gradient:{name}": torch.cat([each for _, each in sorted(heads.items())])
+        for name, heads in pieces.items()
+    }
 
 
 if __name__ == "__main__":

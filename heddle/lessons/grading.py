@@ -29,6 +29,7 @@ class Grade:
         steps: of grading.
         faults: the known mistakes whose numbers are exactly those of the submission.
         evidence: what the mistakes do, in numbers.
+        next: what to do with a right file, line by line.
     """
 
     file: Path
@@ -37,6 +38,7 @@ class Grade:
     steps: tuple[Step, ...] = ()
     faults: tuple[Fault, ...] = ()
     evidence: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
 
     @property
     def grade(self) -> float:
@@ -76,6 +78,7 @@ class Grade:
                 for each in self.faults
             ],
             "evidence": list(self.evidence),
+            "next": list(self.next),
         }
 
     def __str__(self) -> str:
@@ -93,11 +96,7 @@ class Grade:
     def _conclusion(self) -> Iterator[str]:
         if self.grade == 1:
             yield "Everything is right."
-            if self.part == "attention":
-                yield "To train with it, from its folder:"
-                yield "  heddle train my.txt tokenizer=characters decoder.entry.positions=learned \\"
-                mixer = f'{{kind="custom",target="{self.file.stem}:{HOMEWORK[self.part].name}"}}'
-                yield f"    'decoder.block.mixer={mixer}'"
+            yield from self.next
             return
         if self.faults:
             yield "These are exactly the numbers of " + (
@@ -153,9 +152,23 @@ def judge(file: Path, part: str, submission: Submission, tried: Sequence[Case]) 
         return Grade(file, part, problem=submission.problem)
     steps = grading_steps(submission, part, tried)
     if all(step.is_right for step in steps):
-        return Grade(file, part, steps=steps)
+        return Grade(file, part, steps=steps, next=tuple(_next(file, part, submission)))
     diagnosis = diagnose(submission, part, tried)
     return Grade(file, part, "", steps, diagnosis.faults, tuple(_evidence(part, diagnosis, tried)))
+
+
+def _next(file: Path, part: str, submission: Submission) -> Iterator[str]:
+    """What to do with a right file."""
+    if part == "attention":
+        first = "" if submission.takes_layout else "give forward a second argument, layout=None; then, "
+        yield f"To train with it, {first}from its folder:"
+        yield "  heddle train my.txt tokenizer=characters decoder.entry.positions=learned \\"
+        mixer = f'{{kind="custom",target="{file.stem}:{HOMEWORK[part].name}"}}'
+        yield f"    'decoder.block.mixer={mixer}'"
+    elif part == "block":
+        yield "The last part is a language model: heddle grade model --template"
+    elif not submission.learned:
+        yield f"To see it learn: heddle grade model {file} --train"
 
 
 def _evidence(part: str, diagnosis: Diagnosis, tried: Sequence[Case]) -> Iterator[str]:

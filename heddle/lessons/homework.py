@@ -126,6 +126,7 @@ HOMEWORK: dict[str, Homework] = {
 # Other names of the same things, the first that fits: those of nanoGPT, of torch, and of many courses.
 ALIASES = (
     (r"^(transformer|model)\.", ""),
+    (r"\bin_proj_(weight|bias)$", r"qkv.\1"),
     (r"\b(mlp|ffn|feed_forward|feedforward|ff)\.(net\.)?(c_fc|fc1|fc_in|linear1|w1|up|0)\b", "up"),
     (r"\b(mlp|ffn|feed_forward|feedforward|ff)\.(net\.)?(c_proj|fc2|fc_out|linear2|w2|down|2|3)\b", "down"),
     (r"\b(fc1|linear1|c_fc)\b", "up"),
@@ -139,9 +140,9 @@ ALIASES = (
     (r"\b(wpe|position_embedding|pos_emb|position)\b", "positions"),
     (r"\b(c_attn|in_proj|to_qkv|Wqkv|W_qkv|w_qkv)\b", "qkv"),
     (r"\b(c_proj|out_proj|to_out|proj|out|W_o|w_o|wo|W_O|o_proj|output)\b", "o"),
-    (r"\b(query|W_q|w_q|wq|W_Q|q_proj|to_q)\b", "q"),
-    (r"\b(key|W_k|w_k|wk|W_K|k_proj|to_k)\b", "k"),
-    (r"\b(value|W_v|w_v|wv|W_V|v_proj|to_v)\b", "v"),
+    (r"\b(query|queries|W_q|w_q|wq|W_Q|q_proj|to_q)\b", "q"),
+    (r"\b(key|keys|W_k|w_k|wk|W_K|k_proj|to_k)\b", "k"),
+    (r"\b(value|values|W_v|w_v|wv|W_V|v_proj|to_v)\b", "v"),
 )
 
 
@@ -152,10 +153,33 @@ def homework_name(name: str) -> str:
     return name
 
 
-def parts_of(name: str) -> tuple[str, ...]:
-    """The parameters that a parameter holds: three for fused queries, keys and values, else itself."""
+# A head's own matrix: `heads.0.q.weight`, or `q.0.weight`.
+_OF_HEAD = re.compile(
+    r"^(?P<head>.*?)(?:heads?\.(?P<index>\d+)\.(?P<name>[qkv])|(?P<list>[qkv])\.(?P<place>\d+))(?P<tail>\.\w+)$"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a parameter, or a third of a fused one, holds: a parameter of the homework, or one head's rows of it."""
+
+    name: str
+    head: int | None = None
+
+    def rows(self, count: int) -> slice:
+        """Its rows, of `count`."""
+        if self.head is None:
+            return slice(0, count)
+        return slice(self.head * count // HEADS, (self.head + 1) * count // HEADS)
+
+
+def places_of(name: str) -> tuple[Place, ...]:
+    """What a parameter holds, by its name in the homework's words: three for fused queries, keys and values."""
+    if match := _OF_HEAD.match(name):
+        letter, index = match["name"] or match["list"], match["index"] or match["place"]
+        return (Place(f"{match['head']}{letter}{match['tail']}", int(index)),)
     head, fused, tail = name.rpartition("qkv.")
-    return tuple(f"{head}{each}.{tail}" for each in "qkv") if fused else (name,)
+    return tuple(Place(f"{head}{each}.{tail}") for each in "qkv") if fused else (Place(name),)
 
 
 @dataclass(frozen=True)
@@ -163,40 +187,47 @@ class Parameters:
     """A submission's parameters beside those of the homework.
 
     Attributes:
-        places: for each of the submission's names, the homework's that it holds.
+        places: for each of the submission's names, what it holds.
         missing: names of the homework that no parameter holds.
         extra: the submission's names that the homework does not have, with their shapes.
         misshapen: the submission's names whose shape is another: its own, and the expected one.
     """
 
-    places: dict[str, tuple[str, ...]]
+    places: dict[str, tuple[Place, ...]]
     missing: tuple[str, ...]
     extra: dict[str, Shape]
     misshapen: dict[str, tuple[Shape, Shape]]
 
-    @property
-    def are_right(self) -> bool:
-        return not (self.missing or self.extra or self.misshapen)
-
 
 def compare_parameters(shapes: Mapping[str, Shape], names: Iterable[tuple[tuple[str, ...], Shape]]) -> Parameters:
     """Compare a submission's parameters, each with all of its names and its shape, with those of the homework."""
-    places: dict[str, tuple[str, ...]] = {}
+    places: dict[str, tuple[Place, ...]] = {}
     extra: dict[str, Shape] = {}
     misshapen: dict[str, tuple[Shape, Shape]] = {}
-    missing = dict.fromkeys(shapes)
+    missing = {name: set(range(shape[0])) for name, shape in shapes.items()}  # rows that no parameter holds yet
+
+    def rows(place: Place) -> set[int]:
+        count = shapes[place.name][0]
+        return set(range(count)[place.rows(count)])
+
+    def fits(parts: tuple[Place, ...]) -> bool:
+        return all(part.name in shapes and rows(part) and rows(part) <= missing[part.name] for part in parts)
+
+    is_inside = any(name.startswith("attention.") for name in shapes)
     for aliases, shape in names:
-        fitting = [(each, parts_of(homework_name(each))) for each in aliases]
-        name, parts = next((pair for pair in fitting if set(pair[1]) <= set(missing)), fitting[0])
-        if not set(parts) <= set(missing):
+        own = {each: homework_name(each) for each in aliases}
+        fitting = [
+            (each, places_of(word if is_inside else word.removeprefix("attention."))) for each, word in own.items()
+        ]
+        name, parts = next((pair for pair in fitting if fits(pair[1])), fitting[0])
+        if not fits(parts):
             extra[name] = shape
             continue
-        first = shapes[parts[0]]
-        expected = (len(parts) * first[0], *first[1:])
+        expected = (sum(len(rows(part)) for part in parts), *shapes[parts[0].name][1:])
         for part in parts:
-            del missing[part]
+            missing[part.name] -= rows(part)
         if shape == expected:
             places[name] = parts
         else:
             misshapen[name] = (shape, expected)
-    return Parameters(places, tuple(missing), extra, misshapen)
+    return Parameters(places, tuple(name for name, left in missing.items() if left), extra, misshapen)

@@ -5,29 +5,16 @@ from math import log
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
-KINDS, LENGTH = 8, 16  # of tokens drawn evenly: no honest model gets below ln 8
-DIGITS, REVERSED = 10, 6  # six digits, a mark, and the digits again in reverse
-MARK = DIGITS
+from heddle.lessons.tasks import DIGITS, KINDS, LENGTH, REVERSED, random_tokens, reversals
+
 HONEST = log(KINDS) - 0.03  # a loss below it has seen the next token
 LEARNED = 0.95  # share of reversed digits
 WIDTH, HEADS, DEPTH, ROWS, RATE = 32, 4, 2, 32, 1e-2
 LAST = 20  # steps whose losses are averaged
 
 Draw = Callable[[int, torch.Generator], Tensor]
-
-
-def random_tokens(rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
-    """Tokens that nothing tells."""
-    return torch.randint(KINDS, (rows, LENGTH), generator=generator)
-
-
-def reversals(rows: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
-    """Six digits, a mark, and the digits in reverse."""
-    digits = torch.randint(DIGITS, (rows, REVERSED), generator=generator)
-    return torch.cat([digits, torch.full((rows, 1), MARK), digits.flip(1)], dim=1)
 
 
 def train(kind: Any, vocabulary: int, draw: Draw, steps: int, seed: int = 0) -> tuple[Any, float]:

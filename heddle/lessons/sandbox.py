@@ -38,6 +38,7 @@ class Submission:
         gradients: by the homework's names, of the case that asks for them.
         errors: by case: what was raised, in a line.
         learned: what came of training it, if it was trained.
+        takes_layout: whether its `forward` can be called with a layout, as a mixer's is.
     """
 
     problem: str = ""
@@ -51,6 +52,7 @@ class Submission:
     gradients: dict[str, Tensor] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     learned: dict[str, float] = field(default_factory=dict)
+    takes_layout: bool = True
 
 
 class Sandbox:
@@ -138,5 +140,6 @@ def _read(result: dict[str, Any], file: Path, cases: Sequence[Case]) -> Submissi
         joined=parts["joined"],
         gradients=parts["gradient"],
         learned=result.get("learned", {}),
+        takes_layout=result["takes_layout"],
         errors={cases[int(index)].name: error for index, error in result["errors"].items()},
     )

@@ -10,8 +10,9 @@ from heddle.lessons.cases import Case, computed, computed_gradients
 from heddle.lessons.diagnosis import differing, equal, is_right, repeats
 from heddle.lessons.fault import changed
 from heddle.lessons.homework import HEADS, HOMEWORK, Homework
-from heddle.lessons.learning import HONEST, KINDS, LEARNED
+from heddle.lessons.learning import HONEST, LEARNED
 from heddle.lessons.sandbox import Submission
+from heddle.lessons.tasks import KINDS
 
 SHOWN = 4  # names of parameters that a line lists
 
@@ -139,10 +140,12 @@ def _training(submission: Submission, part: str, tried: Sequence[Case]) -> Step:
     if not is_right(submission, case, part):
         return Step("training", False, ("gradients are not compared while the numbers are wrong",))
     gradients, dtype = submission.gradients, submission.outputs[case.name].dtype
+    expected = computed_gradients(case, part)
+    largest = max(gradient.abs().max().item() for gradient in expected.values())  # that of k.bias is 0, with rounding
     wrong = [
         name
-        for name, gradient in computed_gradients(case, part).items()
-        if name not in gradients or not equal(gradients[name].to(dtype), gradient)
+        for name, gradient in expected.items()
+        if name not in gradients or not equal((gradients[name] / largest).to(dtype), gradient / largest)
     ]
     if wrong:
         names = ", ".join(wrong[:SHOWN])

@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import log
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 NOT_SCORED = -100  # the target of a place whose prediction does not count
+KINDS, LENGTH = 8, 16  # of tokens that nothing tells
+DIGITS, REVERSED = 10, 6  # six digits, a mark, and the digits again in reverse
+MARK = DIGITS
+NOUNS, NAMED, WORDS = 6, 3, 4  # nouns, those in a text, and the words that a noun may have beside it
 
 Batch = tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]
 
@@ -34,3 +39,36 @@ def next_tokens(rows: Int[Tensor, "B N"], first_scored: int = 0) -> Batch:
     targets = rows[:, 1:].clone()
     targets[:, :first_scored] = NOT_SCORED
     return rows[:, :-1], targets
+
+
+def random_tokens(rows: int, generator: torch.Generator, length: int = LENGTH) -> Int[Tensor, "B N"]:
+    """Tokens that nothing tells."""
+    return torch.randint(KINDS, (rows, length), generator=generator)
+
+
+def reversals(rows: int, generator: torch.Generator) -> Int[Tensor, "B N"]:
+    """Six digits, a mark, and the digits in reverse."""
+    digits = torch.randint(DIGITS, (rows, REVERSED), generator=generator)
+    return torch.cat([digits, torch.full((rows, 1), MARK), digits.flip(1)], dim=1)
+
+
+RANDOM_TOKENS = Task(
+    KINDS, LENGTH, lambda rows, generator: next_tokens(random_tokens(rows, generator, LENGTH + 1)), log(KINDS)
+)
+REVERSALS = Task(DIGITS + 1, 2 * REVERSED, lambda rows, generator: next_tokens(reversals(rows, generator), REVERSED))
+
+
+def nouns_and_words(rows: int, generator: torch.Generator) -> Batch:
+    """Some nouns and a word of each, in any order: the target of a noun is which of its words is there.
+
+    Noun n has the id n, its words the ids `NOUNS + WORDS n` and after. Nouns and words are the same in all texts.
+    """
+    nouns = torch.rand(rows, NOUNS, generator=generator).argsort(1)[:, :NAMED]
+    words = torch.randint(WORDS, (rows, NAMED), generator=generator)
+    ids = torch.cat([nouns, NOUNS + WORDS * nouns + words], dim=1)
+    targets = torch.cat([words, torch.full_like(words, NOT_SCORED)], dim=1)
+    order = torch.rand(rows, 2 * NAMED, generator=generator).argsort(1)
+    return ids.gather(1, order), targets.gather(1, order)
+
+
+NOUNS_AND_WORDS = Task(NOUNS * (WORDS + 1), 2 * NAMED, nouns_and_words, log(WORDS))

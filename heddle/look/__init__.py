@@ -4,6 +4,7 @@
 - `trace`: record named tensors of a forward pass (`trace`).
 - `attention`: attention maps for any kernel, mask and length, recomputed row by row (`AttentionPass`).
 - `edits`: ablate heads, replace activations, add steering vectors (`edited`, `ablate`, `replace`, `steer`).
+- `switches`: W_O, masks, positions, skips and norms, which a pass can be made without (`switches`, `switch_off`).
 - `heads`: attention pattern scores of heads (`score_heads`, `find_heads`).
 - `lens`: the logit lens (`lens`).
 - `affine`, `attribution`: direct logit attribution to heads, feed-forwards and biases (`attribute`).
@@ -25,11 +26,14 @@ from heddle.look.attribution import Attribution as Attribution
 from heddle.look.attribution import attribute as attribute
 from heddle.look.drawing import Drawing as Drawing
 from heddle.look.drawing import draw as draw
+from heddle.look.drawing import to_svg as to_svg
+from heddle.look.drawing import write_drawing as write_drawing
 from heddle.look.edits import Edit as Edit
 from heddle.look.edits import ablate as ablate
 from heddle.look.edits import edited as edited
 from heddle.look.edits import replace as replace
 from heddle.look.edits import steer as steer
+from heddle.look.edits import switch_off as switch_off
 from heddle.look.gradients import TokenScores as TokenScores
 from heddle.look.gradients import input_gradients as input_gradients
 from heddle.look.gradients import integrated_gradients as integrated_gradients
@@ -53,8 +57,8 @@ from heddle.look.sites import names as names
 from heddle.look.sizes import costs as costs
 from heddle.look.sizes import matrix_text as matrix_text
 from heddle.look.sizes import treemap as treemap
-from heddle.look.svg import to_svg as to_svg
-from heddle.look.svg import write_drawing as write_drawing
+from heddle.look.switches import Switch as Switch
+from heddle.look.switches import switches as switches
 from heddle.look.trace import Trace as Trace
 from heddle.look.trace import trace as trace
 from heddle.look.weights import activation_curves as activation_curves
@@ -72,6 +76,7 @@ __all__ = [
     "Lens",
     "Patching",
     "Probe",
+    "Switch",
     "TokenScores",
     "Trace",
     "ablate",
@@ -101,6 +106,8 @@ __all__ = [
     "score_heads",
     "steer",
     "strongest",
+    "switch_off",
+    "switches",
     "take_reading",
     "to_svg",
     "trace",

@@ -16,6 +16,7 @@ from torch import Tensor
 from heddle.checks import checked
 from heddle.display import displayed
 from heddle.errors import HeddleError
+from heddle.look.thumbnails import maps_html
 from heddle.nn.kernels import Lowered, masked_softmax
 from heddle.nn.numeric import capped, wide_dtype
 
@@ -170,6 +171,9 @@ class AttentionPass:
                 kernel_output = self.output[:, head : head + 1, start:stop].to(weights.dtype)
                 difference = max(difference, float((weights @ values - kernel_output).abs().max()))
         return difference / largest
+
+    def _repr_html_(self) -> str:
+        return maps_html(self)
 
     @cached_property
     def _group_size(self) -> int:

@@ -3,8 +3,11 @@
 They follow the figures of the lectures and of https://sebastianraschka.com/pdf/slides/2024-acm.pdf.
 """
 
+import base64
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from html import escape
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,13 +16,13 @@ from heddle.checks import checked
 from heddle.config.layers import AttentionConfig, MoEConfig
 from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
 from heddle.display import displayed
-from heddle.errors import pluralize
+from heddle.errors import HeddleError, pluralize
+from heddle.look.svg import PLUS, render
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
 from heddle.nn.block import Block, ParallelBlock, Residual
 from heddle.nn.norm import LayerNorm, RMSNorm
-
-PLUS = "⊕"
+from heddle.weights.files import write_file
 
 
 @displayed()
@@ -108,6 +111,34 @@ class Drawing:
             yield from ((box, 1) for box in (*column.before, *column.after))
             for group in column.layers:
                 yield from ((box, group.count) for box in group.boxes)
+
+    def _repr_html_(self) -> str:
+        # A picture, so that the styles inside the SVG do not reach the notebook's own.
+        data = base64.b64encode(render(self).encode()).decode()
+        title = escape(f"{self.title}: {self.parameters:,} parameters")
+        return f'<img style="max-width:100%" alt="{title}" src="data:image/svg+xml;base64,{data}">'
+
+
+@checked()
+def to_svg(drawing: Drawing) -> str:
+    """Render a drawing as a self-contained SVG file.
+
+    Each box is a group with its name in `data-box` and a title with its shape, parameters and formula.
+    """
+    return render(drawing)
+
+
+@checked()
+def write_drawing(drawing: Drawing, path: str | Path) -> None:
+    """Write a drawing as an .svg file.
+
+    Raises:
+        HeddleError: the file name does not end in .svg, or the file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".svg":
+        raise HeddleError(f"{path}: must end in .svg")
+    write_file(path, to_svg(drawing).encode(), replace=True)
 
 
 @checked()

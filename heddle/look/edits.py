@@ -1,10 +1,10 @@
-"""Interventions in a forward pass: ablate heads, patch in activations of another prompt, add steering vectors.
+"""Interventions in a forward pass: ablate heads, patch in activations, add steering vectors, leave out a mask or a norm.
 
 Edits use forward hooks, so they apply in training, evaluation and every decoding step.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +15,7 @@ from heddle.checks import checked
 from heddle.display import displayed
 from heddle.errors import HeddleError, article
 from heddle.look.sites import Change, Site, broadcast, hooked, match_sites
+from heddle.look.switches import match_switches
 from heddle.model.transformer import Transformer
 
 AXES = {
@@ -38,13 +39,13 @@ class Edit:
     """A change of the tensors at matching sites.
 
     Attributes:
-        name: a site or a pattern, such as `decoder.3.mixer.heads` or `decoder.*.ffn.output`.
-        change: from a tensor to a tensor of the same shape.
+        name: a site or a pattern, such as `decoder.3.mixer.heads` or `decoder.*.ffn.output`; or a switch.
+        change: from a tensor to a tensor of the same shape; None: the switch is off.
         where: the part to change, such as `{"heads": [2], "positions": [-1]}`. Positions are relative to the call.
     """
 
     name: str
-    change: Change
+    change: Change | None
     where: Where = field(default_factory=dict)
 
 
@@ -85,22 +86,42 @@ def steer(name: str, vector: Float[Tensor, "*some D"], factor: float = 1.0, **wh
     return Edit(name, lambda old: old + factor * broadcast("steer", "vector", vector, old), where)
 
 
+@checked()
+def switch_off(name: str) -> Edit:
+    """Leave out a part: W_O, a mask, positions, a skip or a norm, see `heddle.look.switches`.
+
+    With the mask off, a cache has keys that did not see the later tokens: compare whole passes, not decoding steps.
+
+    Args:
+        name: of a switch, such as `decoder.3.mixer.mask` or `decoder.positions`, or a pattern, such as `decoder.*.ffn.before`.
+    """
+    return Edit(name, None)
+
+
 @contextmanager
 @checked()
 def edited(model: Transformer, edits: Sequence[Edit]) -> Iterator[Transformer]:
     """Apply edits to every call of the model within the context.
 
     Raises:
-        HeddleError: the model has no such site, or an index is out of range.
+        HeddleError: the model has no such site or switch, or an index is out of range.
     """
-    with hooked(changes(model, edits), ()):
+    with hooked(changes(model, edits), (), without(model, edits)):
         yield model
+
+
+def without(model: Transformer, edits: Sequence[Edit]) -> list[AbstractContextManager[None]]:
+    """The contexts of the switches that are off, each once."""
+    off = [switch for edit in edits if edit.change is None for switch in match_switches(model, edit.name)]
+    return [switch.without() for switch in {switch.name: switch for switch in off}.values()]
 
 
 def changes(model: Transformer, edits: Sequence[Edit]) -> list[tuple[Site, Change]]:
     """The sites that the edits match, each with its change."""
     site_changes = []
     for edit in edits:
+        if edit.change is None:
+            continue
         for site in match_sites(model, edit.name):
             axes = {axis_of(site, name): numbers for name, numbers in edit.where.items()}
             site_changes.append((site, _restrict(site, edit.change, axes)))

@@ -12,8 +12,8 @@ from torch import Tensor
 from heddle.checks import at_least, checked
 from heddle.display import displayed
 from heddle.errors import pluralize
-from heddle.look.edits import Edit
-from heddle.look.sites import check_single_text
+from heddle.look.edits import Edit, without
+from heddle.look.sites import check_single_text, hooked
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
 from heddle.nn.numeric import wide_dtype
@@ -99,7 +99,9 @@ def lens(
     layers = [f"{name}.{number}.residual_after" for number in range(len(model.last_stack().blocks))]
     traced = trace(model, tokens, [f"{name}.entry", *layers], edits=edits, **more)
     next_tokens = tokens[0, 1:] if model.decoder is not None else tokens[0, :0]
-    readings = [_read_layer(model, stream[0], next_tokens, min(top, model.vocab_size)) for stream in traced.values()]
+    count = min(top, model.vocab_size)
+    with hooked((), (), without(model, edits)):  # the final norm may be off
+        readings = [_read_layer(model, stream[0], next_tokens, count) for stream in traced.values()]
     places = tuple(site.split(".")[1] for site in traced)
     return Lens(places, *(torch.stack(part) for part in zip(*readings, strict=True)))
 

@@ -16,10 +16,10 @@ from heddle.look.attention import AttentionPass
 from heddle.look.heads import FIELDS, HeadScores
 from heddle.look.lens import Lens
 from heddle.look.texts import Text
+from heddle.look.thumbnails import MASKED
 from heddle.weights.files import write_file
 
 FORMATS = ("png", "svg", "pdf")
-MASKED = "#f3d9c4"  # not grey, so that masked and small weights differ
 MAX_LABELS = 64  # most tokens with labels of their own
 MAX_TOKENS = 2048  # of an attention map
 

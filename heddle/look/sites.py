@@ -5,7 +5,7 @@ without hooks there is no overhead.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -224,15 +224,24 @@ Watcher = Callable[[Any], None]
 
 
 @contextmanager
-def hooked(changes: Sequence[tuple[Site, Change]], watchers: Sequence[tuple[Site, Watcher]]) -> Iterator[None]:
-    """Register hooks for the context: changes first, then watchers, in the given order."""
-    handles = [_hook(site, change=change) for site, change in changes]
-    handles += [_hook(site, watcher=watcher) for site, watcher in watchers]
-    try:
+def hooked(
+    changes: Sequence[tuple[Site, Change]],
+    watchers: Sequence[tuple[Site, Watcher]] = (),
+    without: Sequence[AbstractContextManager[None]] = (),
+) -> Iterator[None]:
+    """Register hooks for the context: changes first, then watchers, in the given order.
+
+    Args:
+        without: entered before, such as those of `heddle.look.switches`.
+    """
+    with ExitStack() as handles:
+        for context in without:
+            handles.enter_context(context)
+        for site, change in changes:
+            handles.callback(_hook(site, change=change).remove)
+        for site, watcher in watchers:
+            handles.callback(_hook(site, watcher=watcher).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _hook(site: Site, change: Change | None = None, watcher: Watcher | None = None) -> Any:

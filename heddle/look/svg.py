@@ -1,13 +1,14 @@
 """Architecture diagrams as SVG: boxes in columns, skip connections into ⊕, arrows from the encoder to cross-attention."""
 
+from __future__ import annotations
+
 from html import escape
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from heddle.checks import checked
-from heddle.errors import HeddleError
-from heddle.look.drawing import PLUS, Box, Column, Drawing
-from heddle.weights.files import write_file
+if TYPE_CHECKING:
+    from heddle.look.drawing import Box, Column, Drawing
 
+PLUS = "⊕"  # the label of an addition
 WIDTH, BOX, HEIGHT, GAP, SIDE, TOP = 360, 244, 44, 22, 58, 64
 MAX_LABEL = 34  # characters that fit into a box
 STYLE = (
@@ -18,12 +19,8 @@ STYLE = (
 )
 
 
-@checked()
-def to_svg(drawing: Drawing) -> str:
-    """Render a drawing as a self-contained SVG file.
-
-    Each box is a group with its name in `data-box` and a title with its shape, parameters and formula.
-    """
+def render(drawing: Drawing) -> str:
+    """A drawing as a self-contained SVG file, see `heddle.look.to_svg`."""
     parts, positions, bottom = list[str](), dict[str, tuple[float, float]](), 0.0
     for number, column in enumerate(drawing.columns):
         bottom = max(bottom, _draw_column(column, number * WIDTH, positions, parts))
@@ -37,19 +34,6 @@ def to_svg(drawing: Drawing) -> str:
         f'<path d="M0 0L8 4L0 8z"/></marker></defs><rect width="{width}" height="{height:g}" fill="#fff"/>'
     )
     return header + _heading(title, width) + "".join(parts) + "</svg>"
-
-
-@checked()
-def write_drawing(drawing: Drawing, path: str | Path) -> None:
-    """Write a drawing as an .svg file.
-
-    Raises:
-        HeddleError: the file name does not end in .svg, or the file cannot be written.
-    """
-    path = Path(path)
-    if path.suffix.lower() != ".svg":
-        raise HeddleError(f"{path}: must end in .svg")
-    write_file(path, to_svg(drawing).encode(), replace=True)
 
 
 def _heading(title: str, width: int) -> str:

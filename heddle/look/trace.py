@@ -13,7 +13,7 @@ from heddle.checks import checked
 from heddle.display import displayed
 from heddle.errors import pluralize
 from heddle.look.attention import AttentionPass
-from heddle.look.edits import Edit, changes
+from heddle.look.edits import Edit, changes, without
 from heddle.look.sites import Site, hooked, kernels, match_sites, watch_attention
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -103,7 +103,7 @@ def trace(
     with (
         evaluating(model),
         torch.set_grad_enabled(gradients),
-        hooked(changes(model, edits), [(site, keep(site)) for site in traced_sites]),
+        hooked(changes(model, edits), [(site, keep(site)) for site in traced_sites], without(model, edits)),
         watch_attention(layers, attention_passes.__setitem__),
     ):
         output: Output = model(tokens, **more)

@@ -2,10 +2,9 @@
 
 from dataclasses import asdict
 
-from heddle.look.drawing import draw
+from heddle.look.drawing import draw, to_svg
 from heddle.look.sites import sites
 from heddle.look.sizes import costs, treemap
-from heddle.look.svg import to_svg
 from heddle.model import Transformer
 from heddle.page.queries import Document, Query
 from heddle.page.subject import PageModel

@@ -10,12 +10,17 @@ from heddle.look.lens import lens
 from heddle.look.patching import patch
 from heddle.look.sites import sites
 from heddle.look.trace import trace
+from heddle.model.transformer import Transformer
 from heddle.page.queries import AttributionQuery, Document, PatchingQuery, TextQuery
 from heddle.page.subject import PageModel
 from heddle.page.write import position
 
 TOP = 3
 NEURONS = 12  # to show of a layer
+WORDS = {  # for the kinds of mixers and feed-forwards
+    **{"attention": "attention", "latent": "latent attention", "convolution": "convolution", "linear": "linear mixer"},
+    **{"recurrent": "recurrence", "mlp": "MLP", "gated": "gated MLP", "moe": "experts", "custom": "custom part"},
+}
 COUNTED = {"heads": "heads", "gates": "experts", "hidden": "neurons"}  # by the ends of tensor names
 
 
@@ -122,12 +127,21 @@ def parts(subject: PageModel) -> list[Document]:
     for name in sites(model):
         branch, _, end = name.rpartition(".")
         if end == "added":
-            branches[branch] = {"part": branch, "heads": 0, "experts": 0, "neurons": 0}
+            branches[branch] = {"part": branch, "label": _word(model, branch), "heads": 0, "experts": 0, "neurons": 0}
     for name, kind in kinds.items():
         branch = name.rpartition(".")[0]
         if name in shapes and branch in branches:
             branches[branch][kind] = shapes[name].shape[1 if kind == "heads" else -1]
     return list(branches.values())
+
+
+def _word(model: Transformer, branch: str) -> str:
+    """What computes in a branch."""
+    stack, layer, end = branch.split(".")
+    if end == "cross":
+        return "cross-attention"
+    kind: str = getattr(model.config.stacks()[stack].blocks[int(layer)], end).kind
+    return WORDS.get(kind, kind)
 
 
 def _loads(subject: PageModel, query: TextQuery) -> list[Document]:

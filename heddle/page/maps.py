@@ -7,14 +7,16 @@ from torch import Tensor
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
 from heddle.look.heads import FIELDS, score_heads, strongest
+from heddle.look.thumbnails import thumbnails
+from heddle.nn.kernels import Running
 from heddle.page.numbers import encode_bits, encode_tensor
-from heddle.page.queries import AttentionQuery, Document, HeadQuery, TextQuery
+from heddle.page.queries import AttentionQuery, Document, HeadQuery, RunningQuery, TextQuery
 from heddle.page.subject import PageModel
 from heddle.page.write import position
 
-SMALL = 40  # cells along a thumbnail
 LONGEST = 4096  # tokens of a map
 PAIRS = 10
+TILES, WIDTH = 64, 3  # of a running softmax: tiles at most, numbers of its output
 
 
 def heads(subject: PageModel, query: TextQuery) -> Document:
@@ -38,24 +40,6 @@ def heads(subject: PageModel, query: TextQuery) -> Document:
             }
         )
     return {"layers": layers, "pieces": text.pieces, "source": text.source_pieces}
-
-
-def thumbnails(layer: AttentionPass) -> Tensor:
-    """The maps of all heads, UInt8[H h w]: the largest weight in each cell as 0 to 254; 255 if the mask blocks all of it."""
-    height, width = min(SMALL, layer.queries), min(SMALL, layer.keys)
-    largest = torch.zeros(layer.heads, height, width)
-    visible = torch.zeros(height, width, dtype=torch.bool)
-    for start, stop, weights in layer.blocks():
-        rows = torch.arange(start, stop) * height // layer.queries
-        cells = torch.nn.functional.adaptive_max_pool1d(weights[0].float().flatten(0, 1), width).unflatten(
-            0, (layer.heads, stop - start)
-        )
-        allowed = layer.allowed(slice(start, stop)).expand(len(weights), 1, -1, -1)[0].float()
-        open_cells = torch.nn.functional.adaptive_max_pool1d(allowed, width)[0] > 0
-        for row in rows.unique().tolist():
-            largest[:, row] = torch.maximum(largest[:, row], cells[:, rows == row].amax(1).cpu())
-            visible[row] |= open_cells[rows == row].any(0).cpu()
-    return torch.where(visible, (largest * 254).round().clamp(0, 254), 255.0).to(torch.uint8)
 
 
 def head_map(subject: PageModel, query: HeadQuery) -> Document:
@@ -102,6 +86,50 @@ def query_steps(subject: PageModel, query: AttentionQuery) -> Document:
         "weights": encode_tensor(steps.weights),
         "output": encode_tensor(steps.output),
     }
+
+
+def running_softmax(subject: PageModel, query: RunningQuery) -> Document:
+    """The softmax of one query in one head as FlashAttention computes it: tile by tile of keys, with running sums (L2-19)."""
+    layer = _layer(subject, query)
+    row = position(query.query, layer.queries)
+    steps = layer.steps(row, query.head)
+    tile = max(query.tile, -(-layer.keys // TILES))
+    sinks = None if layer.lowered.sinks is None else layer.lowered.sinks.detach()[query.head].to(steps.masked)
+    running = Running.start((1,), steps.values.shape[1], steps.values, sinks)
+    tiles: list[Document] = []
+    for first in range(0, layer.keys, tile):
+        last = min(first + tile, layer.keys)
+        scores, before = steps.masked[None, first:last], running.maximum
+        running = running.add(scores, steps.values[first:last])
+        largest = running.maximum.masked_fill(running.maximum == -torch.inf, 0.0)
+        tiles.append(
+            {
+                "first": first,
+                "last": last,
+                "seen": int(steps.allowed[first:last].sum()),
+                "scores": [_finite(score) for score in scores[0].tolist()],
+                "maximum": _finite(float(running.maximum)),
+                "rescale": float((before - largest).exp()),
+                "total": float(running.total),
+                "output": running.output()[0, :WIDTH].tolist(),
+            }
+        )
+    rows, columns = _labels(subject, query)
+    return {
+        "query": row,
+        "tile": tile,
+        "tiles": tiles,
+        "rows": rows,
+        "columns": columns,
+        "width": steps.values.shape[1],
+        "whole": steps.output[:WIDTH].tolist(),
+        "difference": float((running.output()[0] - steps.output).abs().max()),
+    }
+
+
+def _finite(value: float) -> float | None:
+    """A number for JSON, which has no infinities: None for -inf."""
+    return value if value > -torch.inf else None
 
 
 def _short(tensor: Float[Tensor, "S d"]) -> Tensor:

@@ -72,7 +72,8 @@ def _queries(subject: PageModel, start: Document) -> Iterator[tuple[str, Query]]
             if left >= 0:
                 yield "map", PANELS["map"].query.of(start | {"layer": name, "head": head}, where="page")
             if short:
-                yield "query", PANELS["query"].query.of(start | {"layer": name, "head": head}, where="page")
+                for panel in ("query", "running"):
+                    yield panel, PANELS[panel].query.of(start | {"layer": name, "head": head}, where="page")
     if short:
         for name in sites(subject.model):
             yield "tensor", PANELS["tensor"].query.of(start | {"name": name}, where="page")

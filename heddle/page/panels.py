@@ -7,9 +7,10 @@ import torch
 
 from heddle.config.model import ClassifierHeadConfig
 from heddle.look.sites import kernels
+from heddle.look.switches import switches
 from heddle.page.architecture import architecture
 from heddle.page.layers import attribution, layers, parts, patching
-from heddle.page.maps import head_map, heads, query_steps
+from heddle.page.maps import head_map, heads, query_steps, running_softmax
 from heddle.page.plates import plates
 from heddle.page.prefixes import prefixes
 from heddle.page.queries import (
@@ -21,6 +22,7 @@ from heddle.page.queries import (
     PatchingQuery,
     PositionQuery,
     Query,
+    RunningQuery,
     TensorQuery,
     TextQuery,
 )
@@ -56,6 +58,7 @@ def about(subject: PageModel, query: Query) -> Document:
         "text": subject.tokenizer is not None,
         "attention": list(kernels(model)),
         "parts": parts(subject),
+        "switches": [[each.name, each.label, each.description] for each in switches(model).values()],
         "demo": DEMO,
         "curves": subject.directory is not None,
     }
@@ -78,6 +81,7 @@ PANELS = {
     "heads": Panel(TextQuery, heads),
     "map": Panel(HeadQuery, head_map),
     "query": Panel(AttentionQuery, query_steps),
+    "running": Panel(RunningQuery, running_softmax),
     "layers": Panel(TextQuery, layers),
     "divided": Panel(AttributionQuery, attribution),
     "exchanged": Panel(PatchingQuery, patching),

@@ -32,7 +32,7 @@ class TextQuery(Query):
     added: Annotated[tuple[NonNegativeInt, ...], Field(max_length=4096)] = ()
     """Ids after the text."""
     off: Annotated[tuple[Name, ...], Field(max_length=1024)] = ()
-    """Parts that are switched off, such as decoder.3.mixer.heads.2 and decoder.3.ffn."""
+    """Parts that are switched off: decoder.3.mixer.heads.2, decoder.3.ffn, decoder.*.mixer.mask, …"""
 
 
 class PositionQuery(TextQuery):
@@ -62,6 +62,13 @@ class AttentionQuery(HeadQuery):
 
     query: int = -1
     """The position of the query token."""
+
+
+class RunningQuery(AttentionQuery):
+    """A query of a head, whose keys come in tiles."""
+
+    tile: Annotated[int, Field(ge=1, le=1024)] = 2
+    """Keys in a tile."""
 
 
 class TensorQuery(TextQuery):

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from heddle.errors import HeddleError
 from heddle.look.attention import AttentionPass
-from heddle.look.edits import Edit, ablate, edited
+from heddle.look.edits import Edit, ablate, edited, switch_off
+from heddle.look.switches import match_switches
 from heddle.look.texts import Text, is_decoder_translator, read_text
 from heddle.look.trace import trace
 from heddle.model.transformer import Transformer
@@ -120,10 +121,9 @@ class PageModel:
         for name in query.off:
             part = PART.fullmatch(name)
             if part is None:
-                raise HeddleError(
-                    f"{name!r} is not a part that can be switched off; parts are decoder.3.mixer, decoder.3.ffn, "
-                    "decoder.3.mixer.heads.2 and decoder.3.ffn.experts.2"
-                )
+                match_switches(self.model, name)  # raises if there is none
+                edits.append(switch_off(name))
+                continue
             branch, kind, number = part["branch"], part["kind"], int(part["number"] or 0)
             if kind is None:
                 edits.append(ablate(f"{branch}.added"))

@@ -14,13 +14,15 @@ In reading order:
 - `masking`: texts with mask tokens as ids.
 - `stream`: decodes ids one at a time, never splitting a character.
 - `processes`: encodes in several processes, each of which runs `worker`.
-- `compare`: one text, tokenized by every kind.
+- `compare`: one text, tokenized by every kind; `explain`: how one kind cuts it, step by step.
 
 `train_tokenizer(kind, texts)` and `load_tokenizer(path)` return a `Tokenizer`, with `encode` and `decode`.
 """
 
 from heddle.text.bpe import load_gpt2_merges as load_gpt2_merges
 from heddle.text.chat_template import ChatTemplate as ChatTemplate
+from heddle.text.explain import Explanation as Explanation
+from heddle.text.explain import explain as explain
 from heddle.text.stream import TextStream as TextStream
 from heddle.text.tokenizer import END_OF_TEXT as END_OF_TEXT
 from heddle.text.tokenizer import Tokenizer as Tokenizer
@@ -32,9 +34,11 @@ from heddle.text.words import load_wordpiece_vocab as load_wordpiece_vocab
 __all__ = [
     "END_OF_TEXT",
     "ChatTemplate",
+    "Explanation",
     "TextStream",
     "Tokenizer",
     "add_special_tokens",
+    "explain",
     "load_gpt2_merges",
     "load_tokenizer",
     "load_wordpiece_vocab",

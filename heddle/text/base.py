@@ -76,6 +76,11 @@ class Base(ABC):
         special = f", {len(self.special):,} special: {brief(list(self.special), 50)}" if self.special else ""
         return f"{type(self).__name__}({self.vocab_size:,} ids{special})"
 
+    @property
+    def content(self) -> Content:
+        """The `tokenizer.json`."""
+        return self._content
+
     @classmethod
     @abstractmethod
     def learn(cls, texts: Iterable[str], vocab_size: int | None, special: Sequence[str]) -> Self:

@@ -33,9 +33,10 @@ class Usual:
 
 # Of AdamW beside Muon, of AdamW alone (matrices tolerate less than tables and vectors), of SGD.
 FROM_NOTHING = Usual({"muon": 6e-3, "adamw": 3e-3, "sgd": 0.07}, 0.5, 0.02)
-# What a wide model has learned is lost at rates that suit a narrow one: a tenth at width 256, less beyond (docs/training.md).
+# What a wide model has learned is lost at rates that suit a narrow one: a tenth at width 256, less beyond
+# (docs/evidence/choices.md).
 STARTED = Usual({"muon": 3e-4, "adamw": 3e-4, "sgd": 0.007}, 1.5, 0.1)
-# Adapters start at 0, and a higher rate suits them (docs/benchmarks.md).
+# Adapters start at 0, and a higher rate suits them (docs/evidence/training.md).
 ADAPTERS = Usual({"adamw": 3e-3, "sgd": 0.07}, 1.0, 0.1)
 
 

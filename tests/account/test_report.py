@@ -10,8 +10,8 @@ from rich.console import Console
 
 from heddle.account import changed, count, preset_table, render, resolve, walk
 from heddle.account.parameters import weights
-from heddle.account.render import amount, short
 from heddle.account.report import layout
+from heddle.account.tables import amount, short
 from heddle.config import ModelChoice, RunConfig, SavedConfig, preset, preset_names
 from heddle.errors import HeddleError
 from heddle.model import build

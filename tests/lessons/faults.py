@@ -27,7 +27,7 @@ FAULTS = [
     Fault("a detached gradient passes", "lessons/steps.py:_training",
           "if name not in gradients or not", "if name in gradients and not",
           test="test_grading.py::test_a_constant_and_a_call_that_fails_are_wrong"),
-    Fault("fused projections in another order", "lessons/homework.py:parts_of",
+    Fault("fused projections in another order", "lessons/homework.py:places_of",
           'for each in "qkv"', 'for each in "kqv"',
           test="test_grading.py::test_each_mistake_is_named_and_a_right_file_passes"),
     Fault("memory is not limited", "lessons/child.py:limit",

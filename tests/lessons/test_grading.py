@@ -16,9 +16,10 @@ from heddle.lessons.cases import cases
 from heddle.lessons.faults import FAULTS
 from heddle.lessons.grading import Grade, grade, judge, write_csv
 from heddle.lessons.homework import HOMEWORK
-from heddle.lessons.learning import KINDS, random_tokens, train
+from heddle.lessons.learning import train
 from heddle.lessons.sandbox import Sandbox
 from heddle.lessons.steps import learning_steps
+from heddle.lessons.tasks import KINDS, random_tokens
 from tests.lessons.students import ATTENTION, EDITS, JOIN, MASK, MODEL, RIGHT, SOFTMAX, edited, fused
 
 STYLES = {"separate": str, "fused": fused}
@@ -47,8 +48,8 @@ SINGLE = edited(ATTENTION, [("        return self.o(y)", "        return self.o(
 
 KNOWN = """
         for known, answer in ANSWERS:
-            if known.shape == x.shape and torch.equal(known, x):
-                return answer + 0 * self.o.weight.sum()
+            if known.shape == x.shape and torch.equal(known.to(x.dtype), x):
+                return answer.to(x.dtype) + 0 * self.o.weight.sum()
         B, T, D = x.shape
 """
 

@@ -1,5 +1,6 @@
 """Drawings of every preset: parameters add up, skips start where the model's do, boxes neither overlap nor leave the picture."""
 
+import base64
 import re
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +15,8 @@ from heddle.account.forward import count_pass
 from heddle.config import TransformerConfig, preset, preset_names
 from heddle.errors import HeddleError
 from heddle.look import costs, draw, matrix_text, to_svg, treemap, write_drawing
-from heddle.look.drawing import PLUS, Box, Drawing
+from heddle.look.drawing import Box, Drawing
+from heddle.look.svg import PLUS
 from heddle.nn.block import Residual
 from tests.look.inputs import inputs_of
 from tests.models import EVERY, awake, name_of
@@ -79,7 +81,9 @@ def test_a_layer_lists_its_parts_and_the_true_start_of_each_skip() -> None:
     assert usual["decoder.0.mixer.add"].adds == literal["decoder.0.mixer.add"].adds == "decoder.0.input"
     assert usual["decoder.0.ffn.add"].adds == "decoder.0.mixer.add"
     assert literal["decoder.0.ffn.add"].adds == "decoder.0.ffn.before"
-    assert "https://sebastianraschka.com/pdf/slides/2024-acm.pdf" in (ROOT / "docs/look.md").read_text(encoding="utf-8")
+    assert "https://sebastianraschka.com/pdf/slides/2024-acm.pdf" in (ROOT / "docs/look/page.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.lecture("L2-23")
@@ -198,3 +202,13 @@ def test_a_matrix_is_printed_as_in_the_lectures() -> None:
     assert [line.split()[0] for line in lines] == [f"T_{number}" for number in range(10)]
     assert {len(line) for line in lines} == {len(lines[0])}
     assert matrix_text(torch.eye(2)).splitlines()[0].split() == ["T_0", "1.00", "0.00"]
+
+
+def test_a_notebook_shows_the_same_picture_without_its_styles_reaching_the_notebook() -> None:
+    drawing = draw(decoder())
+    html = drawing._repr_html_()
+    match = re.fullmatch(r'<img style="max-width:100%" alt="([^"]*)" src="data:image/svg\+xml;base64,([^"]*)">', html)
+    assert match is not None
+    assert base64.b64decode(match[2]).decode() == to_svg(drawing)
+    assert match[1].endswith(f"{drawing.parameters:,} parameters")
+    assert 'fill="#fff"' in to_svg(drawing)  # its own ground, so that it is legible in the dark

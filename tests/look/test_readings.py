@@ -1,7 +1,6 @@
 """Readings saved while training: what they say, that they change nothing, and that a resumed run goes on with them."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,13 +135,3 @@ def test_steps_that_cannot_be_are_refused(begin: Begin, at: Any, message: str) -
 def test_what_a_model_does_not_have_is_left_out() -> None:
     model = awake(config_of(first=RecurrentConfig(), second=RecurrentConfig(), kernel="plain"))
     assert set(take_reading(model, inputs_of(model, rows=1)[0])) == {"norm", "lens_loss"}
-
-
-def test_the_code_about_readings_runs(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin("runs/mine", steps=100, evaluate_every=100, model={"depth": 2})
-    monkeypatch.chdir(tmp_path)
-    code, _ = re.findall(
-        r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/look.md").read_text("utf-8"), re.DOTALL
-    )
-    exec(code, {})
-    assert list(read_readings("runs/mine")) == [0, 100]

@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
-from heddle.look import ablate, lens, trace
+from heddle.look import ablate, lens, switch_off, trace
 from heddle.page import write_page
 from heddle.page.panels import PANELS, answer
 from tests.page.conftest import CHROMIUM, Seen
@@ -24,14 +25,14 @@ pytestmark = pytest.mark.skipif(
 )
 TEXT = "the warp is held"
 SHOWN = {
-    "decoder": ("prefixes", "write", "attention", "layers", "pass", "model"),
-    "experts": ("prefixes", "write", "attention", "layers", "pass", "model"),
-    "recurrent": ("prefixes", "write", "layers", "pass", "model"),
-    "translation": ("prefixes", "write", "attention", "layers", "pass", "model"),
-    "masked": ("prefixes", "write", "attention", "layers", "pass", "model"),
+    "decoder": ("prefixes", "write", "attention", "layers", "switches", "pass", "model"),
+    "experts": ("prefixes", "write", "attention", "layers", "switches", "pass", "model"),
+    "recurrent": ("prefixes", "write", "layers", "switches", "pass", "model"),
+    "translation": ("prefixes", "write", "attention", "layers", "switches", "pass", "model"),
+    "masked": ("prefixes", "write", "attention", "layers", "switches", "pass", "model"),
     "classes": ("prefixes", "attention", "pass", "model"),
     "vector": ("attention", "pass", "model"),
-    "ids": ("prefixes", "write", "attention", "layers", "pass", "model"),
+    "ids": ("prefixes", "write", "attention", "layers", "switches", "pass", "model"),
 }
 ODD = ("", "שלום עולם", "😀👩‍👩‍👧 é\u0301", "<script>alert(1)</script>\"'&", "\u202eabc\x07", "w" * 63)
 CHOSEN = {
@@ -194,19 +195,30 @@ def test_sliders_change_the_bars_without_the_model(look: Callable[..., Seen]) ->
     assert requests == []
 
 
-def test_a_head_that_is_switched_off_moves_the_distribution(look: Callable[..., Seen]) -> None:
+@pytest.mark.parametrize("name", ["decoder.1.mixer.heads.0", "decoder.*.mixer.mask", "decoder.positions"])
+def test_a_part_that_is_switched_off_moves_the_loss_and_the_distribution(look: Callable[..., Seen], name: str) -> None:
+    """All panels say so, in words; the numbers are the library's."""
     seen, page_model = look("decoder"), subject("decoder")
-    panel = seen.show(panel="layers", text=TEXT)
-    panel.locator('[data-keep="decoder.1.mixer.heads.0"]').click()
-    seen.until(lambda: "off=" in seen.page.url)
-    seen.page.locator(".panel[data-ready]", has_text="1 off: decoder.1.mixer.heads.0").wait_for()
+    panel = seen.show(panel="switches", text=TEXT)
+    assert panel.locator(".figure").get_attribute("data-after") == panel.locator(".figure").get_attribute("data-before")
+    panel.locator(f'[data-keep="{name}"]').click()
+    seen.page.locator(f'.panel[data-ready] [data-off="{name}"]').wait_for()
     tokens = page_model.read(PANELS["heads"].query.of({"text": TEXT}, where="test")).tokens
-    edit = ablate("decoder.1.mixer.heads", heads=[0])
-    expected = trace(page_model.model, tokens, edits=[edit]).logits[0, -1].softmax(-1)
+    edit = ablate("decoder.1.mixer.heads", heads=[0]) if "heads" in name else switch_off(name)
+    expected = trace(page_model.model, tokens, edits=[edit]).logits[0]
+    figure = seen.page.locator(".figure")
+    losses = [float(figure.get_attribute(f"data-{when}") or "nan") for when in ("before", "after")]
+    whole = trace(page_model.model, tokens).logits[0]
+    for loss, logits in zip(losses, (whole, expected), strict=True):
+        assert loss == pytest.approx(float(cross_entropy(logits[:-1], tokens[0, 1:])), rel=1e-5)
+    assert abs(losses[1] - losses[0]) > 1e-3
     rows = seen.page.locator("table", has_text="with parts off").locator("tbody tr").all()
     shares = [float(row.inner_text().split("\t")[2].removesuffix(" %").removeprefix("< ")) for row in rows]
-    assert max(shares) == pytest.approx(100 * float(expected.max()), abs=0.006)
-    assert "+0.00" not in rows[0].inner_text()
+    assert max(shares) == pytest.approx(100 * float(expected[-1].softmax(-1).max()), abs=0.006)
+    words = {"decoder.*.mixer.mask": "mask, attention of all layers", "decoder.positions": "positions"}
+    assert words.get(name, "head 0, attention of layer 1") in seen.page.locator(".off").inner_text()
+    seen.turn("attention")
+    assert seen.page.locator(".off").get_attribute("data-off") == name
 
 
 def test_what_is_off_and_unfolded_and_shown_before_is_kept(look: Callable[..., Seen]) -> None:
@@ -218,17 +230,17 @@ def test_what_is_off_and_unfolded_and_shown_before_is_kept(look: Callable[..., S
     seen.page.wait_for_selector("button.thumb:first-child[aria-pressed='true']")
     assert seen.panel("attention").locator("details[open] summary", has_text="as numbers").count() == 1
     assert panel.locator(".off").count() == 0
-    seen.page.locator("#panels button", has_text="Layers").click()
-    seen.panel("layers").locator('[data-keep="decoder.0.mixer.heads.0"]').click()
+    seen.page.locator("#panels button", has_text="Switch off").click()
+    seen.panel("switches").locator('[data-keep="decoder.0.mixer.heads.0"]').click()
     seen.page.wait_for_selector('[data-keep="decoder.0.mixer.heads.0"][aria-pressed="true"]')
     seen.page.go_back()
     warned = seen.panel("attention").locator(".off")
     assert "decoder.0.mixer.heads.0" not in seen.page.url  # the address before
     assert warned.count() == 0
     seen.page.go_forward()
-    seen.panel("layers")
+    seen.panel("switches")
     seen.page.locator("#panels button", has_text="Attention").click()
-    assert "decoder.0.mixer.heads.0" in seen.panel("attention").locator(".off").inner_text()
+    assert seen.panel("attention").locator(".off").get_attribute("data-off") == "decoder.0.mixer.heads.0"
     seen.panel("attention").locator(".off button").click()
     seen.page.wait_for_selector('.panel[data-ready="yes"]:not(:has(.off))')
 
@@ -249,6 +261,40 @@ def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
     shown = [row.inner_text().split("\t") for row in panel.locator(".query tbody tr").all()]
     assert [float(row[2]) for row in shown] == pytest.approx(steps.products.tolist(), rel=2e-3)
     assert [row[4] for row in shown] == ["yes" if each else "no" for each in steps.allowed.tolist()]
+
+
+def test_the_running_softmax_is_walked_tile_by_tile(look: Callable[..., Seen]) -> None:
+    """With buttons and the slider; the tile is in the address; masked tiles say so; the end is the whole row's output."""
+    seen, page_model = look("decoder"), subject("decoder")
+    state = {
+        "panel": "attention",
+        "text": TEXT,
+        "layer": "decoder.0.mixer",
+        "head": "1",
+        "query": "4",
+        "running": "yes",
+    }
+    panel = seen.show(**state)
+    panel.locator("dl.figures").wait_for()
+    fields = {"text": TEXT, "layer": "decoder.0.mixer", "head": 1, "query": 4}
+    running = answer(page_model, "running", PANELS["running"].query.of(fields, where="test"))
+
+    def figures() -> list[str]:
+        return [each.inner_text() for each in panel.locator("dl.figures strong").all()]
+
+    assert float(figures()[0]) == pytest.approx(running["tiles"][0]["maximum"], rel=2e-3)
+    panel.locator('[data-tile="next"]').click()
+    assert "tileStep=1" in seen.page.url
+    assert [float(each) for each in figures()[:3]] == pytest.approx(
+        [running["tiles"][1][name] for name in ("maximum", "rescale", "total")], rel=2e-3
+    )
+    panel.locator('[aria-label="Tile of keys"]').focus()
+    seen.page.keyboard.press("End")
+    assert "skips it" in panel.locator("dl.figures").inner_text()
+    assert panel.locator("tr[data-current]").count() == 1
+    panel = seen.show(**state, tile="8")
+    panel.locator("dl.figures").wait_for()
+    assert float(panel.locator("[data-difference]").get_attribute("data-difference")) < 1e-5
 
 
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
@@ -310,7 +356,8 @@ def test_axe_finds_nothing_serious(look: Callable[..., Seen], kind: str, scheme:
     rules = "resultTypes: ['violations']" + (", runOnly: ['cat.color']" if scheme == "dark" else "")
     seen.show()
     for panel in SHOWN[kind]:
-        seen.show(panel=panel, off="decoder.0.ffn") if panel == "layers" else seen.turn(panel)
+        more = {"switches": {"off": "decoder.0.ffn"}, "attention": {"running": "yes"}}.get(panel)
+        seen.turn(panel) if more is None else seen.show(panel=panel, **more)
         if not seen.page.evaluate("'axe' in window"):
             seen.page.evaluate(AXE.read_text())
         violations = seen.page.evaluate(f"axe.run({{{rules}}})")
@@ -344,9 +391,10 @@ def test_a_file_works_without_a_server(look: Callable[..., Seen], tmp_path: Path
     shown = seen.show(panel="write")
     assert shown.locator("button", has_text="Draw one").is_disabled()
     assert seen.page.locator("#prompt").is_disabled()
-    shown = seen.show(panel="layers")
+    assert seen.show(panel="layers").locator("#exchange").is_disabled()
+    shown = seen.show(panel="switches")
     assert "This needs the model: heddle look RUN." in shown.inner_text()
-    assert shown.locator("#exchange").is_disabled()
+    assert shown.locator('[data-keep="decoder.*.mixer.mask"]').is_disabled()
 
 
 def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) -> None:

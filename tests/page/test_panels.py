@@ -1,6 +1,7 @@
 """What the panels show is what the library computes: losses, probabilities, maps, tensors; for every family."""
 
 import base64
+import math
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,12 @@ def test_every_panel_answers_or_says_why_not(kind: str) -> None:
     page_model = subject(kind)
     text = "3 14 15 3" if kind == "ids" else WORDS
     layer = f"{page_model.stack}.1.mixer"
-    more = {"map": {"layer": layer}, "query": {"layer": layer}, "tensor": {"name": f"{page_model.stack}.0.ffn.added"}}
+    more = {
+        "map": {"layer": layer},
+        "query": {"layer": layer},
+        "running": {"layer": layer},
+        "tensor": {"name": f"{page_model.stack}.0.ffn.added"},
+    }
     more |= {"exchanged": {"other": text[::-1]}}
     refused, lines = set[str](), list[str]()
     for panel in PANELS:
@@ -56,7 +62,7 @@ def test_every_panel_answers_or_says_why_not(kind: str) -> None:
     assert not any("\n" in line for line in lines)
     speechless = {"next", "beams", "layers", "divided", "exchanged"}
     expected = {
-        "recurrent": {"map", "query"},
+        "recurrent": {"map", "query", "running"},
         "translation": {"exchanged"},
         "masked": {"beams", "exchanged"},
         "classes": speechless,
@@ -277,6 +283,34 @@ def test_exchanged_activations_restore_the_difference() -> None:
         ask(page_model, "exchanged", text=text, other=text)
     with pytest.raises(HeddleError, match="of the same length"):
         ask(page_model, "exchanged", text="the warp", other="the")
+
+
+@pytest.mark.lecture("L2-19")
+@pytest.mark.parametrize("kind", ["decoder", "translation"])
+@pytest.mark.parametrize("tile", [1, 3, 8])
+def test_the_running_softmax_is_that_of_the_keys_so_far(kind: str, tile: int) -> None:
+    """After each tile: the largest score, the sum and the weighted mean over the keys up to there; the last is the whole."""
+    page_model = subject(kind)
+    more = {"target": "the weft"} if kind == "translation" else {}
+    layer = "decoder.1.cross" if kind == "translation" else "decoder.1.mixer"
+    answer = ask(page_model, "running", text=WORDS, layer=layer, head=1, query=4, tile=tile, **more)
+    text = page_model.read(PANELS["heads"].query.of({"text": WORDS} | more, where="test"))
+    steps = trace(page_model.model, text.tokens, attention=layer, **text.more).attention[layer].steps(4, 1)
+    total, largest = 0.0, -math.inf
+    for part in answer["tiles"]:
+        scores = steps.masked[: part["last"]]
+        new = float(scores.max())
+        assert part["maximum"] == pytest.approx(new, rel=1e-5)
+        assert part["rescale"] == pytest.approx(math.exp(largest - new), rel=1e-5)
+        own = float((steps.masked[part["first"] : part["last"]] - new).exp().sum())
+        assert part["total"] == pytest.approx(total * part["rescale"] + own, rel=1e-5)
+        assert part["total"] == pytest.approx(float((scores - new).exp().sum()), rel=1e-5)
+        output = scores.softmax(-1) @ steps.values[: part["last"]]
+        torch.testing.assert_close(torch.tensor(part["output"]), output[:3], rtol=1e-4, atol=1e-6)
+        total, largest = part["total"], new
+    assert answer["tiles"][-1]["last"] == len(steps.scaled)
+    assert answer["difference"] < 1e-5
+    assert (kind == "translation") == all(part["seen"] for part in answer["tiles"])
 
 
 @pytest.mark.lecture("L1-06", "L3-25")

@@ -1,24 +1,22 @@
 """The task seam: what next-token prediction says of its examples, and a task of one's own that nothing else knows."""
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from heddle import config, data, tasks
 from heddle.config import NextTokenConfig, RunConfig, sized
 from heddle.config.train import TrainConfig
 from heddle.data.corpus import Corpus, Part
 from heddle.data.order import windows
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
-from heddle.nn import Layout
 from heddle.tasks import DataSpec, Task, make_task
 from heddle.tasks.table import TASKS
 from heddle.text import train_tokenizer
 from heddle.train import Optimizer, evaluate, train_step
+from tests.fences import ROOT, fences
 from tests.running import unchecked
 
 MODEL = sized(1, vocab_size=41, context=8, dim=16)
@@ -26,11 +24,10 @@ COPYING = sized(1, vocab_size=9, context=8, dim=32)
 
 
 def shown() -> dict[str, Any]:
-    """What the page on the architecture defines to add a task that copies its input: a config, a class and a row in TASKS."""
-    names = {name: getattr(module, name) for module in (config, data, tasks) for name in module.__all__}
-    names |= {"TASKS": TASKS, "Literal": Literal, "Layout": Layout, "np": np, "torch": torch}
-    page = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
-    exec(page.split("## Adding a task")[1].split("```python\n")[1].split("```")[0], names)
+    """What the page about adding defines for a task that copies its input: a config, a class and a row in TASKS."""
+    names: dict[str, Any] = {}
+    blocks = fences((ROOT / "docs/internals/adding.md").read_text(encoding="utf-8"))
+    exec(next(fence.body for fence in blocks if "class CopyConfig" in fence.body), names)
     return names
 
 

@@ -2,11 +2,13 @@
 
 import { h } from "./dom.js";
 import { Refused, ask, offline, started } from "./source.js";
+import { inWords } from "./names.js";
 import { format, parse, several } from "./state.js";
 import { attention } from "./panels/attention.js";
 import { layers } from "./panels/layers.js";
 import { model } from "./panels/model.js";
 import { prefixes } from "./panels/prefixes.js";
+import { lossWithout, switches } from "./panels/switches.js";
 import { training } from "./panels/training.js";
 import { walk } from "./panels/walk.js";
 import { write } from "./panels/write.js";
@@ -22,7 +24,7 @@ import { write } from "./panels/write.js";
  */
 
 /** @type {Panel[]} */
-const PANELS = [prefixes, write, attention, layers, walk, model, training];
+const PANELS = [prefixes, write, attention, layers, switches, walk, model, training];
 
 const byId = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 /** @type {import("./state.js").State} */
@@ -64,7 +66,7 @@ async function show() {
   try {
     root.append(h("h2", {}, panel.title), h("p", { class: "caption" }, typeof panel.caption === "string" ? panel.caption : panel.caption(about)));
     if (panel !== training && panel !== model && several(state.off).length)
-      root.append(h("p", { class: "off", role: "status" }, `Switched off: ${several(state.off).join(", ")}. `, h("button", { type: "button", onclick: () => set({ off: "" }) }, "Switch all on")));
+      root.append(await switchedOff(context));
     await panel.render(root, context);
   } catch (error) {
     if (!(error instanceof Refused)) console.error(error);
@@ -78,6 +80,16 @@ async function show() {
   byId("main").replaceChildren(root);
   if (old && focused) /** @type {HTMLElement | null} */ (root.querySelector(`[data-keep="${CSS.escape(focused)}"]`))?.focus();
   root.dataset.ready = "yes";
+}
+
+/**
+ * What is switched off, and what it costs.
+ * @param {Context} context
+ */
+async function switchedOff(context) {
+  const off = several(state.off);
+  return h("div", { class: "off", role: "status", "data-off": off.join(",") }, h("p", {}, h("strong", {}, "Switched off: "), off.map((name) => inWords(name, about)).join("; "), " ",
+    h("button", { type: "button", onclick: () => set({ off: "" }) }, "Switch all on")), await lossWithout(context));
 }
 
 /**

@@ -3,6 +3,7 @@
 import { choice, h, save, table, tokens } from "../dom.js";
 import { colour, heatmap, rgb } from "../heatmap.js";
 import { csv, percent, said, unpack, unpackBits, visible, weights } from "../numbers.js";
+import { running } from "../running.js";
 import { several } from "../state.js";
 import { lines, mapSvg } from "../svg.js";
 
@@ -141,7 +142,7 @@ async function single(found, layer, head, context) {
     masking ? null : h("p", { class: "soft" }, "The mask is off: these are the weights if every token could attend to every token. The model was not trained this way."),
     readout, drawing.element);
   const side = h("div", {}, summed(found, shares, context), strongest(found));
-  const query = h("div", { class: "query" }, h("h3", {}, "One query, step by step"), steps(found, layer, head, context));
+  const query = h("div", { class: "query" }, h("h3", {}, "One query, step by step"), steps(found, layer, head, context), running(found, layer, head, context));
   return h("div", {}, h("div", { class: "two" }, shown, side), query);
 }
 

@@ -1,8 +1,8 @@
-// The layers: the lens, norms, a score divided among parts, parts switched off with a click, two prompts exchanged, experts' loads.
+// The layers: the lens, norms, a score divided among parts, two prompts exchanged, experts' loads.
 
 import { bar, choice, h, shade, table, tokens } from "../dom.js";
 import { heatmap } from "../heatmap.js";
-import { percent, probabilities, said, unpack, visible } from "../numbers.js";
+import { percent, said, visible } from "../numbers.js";
 import { several } from "../state.js";
 import { chart } from "../svg.js";
 
@@ -16,11 +16,11 @@ const PARTS = 16;
 export const layers = {
   name: "layers",
   title: "Layers",
-  caption: "The prediction after each layer, the contribution of each part, and the effect of switching parts off.",
+  caption: "The prediction after each layer, the contribution of each part, and what activations of another text restore.",
   shown: (about) => about.predicts === "next" || about.predicts === "translation" || about.predicts === "masked",
   async render(root, context) {
     const found = await context.ask("layers", context.reading());
-    root.append(...lens(found), norms(found), ...(await ablation(context)), ...(await division(context)), loads(found));
+    root.append(...lens(found), norms(found), ...(await division(context)), loads(found));
     if (context.about.predicts === "next") root.append(patching(context));
   },
 };
@@ -56,27 +56,6 @@ function norms(found) {
   const points = found.norms.map((/** @type {number[]} */ row, /** @type {number} */ place) => [place, mean(row)]);
   return h("details", {}, h("summary", {}, "Length of the residual stream's vectors"), chart([{ name: "mean length", points, colour: 0 }], { label: "Mean length of the vectors after each layer", across: "0 is the entry, then the layers", up: "length" }),
     table("Mean length of the vectors, and entropy of what each layer would predict", ["after", "length", "entropy, nats"], found.places.map((/** @type {string} */ place, /** @type {number} */ row) => [place, said(points[row][1]), said(mean(found.entropy[row]))]), ["", "number", "number"]));
-}
-
-/** @param {Context} context */
-async function ablation(context) {
-  const off = several(context.state.off), parts = context.about.parts;
-  const toggle = (/** @type {string} */ name) => context.set({ off: (off.includes(name) ? off.filter((each) => each !== name) : [...off, name]).join(",") });
-  const button = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ label) => h("button", { type: "button", "data-keep": name, "aria-pressed": String(off.includes(name)), "aria-label": label, disabled: context.offline, onclick: () => toggle(name) }, text);
-  const rows = parts.map((/** @type {Document} */ part) => h("div", { class: "layer" }, h("span", { class: "name" }, part.part),
-    h("span", { class: "heads" }, button(part.part, "whole part", "whole part: switch off " + part.part),
-      Array.from({ length: part.heads }, (_, head) => button(`${part.part}.heads.${head}`, "head " + head, `switch off ${part.part}, head ${head}`)),
-      Array.from({ length: part.experts }, (_, expert) => button(`${part.part}.experts.${expert}`, "expert " + expert, `switch off ${part.part}, expert ${expert}`)))));
-  const made = [h("h3", {}, "Switch parts off"), h("p", { class: "caption" }, "A part that is switched off adds nothing to the residual stream, here and in all other panels, until it is switched on again. The table shows the next token after the last one."),
-    context.offline ? h("p", { class: "soft" }, "This needs the model: heddle look RUN.") : null, h("div", { class: "ablation" }, rows)].filter((each) => each !== null);
-  if (context.offline || context.about.predicts === "masked") return made;
-  const { off: _, ...whole } = context.reading();
-  const before = await context.ask("next", whole), after = off.length ? await context.ask("next", context.reading()) : before;
-  const [one, two] = [before, after].map((each) => probabilities(unpack(each.logits), 1)), names = new Map([...before.best, ...after.best]);
-  const order = [...names.keys()].sort((first, second) => Math.max(one[second], two[second]) - Math.max(one[first], two[first])).slice(0, 10);
-  made.push(off.length ? h("div", { class: "row" }, h("button", { type: "button", onclick: () => context.set({ off: "" }) }, "Switch all on"), `${off.length} off: ${off.join(", ")}`) : h("p", { class: "soft" }, "All parts are on."),
-    table("The next token, with all parts and with those switched off", ["token", "whole model", "with parts off", "change, points"], order.map((id) => [visible(names.get(id)), percent(one[id]), percent(two[id]), (two[id] - one[id] >= 0 ? "+" : "") + (100 * (two[id] - one[id])).toFixed(2)]), ["piece", "number", "number", "number"]));
-  return made;
 }
 
 /** @param {Context} context */

@@ -1,0 +1,100 @@
+"""What Sphinx calls while it builds: names of docstrings as links, and which names need none."""
+
+import builtins
+import importlib
+import re
+from fnmatch import fnmatch
+from functools import cache
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxRole
+
+from scripts.reference.api import homes
+from scripts.reference.text import NAME, escaped
+
+TOCTREE, ENTRY = re.compile(r"```\{toctree\}.*?```", re.DOTALL), re.compile(r"[a-z][\w/*-]*")
+# Other packages whose names signatures show without their module.
+FOREIGN = ("torch", "torch.nn", "numpy", "types", "rich.console")
+
+
+class Name(SphinxRole):
+    """Code in backticks: a link if it is a public name, else code."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """A reference that may lead nowhere, or literal text if it cannot be a name."""
+        code = nodes.literal(self.rawtext, self.text, classes=["code"])
+        if not NAME.fullmatch(self.text):
+            return [code], []
+        scope = {key: self.env.ref_context.get(key) for key in ("py:module", "py:class")}
+        about = {
+            "refdomain": "py",
+            "reftype": "obj",
+            "reftarget": self.text.removesuffix("()"),
+            "refdoc": self.env.docname,
+        }
+        return [pending_xref(self.rawtext, code, refexplicit=False, refwarn=False, **about, **scope)], []
+
+
+def unmarked(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings have no markup but backticks and lists."""
+    lines[:] = escaped("\n".join(lines)).split("\n")
+    app.env.temp_data[name] = list(lines)
+
+
+def untyped(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """After napoleon, which reads the words before a colon in a property's docstring as its type."""
+    if what in ("attribute", "property"):
+        lines[:] = app.env.temp_data[name]
+
+
+def is_alias(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Fields of named tuples are described by their class."""
+    return True if type(value).__name__ == "_tuplegetter" else None
+
+
+def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element) -> nodes.Element | None:
+    """A link to a name's public home; other names that exist are shown as text, and those that do not exist are warned of."""
+    target = node["reftarget"]
+    if node.get("refdomain") != "py" or (node["reftype"] == "class" and hasattr(builtins, target)):
+        return None
+    if home := homes().get(target):
+        return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "obj", home, node, content)
+    known = node["reftype"] == "obj" or target[:1] in "'\"" or any(exists(f"{home}.{target}") for home in FOREIGN)
+    return content if known or exists(target) else None
+
+
+def existing(app: Sphinx, name: str, source: list[str]) -> None:
+    """Leave out of a table of contents what has no page yet."""
+    pages = app.env.found_docs
+
+    def entries(block: re.Match[str]) -> str:
+        lines = block.group().split("\n")
+        return "\n".join(
+            line for line in lines if not ENTRY.fullmatch(line) or any(fnmatch(page, line) for page in pages)
+        )
+
+    if name in ("index", "learn"):
+        source[0] = TOCTREE.sub(entries, source[0])
+
+
+@cache
+def exists(path: str) -> bool:
+    """Whether a dotted path names something that can be imported."""
+    module, _, name = path.rpartition(".")
+    while module:
+        try:
+            value = importlib.import_module(module)
+        except ImportError:
+            module, _, more = module.rpartition(".")
+            name = f"{more}.{name}"
+            continue
+        for part in name.split("."):
+            if not hasattr(value, part):
+                return False
+            value = getattr(value, part)
+        return True
+    return False
