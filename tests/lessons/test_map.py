@@ -12,14 +12,16 @@ from heddle.account import resolve
 from heddle.cli.main import make_app
 from heddle.config import RunConfig, parse_overrides, preset
 from heddle.lessons import fault
-from heddle.lessons.lesson import PAGES, rows_in
+from heddle.lessons.lesson import rows_in
 from tests.cli.conftest import Heddle
 from tests.cli.conftest import heddle as heddle
 from tests.cli.conftest import run_a as run_a
 from tests.cli.conftest import trained as trained
 from tests.cli.conftest import woven as woven
+from tests.fences import parsed
 from tests.lectures.golden import LECTURES
 from tests.lectures.rows import NOTHING, ROOT
+from tests.lessons import quiz_page
 
 MAP = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
 OUTLINE = ["Recap: multi-head attention", "Transformer layers", "Causal masking", "Encoders and decoders",
@@ -59,17 +61,16 @@ def test_what_the_lines_name_exists() -> None:
                 assert (ROOT / "heddle" / path).is_file(), path
 
 
-def test_links_to_lessons_lead_to_their_pages() -> None:
-    links = dict(re.findall(r"^\[(\d+)\]: lessons/(\S+)$", MAP, re.MULTILINE))
-    for number, page in links.items():
-        assert int(page[:2]) == int(number)
-        assert (PAGES / page).is_file()
+def test_lessons_are_links_to_their_pages() -> None:
+    assert quiz_page.relinked(MAP) == MAP, "run python -m tests.lessons.quiz_page"
+    assert quiz_page.relinked("[5]\n\n[5]: lessons/04-old.md\n").startswith("[5]\n\n")
+    assert "04-old.md" not in quiz_page.relinked("[5]: lessons/04-old.md\n")
 
 
 @pytest.mark.parametrize("heading", TOPICS)
 def test_every_command_of_the_map_is_one(heading: str) -> None:
     for words in commands(TOPICS[heading]):
-        make_app(words).parse_args(words, exit_on_error=False, print_error=False)
+        parsed(words)
 
 
 @pytest.mark.lecture("L1-01")
