@@ -40,6 +40,7 @@ SHOWN = {
     "{math}",
     "{image}",
     "{figure}",
+    "{glossary}",
 }
 # Programs of others that a console may name. What can be known about their words is checked by `outside`.
 OUTSIDE = {

@@ -1,8 +1,9 @@
-"""Writes docs/quiz.md: the quiz with its answers folded.
+"""Writes docs/quiz.md, the quiz with its answers folded, and the links from docs/map.md to the lessons.
 
 python -m tests.lessons.quiz_page
 """
 
+import re
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
@@ -11,7 +12,8 @@ from heddle.lessons.lesson import PAGES
 from heddle.lessons.quiz import Question, questions
 from tests.lectures.rows import ROOT
 
-PAGE = ROOT / "docs" / "quiz.md"
+PAGE, MAP = ROOT / "docs" / "quiz.md", ROOT / "docs" / "map.md"
+LINK = re.compile(r"^\[\d+\]: lessons/.*\n", re.MULTILINE)
 TITLES = (
     "The next token", "Text becomes tokens", "Vectors and places", "Attention is a weighted average", "Many heads", "The mask",
     "The block", "Dropout", "Scores, loss, drawing", "How many parameters", "What it costs", "Encoder, decoder, both", "Experts",
@@ -21,7 +23,11 @@ INTRODUCTION = """\
 # Quiz
 
 Questions about the lectures, in the order of the lessons. Open an answer after you have one of your own.
-In the terminal, `heddle quiz` asks them one by one and says why a choice is wrong. `heddle quiz 5` asks those of one lesson.
+In the terminal, `heddle quiz` asks them one by one and says why a choice is wrong. This asks those of lesson 5:
+
+```console
+$ heddle quiz 5
+```
 
 Tests compute every number here again, wrong ones included: most are the results of known mistakes.
 `python -m tests.lessons.quiz_page` writes this page.
@@ -40,6 +46,12 @@ def linked(lesson: int) -> str:
     """The lesson's name, as a link if its page is there."""
     page = next(PAGES.glob(f"{lesson:02d}-*.md"), None)
     return f"lesson {lesson}" if page is None else f"[lesson {lesson}](lessons/{page.name})"
+
+
+def relinked(text: str) -> str:
+    """The map with a link for each lesson whose page is there: a line `[5]: lessons/05-mask.md` makes one of `[5]`."""
+    links = (f"[{int(page.name[:2])}]: lessons/{page.name}\n" for page in sorted(PAGES.glob("[0-9][0-9]-*.md")))
+    return LINK.sub("", text).rstrip("\n") + "\n\n" + "".join(links)
 
 
 def answer(question: Question) -> Iterator[str]:
@@ -71,4 +83,5 @@ def page() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)} is written")
+    MAP.write_text(relinked(MAP.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)} and the links of {MAP.relative_to(ROOT)} are written")

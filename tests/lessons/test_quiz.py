@@ -123,10 +123,4 @@ def test_the_questions_of_one_lesson() -> None:
 
 
 def test_the_page_of_the_quiz_is_up_to_date() -> None:
-    """Links to lessons appear with their pages, so they are not compared."""
-
-    def without_links(text: str) -> str:
-        return re.sub(r"\[(lesson \d+[^\]]*)\]\([^)]*\)", r"\1", text)
-
-    page = quiz_page.PAGE.read_text(encoding="utf-8")
-    assert without_links(page) == without_links(quiz_page.page()), "run python -m tests.lessons.quiz_page"
+    assert quiz_page.PAGE.read_text(encoding="utf-8") == quiz_page.page(), "run python -m tests.lessons.quiz_page"
