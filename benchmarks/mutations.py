@@ -328,7 +328,7 @@ class Copy:
     def __init__(self, place: Path) -> None:
         self.place = place
         junk = shutil.ignore_patterns("__pycache__")
-        for folder in ("heddle", "tests", "docs"):  # a page shows code that a test runs
+        for folder in ("heddle", "tests", "docs", "recipes"):  # a page shows code that a test runs
             shutil.copytree(ROOT / folder, place / folder, ignore=junk)
         shutil.copy(ROOT / "pyproject.toml", place)
         self.stamps = count(int(time.time()))

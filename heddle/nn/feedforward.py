@@ -26,7 +26,10 @@ class MLP(nn.Module):
 
 
 class Gated(nn.Module):
-    """down(act(gate(x)) · up(x)) (L1-21; Shazeer 2020, eq. 6; golden `mlp_gated`); both factors may be bounded (`Gating`)."""
+    """down(act(gate(x)) · up(x)) (L1-21; Shazeer 2020, eq. 6; golden `mlp_gated`); both factors may be bounded (`Gating`).
+
+    In the letters of Llama's code, w1 is `gate`, w3 is `up` and w2 is `down` (L1-22; github.com/meta-llama/llama/issues/245).
+    """
 
     def __init__(self, config: GatedConfig, setting: Setting) -> None:
         super().__init__()

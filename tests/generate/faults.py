@@ -3,6 +3,9 @@
 from tests.planting import Fault
 
 FAULTS = [
+    Fault("the most probable token unless asked otherwise", "config/decoding.py:SamplingConfig",
+          "temperature: Annotated[float, Field(ge=0)] = 1.0", "temperature: Annotated[float, Field(ge=0)] = 0.0",
+          test="test_sampling.py::test_frequencies_are_the_probabilities"),
     Fault("bytes that no token spells count as written", "generate/constrain.py:Guide.allowed",
           "if forced and", "if not forced and",
           test="test_constrain.py::test_bytes_that_must_come_may_be_the_beginning_of_a_longer_token"),

@@ -46,7 +46,7 @@ def test_temperature_divides() -> None:
     assert torch.allclose(process(logits, SamplingConfig(temperature=0.7)).softmax(-1), expected, atol=1e-15)
 
 
-@pytest.mark.lecture("L0-74", "L2-60")
+@pytest.mark.lecture("L0-74", "L2-60", "D-31")
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1e-300}, {"top_k": 1}, {"top_p": 1e-9}])
 def test_greedy_in_every_way_it_can_be_asked_for(sampling: dict[str, Any]) -> None:
     logits = torch.randn(50, 11, generator=torch.Generator().manual_seed(1))
@@ -168,11 +168,13 @@ def test_what_is_blocked_is_never_drawn(logits: list[float], way: int, seed: int
     assert all(scores[0, i] > -INF and logits[i] > -INF for i in ids.tolist())
 
 
-@pytest.mark.lecture("L2-60")
+@pytest.mark.lecture("L2-60", "D-31")
 def test_frequencies_are_the_probabilities() -> None:
+    """Unless a setting says otherwise: a prediction is drawn, and the most probable token is asked for."""
     probabilities = Case("tiny_lm").outputs["probs"][2]
     count = 50_000
-    ids = draw(probabilities.log().expand(count, -1), [(3, position) for position in range(count)])
+    scores = process(probabilities.log()[None], SamplingConfig())
+    ids = draw(scores.expand(count, -1), [(3, position) for position in range(count)])
     sigma = (probabilities * (1 - probabilities) / count).sqrt()
     assert ((ids.bincount(minlength=5) / count - probabilities).abs() < 4 * sigma).all()
 

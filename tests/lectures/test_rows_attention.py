@@ -1,5 +1,6 @@
 """Attention: shapes, projections, two sequences in both designs, the leak without a mask, what its scores cost."""
 
+from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.attention import peak
 from heddle.account import attention_table, flops
 from heddle.account.formulas import flash_bytes, score_bytes
 from heddle.config import AttentionConfig, TransformerConfig, preset
@@ -171,6 +173,40 @@ def test_what_a_running_softmax_saves_doubles_with_the_length(length: int, ratio
     assert (row.scores, row.flash) == (score_bytes(length, 12), flash_bytes(length, 768, 12)), (
         "as `heddle count` prints"
     )
+
+
+def most_held(kernel: str, length: int, device: str) -> int:
+    """The peak of the bytes that a pass of one head allocates beyond its inputs: by CUDA's allocator, or by torch's profiler."""
+    attention = KERNELS[kernel](1.0)
+    q, k, v = torch.randn(3, 1, 1, length, 64, device=device)
+    layout = Layout.whole(1, length, device)
+    lowered = attention.lower(Mask(Everything(), layout, layout))
+    with torch.no_grad():
+        if device == "cuda":
+            attention(q, k, v, lowered)  # what the first call sets up, cuBLAS's buffer, is not the pass's
+        return peak(lambda: attention(q, k, v, lowered), device)
+
+
+@pytest.mark.lecture("C-15")
+def test_twice_the_length_holds_four_times_as_much_or_twice_with_a_running_softmax() -> None:
+    """Measured: the peak of a pass beyond its inputs, here on the CPU; the bytes of the account have the same two ratios.
+
+    The fused kernel has a buffer of constant size, half a MiB, so the ratio is that of what each doubling adds.
+    """
+    assert score_bytes(4096, 1) / score_bytes(2048, 1) == 4
+    assert flash_bytes(4096, 64, 1) / flash_bytes(2048, 64, 1) == 2
+    assert 3.5 < most_held("reference", 4096, "cpu") / most_held("reference", 2048, "cpu") < 4.1
+    held = [most_held("sdpa", length, "cpu") for length in (1024, 2048, 4096)]
+    assert 1.8 < (held[2] - held[1]) / (held[1] - held[0]) < 2.2
+    assert held[2] - held[1] == pytest.approx(flash_bytes(2048, 64, 1), rel=0.05)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize(("kernel", "least", "most"), [("reference", 3.5, 4.1), ("sdpa", 1.8, 2.2)])
+def test_memory_of_a_card_grows_alike(kernel: str, least: float, most: float) -> None:
+    """C-15 too, without its mark: tests that settle a row run everywhere."""
+    for short, long in pairwise((2048, 4096, 8192)):
+        assert least < most_held(kernel, long, "cuda") / most_held(kernel, short, "cuda") < most
 
 
 @pytest.mark.lecture("L2-09", "L2-37")

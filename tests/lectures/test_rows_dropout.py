@@ -71,6 +71,17 @@ def test_a_retain_probability_is_read_as_the_rate_of_dropped_values() -> None:
         block(keep_prob=0.75, dropout=0.75)
 
 
+@pytest.mark.lecture("L0-61")
+def test_weights_times_the_retain_probability_predict_what_units_times_it_do() -> None:
+    """(pW)x = W(px): slide 38 scales the weights that read the dropped units, heddle the units; the shift is not scaled."""
+    keep, x = 0.75, torch.randn(6, 20, dtype=torch.float64)
+    layer, scaled = nn.Linear(20, 5).double(), nn.Linear(20, 5).double()
+    scaled.load_state_dict({"weight": keep * layer.weight, "bias": layer.bias})
+    prediction = layer(Dropout(1 - keep, classic=True).eval()(x))
+    torch.testing.assert_close(prediction, scaled(x), rtol=0, atol=1e-14)
+    assert (prediction - layer(x)).abs().max() > 0.01
+
+
 @pytest.mark.lecture("D-33", "D-56")
 def test_each_place_has_a_rate_of_its_own() -> None:
     block = {"mixer": {"kind": "attention", "heads": 2, "dropout": 0.1}, "dropout": 0.2, "placement": "post"}

@@ -3,6 +3,9 @@
 from tests.planting import Fault
 
 FAULTS = [
+    Fault("the picture's colours are reversed", "look/picture.py:_colormap",
+          "colormaps[name]", "colormaps[name].reversed()",
+          test="test_attention.py::test_a_darker_cell_of_the_picture_has_the_larger_weight"),
     Fault("attention maps forget sinks", "look/attention.py:AttentionPass.softmaxed",
           ", sinks=sinks", "",
           test="test_attention.py::test_weights_times_values_are_what_the_kernel_gave"),

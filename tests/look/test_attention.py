@@ -1,15 +1,19 @@
 """Recomputed attention is the kernel's: every family, kernel, mask, layout and cached step; numbers of the worked examples."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from matplotlib.image import imread
 from torch import Tensor
 
 from heddle.config import TransformerConfig
 from heddle.errors import HeddleError
 from heddle.look import AttentionPass, trace
 from heddle.look import attention as module_of_attention
+from heddle.look.picture import attention_figure, write_figure
+from heddle.look.texts import Text
 from heddle.model import Transformer
 from heddle.nn import Causal, Everything, Layout
 from tests.lectures.golden import Case, Rule, attention, same, scope
@@ -125,6 +129,21 @@ def test_numbers_of_the_worked_examples(name: str) -> None:
     same(attention.weights()[0].view_as(case.outputs["weights"]), case.outputs["weights"])
     if "scores" in case.outputs:
         same(attention.scores()[0, 0], case.outputs["scores"])
+
+
+@pytest.mark.lecture("L1-28")
+def test_a_darker_cell_of_the_picture_has_the_larger_weight(tmp_path: Path) -> None:
+    """All nine cells of a written PNG, by luminance: from white for 0 to black for 1."""
+    attention, words = golden("multihead_dk"), ("man", "eats", "fish")
+    figure = attention_figure({"decoder.0.mixer": attention}, Text(torch.zeros(1, 3, dtype=torch.long), words), [0])
+    write_figure(figure, tmp_path / "map.png")
+    pixels = torch.from_numpy(imread(tmp_path / "map.png"))[..., :3] @ torch.tensor([0.2126, 0.7152, 0.0722])
+    cells = [(column, row) for row in range(3) for column in range(3)]
+    places = figure.axes[0].transData.transform(cells) * (150 / figure.dpi)  # from the lower left corner
+    luminances = [float(pixels[len(pixels) - 1 - int(y), int(x)]) for x, y in places]
+    weights = attention.weights()[0, 0].flatten()
+    assert sorted(range(9), key=luminances.__getitem__) == weights.argsort(descending=True).tolist()
+    assert max(luminances) - min(luminances) > 0.4
 
 
 @pytest.mark.lecture("L3-18", "L0-93", "L1-29")

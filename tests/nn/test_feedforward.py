@@ -119,3 +119,14 @@ def test_a_gated_layer_rounds_its_width_up(dim: int, hidden: int) -> None:
 )
 def test_biases_are_there_when_asked_for(config: Any, names: set[str]) -> None:
     assert {name for name, _ in made(config, 8).named_parameters()} == names
+
+
+@pytest.mark.lecture("L1-22")
+def test_llamas_letters_are_gate_down_and_up() -> None:
+    """w2(silu(w1 x) · w3 x), as Llama's code writes it: w1 is the gate, w3 the way up, w2 the way down."""
+    module = made(GatedConfig(hidden=12, activation="silu", bias=False), 8).double()
+    w1, w3 = torch.randn(2, 12, 8, dtype=torch.float64)
+    w2, x = torch.randn(8, 12, dtype=torch.float64), torch.randn(5, 8, dtype=torch.float64)
+    module.load_state_dict({"gate.weight": w1, "down.weight": w2, "up.weight": w3})
+    expected = (nn.functional.silu(x @ w1.T) * (x @ w3.T)) @ w2.T
+    torch.testing.assert_close(module(x).hidden, expected, rtol=0, atol=1e-13)

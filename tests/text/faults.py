@@ -3,6 +3,12 @@
 from tests.planting import Fault
 
 FAULTS = [
+    Fault("how often a word occurs is not learned", "text/bpe.py:BPE.learn",
+          "learner.train_from_iterator(texts, trainer)", 'learner.train_from_iterator({*" ".join(texts).split()}, trainer)',
+          test="test_kinds.py::test_a_trained_bpe_has_common_words_whole_and_cuts_rare_ones"),
+    Fault("words are few", "text/words.py:Words.learn",
+          "2**20 if vocab_size is None", "2000 if vocab_size is None",
+          test="test_kinds.py::test_characters_are_long_words_are_many_and_pieces_lie_between"),
     Fault("special tokens in a message are special", "text/chat_template.py:ChatTemplate._protected",
           'self._broken(message["content"], mark)', 'message["content"]',
           test="test_chat_template.py"),

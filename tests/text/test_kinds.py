@@ -1,5 +1,9 @@
 """Words, WordPiece and Unigram: what each promises, the lectures' example both ways, and all kinds side by side."""
 
+import re
+from collections import Counter
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +66,47 @@ def test_bpe_merges_the_lowest_rank_first_as_the_example_has_it() -> None:
     tokenizer = BPE(describe(bpe_model(vocab, merges), byte_level(use_regex=True), byte_level(), ()))
     split_pieces = [[piece for _, piece in tokenizer.pieces(word)] for word in inputs["words"]]
     assert split_pieces == outputs["bpe"]
+
+
+# Trained on a text
+
+
+@cache
+def manual() -> tuple[str, str, Counter[str]]:
+    """The language reference that Python brings, a text to train on and another, and the words of the first by frequency."""
+    topics = "\n".join(import_module("pydoc_data.topics").topics.values())
+    text, other = topics[:150_000], topics[150_000:300_000]
+    return text, other, Counter(re.findall(r"(?<=[ \n])[a-z]+(?=[ \n])", text))
+
+
+@pytest.mark.lecture("L2-48")
+def test_a_trained_bpe_has_common_words_whole_and_cuts_rare_ones() -> None:
+    """The 50 most frequent words are a token each; 389 words that occur once are cut, into 3.98 pieces on average."""
+    text, _, words = manual()
+    tokenizer = train_tokenizer("bpe", [text], 1000)
+    common = [word for word, _ in words.most_common(50)]
+    rare = [word for word, count in words.items() if count == 1 and text.count(word) == 1]
+    pieces = [len(tokenizer.encode(f" {word}")) for word in rare]
+    assert sum(len(tokenizer.encode(f" {word}")) == 1 for word in common) >= 46
+    assert min(pieces) >= 2
+    assert 3 < sum(pieces) / len(rare) < 5
+    assert tokenizer.decode(tokenizer.encode(" ".join(rare))) == " ".join(rare)
+
+
+@pytest.mark.lecture("L2-46")
+def test_characters_are_long_words_are_many_and_pieces_lie_between() -> None:
+    """Of 150,000 other characters: 103 kinds of characters, 2,426 of words of which 3 % are missing still, and 1,000 pieces."""
+    text, other, _ = manual()
+    characters = train_tokenizer("characters", [text + other])
+    words, pieces = train_tokenizer("words", [text]), train_tokenizer("bpe", [text], 1000)
+    long, short = characters.encode(other), pieces.encode(other)
+    assert len(long) == len(other) > 2.5 * len(short)
+    assert characters.vocab_size < 200 < pieces.vocab_size == 1000
+    assert words.vocab_size > 2 * pieces.vocab_size
+    assert train_tokenizer("words", [text + other]).vocab_size > 1.3 * words.vocab_size
+    ids = words.encode(other)
+    assert ids.count(0) > 0.02 * len(ids)
+    assert pieces.decode(short) == other != words.decode(ids)
 
 
 # Words
