@@ -84,6 +84,19 @@ def test_every_exercise_is_in_its_lesson_and_its_solution_is_right(capsys: pytes
             assert ("right in" in line) == ("hide-input" in cell.tags), line
 
 
+@pytest.mark.lecture("L0-06")
+def test_the_linked_slides_are_explained_beside_the_baselines() -> None:
+    """Direct prediction or latent state, and what heddle has of each, which the page trains."""
+    (page,) = (page for page in PAGES if page.front["lesson"] == 0)
+    (box,) = re.findall(r"^```\{admonition\}.*?^```$", page.text, re.MULTILINE | re.DOTALL)
+    assert "https://dlsyscourse.org/slides/transformers.pdf" in box
+    assert "*latent state*" in box
+    assert "*Direct prediction*" in box
+    sources = "".join(cell.source for cell in page.cells)
+    for kind in ("linear", "convolution", "recurrent", "attention"):
+        assert f'kind="{kind}"' in sources
+
+
 def test_a_cheap_page_runs() -> None:
     (page,) = (page for page in PAGES if page.front["lesson"] == CHEAP)
     namespace: dict[str, Any] = {}
