@@ -9,7 +9,7 @@ from heddle.errors import HeddleError
 Value = float | int | bool | str | torch.Tensor | Sequence[float]
 
 
-def _shown(value: float) -> str:
+def _text_of(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
 
 
@@ -19,27 +19,27 @@ def _numbers(value: Value) -> list[float]:
     return torch.as_tensor(value).flatten().tolist()
 
 
-def expect(name: str, value: Value, wanted: float | int | bool | str | Sequence[float], within: float = 0.0) -> None:
+def expect(name: str, value: Value, expected: float | int | bool | str | Sequence[float], within: float = 0.0) -> None:
     """Print a number beside what the text says of it.
 
     Args:
         name: what it is, in a few words; unique in its lesson.
         value: what was computed: a number, several, a tensor or a word.
-        wanted: what the text says.
-        within: the largest difference that is no error: three times the spread over seeds.
+        expected: what the text says.
+        within: the largest difference that is allowed: three times the spread over seeds.
 
     Raises:
         HeddleError: they differ by more.
     """
-    if isinstance(wanted, str | bool):
-        computed, text, is_equal = str(value), f"{name}: {value}", value == wanted
+    if isinstance(expected, str | bool):
+        computed, text, is_equal = str(value), f"{name}: {value}", value == expected
     else:
-        numbers, numbers_wanted = _numbers(value), _numbers(wanted)
-        is_equal = len(numbers) == len(numbers_wanted) and all(
-            abs(one - other) <= within for one, other in zip(numbers, numbers_wanted, strict=True)
+        numbers, numbers_expected = _numbers(value), _numbers(expected)
+        is_equal = len(numbers) == len(numbers_expected) and all(
+            abs(one - other) <= within for one, other in zip(numbers, numbers_expected, strict=True)
         )
-        computed, words = " ".join(map(_shown, numbers)), " ".join(map(_shown, numbers_wanted))
+        computed, words = " ".join(map(_text_of, numbers)), " ".join(map(_text_of, numbers_expected))
         text = f"{name}: {computed} ({words} ± {within:g})" if within else f"{name}: {computed} ({words})"
     if not is_equal:
-        raise HeddleError(f"{name} is {computed}, where the text says {wanted} within {within:g}")
+        raise HeddleError(f"{name} is {computed}, where the text says {expected} within {within:g}")
     print(text)

@@ -13,6 +13,10 @@ NOT_SCORED = -100  # the target of a place whose prediction does not count
 KINDS, LENGTH = 8, 16  # of tokens that nothing tells
 DIGITS, REVERSED = 10, 6  # six digits, a mark, and the digits again in reverse
 MARK = DIGITS
+LETTERS = 16  # kinds of tokens whose predecessor is the answer
+ENTRIES = 24  # rows and columns of the table of facts
+QUESTION = 8  # the ninth of nine tokens, after which the first token of the text is the answer
+NOUNS, NAMED, WORDS = 6, 3, 4  # nouns, those in a text, and the words that a noun may have beside it
 
 Batch = tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]
 
@@ -94,12 +98,57 @@ def repeats(rows: int, generator: torch.Generator) -> Batch:
 REPEATS = Task(SIGNS, FIRST + AGAIN - 1, repeats)
 
 
+def nouns_and_words(rows: int, generator: torch.Generator) -> Batch:
+    """Some nouns and a word of each, in any order: the target of a noun is which of its words is there.
+
+    Noun n has the id n, its words the ids `NOUNS + WORDS n` and after. Nouns and words are the same in all texts.
+    """
+    nouns = torch.rand(rows, NOUNS, generator=generator).argsort(1)[:, :NAMED]
+    words = torch.randint(WORDS, (rows, NAMED), generator=generator)
+    ids = torch.cat([nouns, NOUNS + WORDS * nouns + words], dim=1)
+    targets = torch.cat([words, torch.full_like(words, NOT_SCORED)], dim=1)
+    order = torch.rand(rows, 2 * NAMED, generator=generator).argsort(1)
+    return ids.gather(1, order), targets.gather(1, order)
+
+
+NOUNS_AND_WORDS = Task(NOUNS * (WORDS + 1), 2 * NAMED, nouns_and_words, log(WORDS))
+
+
 def predecessors(rows: int, generator: torch.Generator) -> Batch:
-    """The target of each token is the token before it."""
-    ids = torch.randint(SIGNS, (rows, LENGTH), generator=generator)
-    targets = ids.roll(1, 1)
+    """Random tokens; the target of each is the token before it."""
+    ids = torch.randint(LETTERS, (rows, LENGTH), generator=generator)
+    targets = ids.roll(1, dims=1)
     targets[:, 0] = NOT_SCORED
     return ids, targets
 
 
-PREDECESSORS = Task(SIGNS, LENGTH, predecessors, log(SIGNS))
+def facts(rows: int, generator: torch.Generator) -> Batch:
+    """Row and column of a table of random numbers; the target of the second is the entry."""
+    table = torch.randint(ENTRIES, (ENTRIES, ENTRIES), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(ENTRIES, (rows, 2), generator=generator)
+    return ids, torch.stack([torch.full((rows,), NOT_SCORED), table[ids[:, 0], ids[:, 1]]], dim=1)
+
+
+PREDECESSORS = Task(LETTERS, LENGTH, predecessors, log(LETTERS))
+FACTS = Task(ENTRIES, 2, facts, log(ENTRIES))
+
+
+def recalls(rows: int, generator: torch.Generator) -> Batch:
+    """Random tokens and a question at the end; its target is the first token."""
+    ids = torch.randint(QUESTION, (rows, LENGTH), generator=generator)
+    ids[:, -1] = QUESTION
+    targets = torch.full_like(ids, NOT_SCORED)
+    targets[:, -1] = ids[:, 0]
+    return ids, targets
+
+
+RECALLS = Task(QUESTION + 1, LENGTH, recalls, log(QUESTION))
+
+
+def orders(rows: int, generator: torch.Generator) -> Batch:
+    """Two tokens that differ; both places have the first token as their target."""
+    ids = torch.rand(rows, KINDS, generator=generator).argsort(1)[:, :2]
+    return ids, ids[:, :1].expand(-1, 2)
+
+
+ORDERS = Task(KINDS, 2, orders, log(2))

@@ -42,4 +42,13 @@ FAULTS = [
     Fault("the seed draws nothing", "lessons/cases.py:cases",
           "manual_seed(seed)", "manual_seed(0)",
           test="test_grading.py::test_a_known_answer_for_one_seed_is_wrong_for_another"),
+    Fault("an exercise's mistake fits one case", "lessons/exercise.py:Exercise.judge",
+          "if all(same(", "if any(same(",
+          test="test_exercises.py::test_each_known_mistake_is_named_by_its_own_sentence"),
+    Fault("an exercise compares to one digit", "lessons/exercise.py:_close",
+          "atol=rounding * largest", "atol=0.1 * largest",
+          test="test_exercises.py::test_each_known_mistake_is_named_by_its_own_sentence"),
+    Fault("the worked example is transposed", "lessons/worked.py:worked_weights",
+          "= matrix.T", "= matrix if len(matrix) == 4 == matrix.shape[1] else matrix.T",
+          test="test_worked.py::test_its_block_has_the_lectures_output"),
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from tests.lessons.pages import LAST_LINES, NUMBERS, PARTS, Page, guarded_number
 
 ROOT = Path(__file__).parents[2]
 PAGES = pages()
-CHEAP = 5
+CHEAP = 3
 each_page = pytest.mark.parametrize("page", PAGES, ids=[page.path.stem for page in PAGES])
 
 
