@@ -147,6 +147,7 @@ def test_pairs_are_read_where_their_column_is_named(labelled: Labelled, quick: N
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.lecture("L1-93")
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_the_readings_classifier_runs(labelled: Labelled, quick: None, tmp_path: Path, pooling: str) -> None:
     """The first model of the reading in row L1-93: blocks, a pooling over all tokens, a linear map."""
@@ -159,6 +160,7 @@ def test_the_readings_classifier_runs(labelled: Labelled, quick: None, tmp_path:
     assert (head.pooling, head.dense) == (pooling, False)
 
 
+@pytest.mark.lecture("L1-93")
 def test_the_readings_generator_runs(quick: None, tmp_path: Path) -> None:
     """The second model of the reading in row L1-93: a causal model of characters that writes."""
     text = tmp_path / "text.txt"
