@@ -79,5 +79,7 @@ def setup(app):
     app.connect("autodoc-process-docstring", hooks.untyped, priority=600)
     app.connect("missing-reference", hooks.resolve)
     app.connect("source-read", hooks.existing)
+    app.connect("source-read", hooks.by_words)
+    app.connect("env-before-read-docs", hooks.places)
     app.connect("html-page-context", hooks.readable, priority=900)  # after furo
     return {"parallel_read_safe": True}
