@@ -64,7 +64,9 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 def prepare(app, config):
     """Execute the notebooks with all cores, and write what is counted and generated."""
-    seconds = notebooks.execute(DOCS, Path(nb_execution_cache_path), nb_execution_timeout)
+    cells = Path(nb_execution_cache_path)
+    is_off = config.nb_execution_mode == "off"  # -D nb_execution_mode=off, to see only what the pages look like
+    seconds = {} if is_off else notebooks.execute(DOCS, cells, nb_execution_timeout)
     config.myst_substitutions = front.numbers(DOCS, seconds)
     write(DOCS / "reference")
 
@@ -77,5 +79,7 @@ def setup(app):
     app.connect("autodoc-process-docstring", hooks.untyped, priority=600)
     app.connect("missing-reference", hooks.resolve)
     app.connect("source-read", hooks.existing)
+    app.connect("source-read", hooks.by_words)
+    app.connect("env-before-read-docs", hooks.places)
     app.connect("html-page-context", hooks.readable, priority=900)  # after furo
     return {"parallel_read_safe": True}

@@ -5,6 +5,7 @@ import importlib
 import re
 from fnmatch import fnmatch
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,6 +65,21 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nod
         return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "obj", home, node, content)
     known = node["reftype"] == "obj" or target[:1] in "'\"" or any(exists(f"{home}.{target}") for home in FOREIGN)
     return content if known or exists(target) else None
+
+
+def places(app: Sphinx, env: BuildEnvironment, names: list[str]) -> None:
+    """Lessons lie in the package, and the changelog beside it: links lead to where the files really are."""
+    beside = {app.srcdir.parent / "CHANGELOG.md": "changelog", app.srcdir.parent / "README.md": "index"}
+    lessons = {
+        Path(app.srcdir, env.doc2path(name)).resolve(): name for name in env.found_docs if name.startswith("lessons/")
+    }
+    app.project._path_to_docname |= beside | lessons
+
+
+def by_words(app: Sphinx, name: str, source: list[str]) -> None:
+    """Links of lessons go up from docs/lessons, not from the folder that this is a link to."""
+    if name.startswith("lessons/"):
+        source[0] = source[0].replace("](../", "](/")
 
 
 def existing(app: Sphinx, name: str, source: list[str]) -> None:
