@@ -19,31 +19,21 @@ from heddle.config import RunConfig, TransformerConfig
 from heddle.config.base import merge
 
 ROOT = Path(__file__).parents[1]
-# What users read, without the lessons, whose cells the site's build executes, and what was built.
+# What users read, without the lessons, whose cells the site's build executes, and without what it writes.
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted(page for page in (ROOT / "docs").rglob("*.md") if {"_build", "lessons"}.isdisjoint(page.parts)),
+    *sorted(
+        page for page in (ROOT / "docs").rglob("*.md") if {"_build", "lessons", "reference"}.isdisjoint(page.parts)
+    ),
 ]
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<mark>```+)(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)(?P=mark) *$", re.M | re.S
 )
-# Shown, never run: what a program prints, a drawing, the parts of the site.
-SHOWN = {
-    "text",
-    "{toctree}",
-    "{note}",
-    "{tip}",
-    "{warning}",
-    "{admonition}",
-    "{list-table}",
-    "{math}",
-    "{image}",
-    "{figure}",
-    "{glossary}",
-}
+WORDS = {"compared", "whole", "printed"}
 # Programs of others that a console may name. What can be known about their words is checked by `outside`.
 OUTSIDE = {
+    ".",
     "cd",
     "curl",
     "cat",
@@ -119,24 +109,22 @@ def commands(body: str) -> list[Command]:
 
 def kind_of(fence: Fence) -> str:
     """How a block is checked: `executed`, `compared` or `shown`. An unknown language or word is an error."""
-    unknown = [
-        word
-        for word in fence.words
-        if word not in ("compared", "whole", "printed", "ipython3") and not word.startswith("file=")
-    ]
-    assert not unknown or fence.language in SHOWN, f"line {fence.line}: what is {unknown[0]!r}?"
-    if fence.language in SHOWN:
+    if fence.language.startswith("{"):  # a directive of the site, which its build reads; it executes cells
+        return "compared" if fence.language == "{code-cell}" else "shown"
+    unknown = [word for word in fence.words if word not in WORDS and not word.startswith("file=")]
+    assert not unknown, f"line {fence.line}: what is {unknown[0]!r}?"
+    if fence.language == "text":
         return "compared" if "printed" in fence.words else "shown"
     if fence.language in ("toml", "json"):
         return "compared"
-    assert fence.language in ("python", "console", "{code-cell}"), (
-        f"line {fence.line}: no test reads {fence.language!r}"
-    )
-    if not fence.is_run or (
-        fence.language == "console" and not any(command.is_run for command in commands(fence.body))
-    ):
-        return "compared"
-    return "executed"
+    assert fence.language in ("python", "console"), f"line {fence.line}: no test reads {fence.language!r}"
+    calls = fence.language == "python" or any(command.is_run for command in commands(fence.body))
+    return "executed" if fence.is_run and calls else "compared"
+
+
+def compile_cell(fence: Fence, place: str) -> None:
+    """Compile a cell of a notebook, without its options."""
+    compile(re.sub(r"\A(?:---\n.*?^---\n|(?::.*\n)+)", "", fence.body, flags=re.S | re.M), place, "exec")
 
 
 def agrees(shown: str, printed: str, loose: str | None = None) -> bool:
@@ -187,7 +175,7 @@ def outside(words: list[str]) -> None:
 
 def compared(command: Command) -> None:
     """Check a command that is not run: each program of a pipe by its own rule."""
-    for part in command.line.split(" | "):
+    for part in re.split(r" (?:\||&&) ", command.line):
         words = [word for word in shlex.split(part, comments=True) if word != "&"]
         words = words[next(place for place, word in enumerate(words) if not re.fullmatch(r"[A-Z_]+=.*", word)) :]
         words = words[: words.index(">")] if ">" in words else words
