@@ -33,7 +33,7 @@ from heddle.serve.network import bind
 from heddle.weights import load
 
 SIZES = {"phone": (360, 740), "laptop": (1280, 800), "projector": (1920, 1080)}
-PICTURED = {"prefixes", "write", "attention", "layers", "pass", "training", "model"}
+PICTURED = {"prefixes", "write", "attention", "layers", "switches", "pass", "training", "model"}
 CHROMIUM = ("/usr/lib/chromium/chromium-headless-shell", "chromium-headless-shell", "chromium")
 
 

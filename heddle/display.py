@@ -126,7 +126,7 @@ def config_html(config: Any) -> str:
 
 def _differs(config: Any, name: str) -> bool:
     field = type(config).model_fields[name]
-    return field.is_required() or getattr(config, name) != field.get_default(call_default_factory=True)
+    return bool(field.is_required() or getattr(config, name) != field.get_default(call_default_factory=True))
 
 
 def _branch(name: str, value: Any) -> str:

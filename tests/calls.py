@@ -104,6 +104,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 RESULTS = words(
     "Accounts Flops Line Memory Parameters Walk Coverage Batch Column Corpus Description Document Example Part RecordStore "
     "Records TokenStore Event Hypothesis Piece Translation TranslationScore AttentionPass Attribution Drawing Edit HeadScores "
+    "Switch Explanation "
     "Lens Patching Probe TokenScores Trace Candidate Embeddings Filling TextClass TextLabels TextNumber WordClass WordClasses "
     "Proof Verdict Member Plan Resolved SeedStatistics Session DataSpec EvalSet ExampleIndices Loss Evaluation History Report "
     "SelectedWeights Adapter Loaded WordVectors Switch Explanation"

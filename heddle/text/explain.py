@@ -145,7 +145,7 @@ def _word(tokenizer: Base, word: str, vocab: Mapping[str, int], cut: Steps) -> W
 def _words(content: Content, text: str) -> list[tuple[str, str]]:
     """The stretches of a text that no piece crosses, each with the symbols that stand for it."""
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
-    bare = {"added_tokens": [], "truncation": None, "padding": None, "post_processor": None, "decoder": None}
+    bare: Content = {"added_tokens": [], "truncation": None, "padding": None, "post_processor": None, "decoder": None}
     runner = tokenizers.Tokenizer.from_str(json.dumps({**content, **bare, "model": model}))
     if runner.normalizer is not None:
         text = runner.normalizer.normalize_str(text)
@@ -158,7 +158,7 @@ def _words(content: Content, text: str) -> list[tuple[str, str]]:
 
 def _merges(word: str, model: Content, vocab: Mapping[str, int]) -> Steps:
     """BPE: join the leftmost neighbours whose rule was learned first, until no rule applies."""
-    ranks: dict[tuple[str, str], int] = {}
+    ranks: dict[tuple[str, str], float] = {}
     for rank, merge in enumerate(model["merges"], start=1):
         left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
         ranks.setdefault((left, right), rank)

@@ -430,7 +430,6 @@ class TestTokenizer:
         monkeypatch.setattr("sys.stdin", io.StringIO("119, 101 102\n116"))
         assert heddle("tokenizer", "decode", "runs/a").out == "weft\n"
 
-    @pytest.mark.lecture("L2-46", "L2-45")
     def test_a_text_is_cut_step_by_step(self, heddle: Heddle, run_a: Path) -> None:
         output = heddle("tokenizer", "explain", "a", "a b").out
         assert output.startswith("bytes: each byte is a piece")
@@ -439,6 +438,7 @@ class TestTokenizer:
         assert data["ids"] == [97, 32, 98]
         assert data["words"][0]["steps"][0]["pieces"] == ["a", " ", "b"]
 
+    @pytest.mark.lecture("L2-46", "L2-45")
     def test_all_kinds_side_by_side(self, heddle: Heddle, corpus: str) -> None:
         report = heddle("tokenizer", "compare", "loom weft.", corpus, "--size", "400", "--json").json
         assert (report["text"], report["characters"], report["bytes"]) == ("loom weft.", 10, 10)

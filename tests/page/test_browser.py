@@ -537,12 +537,12 @@ def test_readings_are_curves_of_layers_and_heads(look: Callable[..., Seen], tmp_
     assert chart.locator("path.curve").count() == 2
     rows = panel.get_by_role("table").nth(1).locator("tbody tr")
     assert [row.split("\t")[0] for row in rows.all_inner_texts()] == [
-        "decoder.1.mixer, head 0",
-        "decoder.1.mixer, head 1",
+        "head 0, attention of layer 1",
+        "head 1, attention of layer 1",
     ]
     shown = float(rows.first.locator("td").nth(2).inner_text())
     assert shown == pytest.approx(read["previous"]["decoder.1.mixer.heads.0"], abs=1e-3)
-    panel.get_by_role("button", name="decoder.0.mixer").click()
+    panel.get_by_role("button", name="attention of layer 0").click()
     seen.until(lambda: "layer=decoder.0.mixer" in seen.page.url)
 
 

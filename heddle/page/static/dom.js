@@ -65,11 +65,11 @@ export function table(caption, head, rows, kinds = []) {
  * A bar for a token and its share; a button if something happens on a click.
  * @param {string} piece
  * @param {number} share
- * @param {{onclick?: () => void, said?: string, most?: number}} more
+ * @param {{onclick?: () => void, said?: string, most?: number, words?: boolean}} more words: it names a part, so its spaces are spaces
  */
 export function bar(piece, share, more = {}) {
   const fill = h("div", { class: share < 0 ? "fill less" : "fill", style: { width: Math.min(100, (100 * Math.abs(share)) / (more.most || 1)) + "%" } });
-  const inner = [h("span", { class: "what", dir: "auto" }, visible(piece)), h("span", { class: "many" }, more.said ?? percent(share)),
+  const inner = [h("span", { class: more.words ? "what words" : "what", dir: "auto" }, more.words ? piece : visible(piece)), h("span", { class: "many" }, more.said ?? percent(share)),
     h("span", { class: "track" }, fill)];
   return more.onclick ? h("button", { type: "button", class: "bar", onclick: more.onclick }, inner)
     : h("div", { class: "bar" }, inner);

@@ -91,7 +91,7 @@ function draw(context, plate, x, y, side, chosen) {
   context.fillStyle = ink;
   context.font = `${chosen ? "bold " : ""}12px system-ui, sans-serif`;
   context.textAlign = "center";
-  context.fillText(`${plate.name}  ${plate.shape.join("×")}`, x, top - 6);
+  context.fillText(`${plate.words ?? plate.name}  ${plate.shape.slice(1).join(" × ")}`, x, top - 6);
   return points;
 }
 

@@ -22,7 +22,7 @@ export const layers = {
   shown: (about) => about.predicts === "next" || about.predicts === "translation" || about.predicts === "masked",
   async render(root, context) {
     const found = await context.ask("layers", context.reading());
-    const left = h("div", {}, ...lens(found), norms(found)), right = h("div", {}, ...(await division(context)), loads(found));
+    const left = h("div", {}, ...lens(found), norms(found)), right = h("div", {}, ...(await division(context)), loads(found, context));
     root.append(h("div", { class: found.places.length <= BESIDE ? "two" : "" }, left, right));
     if (context.about.predicts === "next") root.append(patching(context));
   },
@@ -72,7 +72,7 @@ async function division(context) {
   return [...made, h("p", { class: "caption" }, `The score of ${visible(found.token)} after token ${found.at} is ${said(found.score)}: the sum of the direct contributions of all parts. Positive ones raise the score, negative ones lower it.`),
     context.offline ? null : tokens(found.pieces, { label: "After which token", pressed: (place) => place === found.at, onclick: (place) => context.set({ at: String(place), token: "" }) }),
     choice("Divide by", [["depth", "by layer"], ["layers", "by part of a layer"], ["parts", "by head"]], by, (name) => context.set({ by: name })),
-    h("div", { class: "parts" }, order.map(([name, value]) => bar(inWords(name, context.about), value, { said: (value > 0 ? "+" : "") + said(value, 3), most }))),
+    h("div", { class: "parts" }, order.map(([name, value]) => bar(inWords(name, context.about), value, { said: (value > 0 ? "+" : "") + said(value, 3), most, words: true }))),
     h("details", {}, h("summary", {}, "All parts, and the neurons that add most"), table(`All parts; they sum to ${said(found.parts.reduce((/** @type {number} */ sum, /** @type {[string, number]} */ each) => sum + each[1], 0))}`, ["part", "adds"], found.parts.map((/** @type {[string, number]} */ [name, value]) => [name, said(value)]), ["", "number"]),
       found.neurons.map((/** @type {Document} */ each) => table(`Neurons of ${each.part} that add most`, ["neuron", "adds"], each.best.map((/** @type {[number, number]} */ [unit, value]) => [unit, said(value)]), ["number", "number"])))].filter((each) => each !== null);
 }
@@ -92,12 +92,15 @@ function summed(parts) {
   return [...sums];
 }
 
-/** @param {Document} found */
-function loads(found) {
+/**
+ * @param {Document} found
+ * @param {Context} context
+ */
+function loads(found, context) {
   if (found.loads.length === 0) return h("span", {});
   return h("div", {}, h("h3", {}, "Experts"), found.loads.map((/** @type {Document} */ each) => {
     const whole = each.tokens.reduce((/** @type {number} */ sum, /** @type {number} */ count) => sum + count, 0) || 1;
-    return h("div", {}, h("p", { class: "caption" }, `${each.part}: how many of the text's tokens went to each expert`), each.tokens.map((/** @type {number} */ count, /** @type {number} */ expert) => bar("expert " + expert, count / whole, { said: String(count), most: Math.max(...each.tokens) / whole })));
+    return h("div", {}, h("p", { class: "caption" }, `${inWords(each.part, context.about)}: how many of the text's tokens went to each expert`), each.tokens.map((/** @type {number} */ count, /** @type {number} */ expert) => bar("expert " + expert, count / whole, { said: String(count), most: Math.max(...each.tokens) / whole, words: true })));
   }));
 }
 

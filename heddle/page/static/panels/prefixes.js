@@ -1,6 +1,7 @@
 // Every prefix with its next token; for masked models every token hidden in its turn; for translations, teacher-forced and free.
 
 import { bar, h, shade, table, tokens } from "../dom.js";
+import { inWords } from "../names.js";
 import { percent, said, visible } from "../numbers.js";
 
 /** @typedef {import("../app.js").Context} Context */
@@ -83,7 +84,7 @@ function translation(found, context) {
     table("Teacher-forced: each step reads the true target. Free: each step reads what the model wrote before.", ["step", "true token", "best, teacher-forced", "free"], rows, ["number", "piece", "piece", "piece"])];
   if (layers.length === 0 || steps.length === 0) return made;
   const view = h("div", {});
-  const layer = h("select", { id: "step-layer", onchange: () => draw() }, layers.map((name) => h("option", { value: name, selected: name === (context.state.layer ?? layers[layers.length - 1]) }, name)));
+  const layer = h("select", { id: "step-layer", onchange: () => draw() }, layers.map((name) => h("option", { value: name, selected: name === (context.state.layer ?? layers[layers.length - 1]) }, inWords(name, context.about))));
   const slider = h("input", { type: "range", id: "step", min: 1, max: steps.length, value: Math.min(steps.length, Number(context.state.step ?? 1)), oninput: () => { context.set({ step: slider.value }, false); draw(); } });
   const draw = () => {
     const step = Number(slider.value) - 1, row = steps[step].looks[layer.value];

@@ -1,6 +1,7 @@
 // Training: the curves of one run or several, live while it runs, and the texts that it wrote.
 
 import { choice, h, table } from "../dom.js";
+import { inWords } from "../names.js";
 import { said } from "../numbers.js";
 import { chart } from "../svg.js";
 
@@ -84,7 +85,7 @@ function readings(found, context) {
   const layers = [...new Set(places.filter((place) => place.includes(".heads.")).map((place) => place.split(".heads.")[0]))];
   const layer = layers.includes(context.state.layer) ? context.state.layer : layers[0];
   const shown = layers.length ? places.filter((place) => place.startsWith(`${layer}.heads.`)) : places;
-  const label = (/** @type {string} */ place) => place.replace(".heads.", ", head ");
+  const label = (/** @type {string} */ place) => inWords(place, context.about);
   const curves = runs.flatMap((/** @type {Document} */ run, /** @type {number} */ number) => shown.filter((place) => run.readings[measure]?.[place]).map((place, colour) =>
     ({ name: runs.length > 1 ? `${run.name}: ${label(place)}` : label(place), points: run.readings[measure][place], dashed: number % 2 === 1, colour })));
   const up = measure.replaceAll("_", " ");
@@ -92,7 +93,7 @@ function readings(found, context) {
     h("h3", {}, "What its layers and heads did"),
     h("p", {}, "Saved during training: norms of the residual stream, the loss if the model ended at that layer, and attention patterns of each head on repeated random tokens."),
     choice("Which measure", measures.map((each) => [each, each.replaceAll("_", " ")]), measure, (each) => context.set({ measure: each })),
-    layers.length > 1 ? choice("Layer", layers.map((each) => [each, each]), layer, (each) => context.set({ layer: each })) : null,
+    layers.length > 1 ? choice("Layer", layers.map((each) => [each, inWords(each, context.about)]), layer, (each) => context.set({ layer: each })) : null,
     chart(curves, { label: `${up} by step`, across: "step", up, log: false }),
     table(`${up}: first and last`, ["place", "first", "last", "at step"],
       curves.map((/** @type {{name: string, points: number[][]}} */ curve) => [curve.name, said(curve.points[0][1]), said(curve.points[curve.points.length - 1][1]), said(curve.points[curve.points.length - 1][0])]), ["", "number", "number", "number"]),

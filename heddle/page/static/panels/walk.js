@@ -133,6 +133,7 @@ function five(found, current, context) {
 async function solid(context) {
   const found = await context.ask("plates", context.reading()), last = found.levels.length - 1;
   const view = h("div", {}), label = h("output", {});
+  for (const level of found.levels) for (const plate of level.plates) plate.words = inWords(plate.name, context.about);
   let at = Math.max(0, Math.min(last, Number(context.state.step ?? 0) || 0));
   /** @type {ReturnType<typeof setInterval> | undefined} */
   let timer;
@@ -141,7 +142,7 @@ async function solid(context) {
   const draw = () => {
     const level = found.levels[at], held = view.contains(document.activeElement);
     const canvas = isometric(found, at, go);
-    const words = level.plates.map((/** @type {Document} */ plate) => inWords(plate.name, context.about)).join(" · ");
+    const words = level.plates.map((/** @type {Document} */ plate) => plate.words).join(" · ");
     view.replaceChildren(h("p", { class: "figure" }, h("strong", {}, words)), h("ul", {}, level.plates.map((/** @type {Document} */ plate) => h("li", {}, described(plate), " ",
       plate.name === "probabilities" ? null : h("button", { type: "button", onclick: () => context.set({ name: plate.name, head: "0" }) }, "Numbers")))), canvas);
     if (held) canvas.focus();
