@@ -134,12 +134,16 @@ def _sinusoids(length: int, dim: int, first: int = 0, base: float = 10_000.0, st
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
+def _pairs(length: int, dim: int) -> Tensor:
+    return _sinusoids(length, dim).reshape(length, dim // 2, 2)
+
+
 def _halves(length: int, dim: int) -> Tensor:
-    return _sinusoids(length, dim).unflatten(1, (-1, 2)).mT.flatten(1)
+    return _pairs(length, dim).mT.flatten(1)
 
 
 def _exchanged(length: int, dim: int) -> Tensor:
-    return _sinusoids(length, dim).unflatten(1, (-1, 2)).flip(-1).flatten(1)
+    return _pairs(length, dim).flip(-1).flatten(1)
 
 
 def _one_angle_per_column(length: int, dim: int) -> Tensor:

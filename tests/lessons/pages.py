@@ -21,6 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from heddle.lessons import expect as guard
 
 PAGES = Path(__file__).parents[2] / "heddle" / "lessons" / "pages"
@@ -126,7 +128,7 @@ def words(value: Any) -> str:
     """Numbers as the table has them."""
     if isinstance(value, str | bool):
         return str(value)
-    numbers = [value] if isinstance(value, int | float) else guard.torch.as_tensor(value).flatten().tolist()
+    numbers = [value] if isinstance(value, int | float) else torch.as_tensor(value).flatten().tolist()
     text = " ".join(f"{each:,}" if isinstance(each, int) else f"{each:.5g}" for each in numbers[:MOST_NUMBERS])
     return text + (" …" if len(numbers) > MOST_NUMBERS else "")
 

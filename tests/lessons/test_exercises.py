@@ -40,6 +40,7 @@ def test_a_line_tells_the_place_and_both_numbers() -> None:
     )
     assert "the shape is [1, 2, 2], not [2, 2]" in str(row.judge(lambda q, k, v: row.right(q, k, v)[None]))
     assert row.judge(lambda q, k, v: row.right(q.float(), k.float(), v.float())) is None
+    assert "is 1.30266, not 1.30265" in str(row.judge(lambda q, k, v: row.right(q, k, v) * (1 + 5e-6)))
 
 
 def merged(word: str, merges: list[tuple[str, str]]) -> list[str]:
