@@ -101,7 +101,7 @@ def hidden(built: Transformer, off: tuple[str, ...] = ()) -> Tensor:
     return result
 
 
-@pytest.mark.parametrize("config", [*COMBINATIONS[::7], *ENCODERS[::4], *BOTH[::4]], ids=name_of)
+@pytest.mark.parametrize("config", [*COMBINATIONS[::12], *ENCODERS[::6], *BOTH[::6]], ids=name_of)
 def test_every_part_of_every_family_can_be_off_and_on_again(config: TransformerConfig) -> None:
     built = awake(config)
     whole, parts = hidden(built), switches(built)
