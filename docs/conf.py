@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 DOCS = Path(__file__).parent
@@ -30,9 +29,6 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
-autodoc_mock_imports = [
-    name for name in ("fastapi", "uvicorn", "prometheus_client", "llguidance") if not find_spec(name)
-]
 maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
@@ -54,16 +50,14 @@ nb_merge_streams = True
 html_theme = "furo"
 html_title = "heddle"
 html_static_path = ["_static"]
-html_css_files = ["site.css"]
+html_css_files, html_js_files = ["site.css"], ["site.js"]
 html_copy_source = html_show_sourcelink = False
 html_theme_options = {
-    "light_css_variables": {
-        "color-brand-primary": "#1a5fb4",
-        "color-brand-content": "#1a5fb4",
-    },  # heddle/page/static/style.css
+    # The accent of heddle/page/static/style.css.
+    "light_css_variables": {"color-brand-primary": "#1a5fb4", "color-brand-content": "#1a5fb4"},
     "dark_css_variables": {"color-brand-primary": "#8ab8f5", "color-brand-content": "#8ab8f5"},
 }
-pygments_style, pygments_dark_style = "tango", "github-dark"
+pygments_style, pygments_dark_style = "github-light-high-contrast", "github-dark-high-contrast"  # furo brings them
 copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
 
@@ -81,7 +75,7 @@ def setup(app):
     app.add_role(default_role, hooks.Name())
     app.connect("autodoc-process-docstring", hooks.unmarked, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", hooks.untyped, priority=600)
-    app.connect("autodoc-skip-member", hooks.is_alias)
     app.connect("missing-reference", hooks.resolve)
     app.connect("source-read", hooks.existing)
+    app.connect("html-page-context", hooks.readable, priority=900)  # after furo
     return {"parallel_read_safe": True}

@@ -120,7 +120,9 @@ def commands(body: str) -> list[Command]:
 def kind_of(fence: Fence) -> str:
     """How a block is checked: `executed`, `compared` or `shown`. An unknown language or word is an error."""
     unknown = [
-        word for word in fence.words if word not in ("compared", "whole", "printed") and not word.startswith("file=")
+        word
+        for word in fence.words
+        if word not in ("compared", "whole", "printed", "ipython3") and not word.startswith("file=")
     ]
     assert not unknown or fence.language in SHOWN, f"line {fence.line}: what is {unknown[0]!r}?"
     if fence.language in SHOWN:

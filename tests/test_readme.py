@@ -1,5 +1,6 @@
 """The README is short, in plain sentences; every command has a page and a call."""
 
+import ast
 import re
 from importlib import import_module
 
@@ -9,7 +10,12 @@ from heddle.cli.main import GROUPS, make_app
 from tests.fences import FENCE, PAGES, ROOT, commands, fences
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-WRITTEN = ["README.md", *(f"docs/{name}/index.md" for name in ("guides", "look", "prove", "internals", "evidence"))]
+WRITTEN = [
+    "README.md",
+    "docs/faq.md",
+    "docs/troubleshooting.md",
+    *(f"docs/{name}/index.md" for name in ("guides", "look", "prove", "internals", "evidence")),
+]
 LONGEST = 25
 
 
@@ -73,3 +79,29 @@ def test_every_command_has_a_call_that_exists() -> None:
     # This one lists names, and computes nothing.
     assert {name.split()[0] for name in known()} - named <= {"presets"}
     assert named <= {name.split()[0] for name in known()}
+
+
+def templates() -> list[str]:
+    """Every text in heddle's code, with {} for what it inserts; a line that is built from several is one."""
+    texts = []
+    for path in (ROOT / "heddle").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return texts
+
+
+def test_the_messages_of_the_page_are_in_the_code() -> None:
+    """Each message of the tables, part by part between the … that stand for values."""
+    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
+    assert len(messages) >= 50
+    texts = "\n".join(templates())
+    for message in messages:
+        pattern = r"[^\n]*?".join(re.escape(part.strip()) for part in message.split("…"))
+        assert re.search(pattern, texts), message
+    assert not re.search("the loom is too small", texts)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
+from typing import Literal
 
 import torch
 from jaxtyping import Int
@@ -72,3 +73,51 @@ def nouns_and_words(rows: int, generator: torch.Generator) -> Batch:
 
 
 NOUNS_AND_WORDS = Task(NOUNS * (WORDS + 1), 2 * NAMED, nouns_and_words, log(WORDS))
+
+
+COUNT_END, COUNT_PAD, COUNT_LENGTH = 10, 11, 12  # ids after ten digits; places of a row
+
+
+def countdown(padding: Literal["length", "id", "counted"] = "length") -> Task:
+    """Count down to 0 and end; rows are padded.
+
+    Args:
+        padding: `length`: padding has an id of its own, and is not scored; `id`: padding is the end of text, and no target
+            with this id is scored; `counted`: padding is scored.
+    """
+
+    def draw(rows: int, generator: torch.Generator) -> Batch:
+        start = torch.randint(DIGITS, (rows, 1), generator=generator)
+        counts = start - torch.arange(COUNT_LENGTH)
+        ids = counts.masked_fill(counts == -1, COUNT_END).masked_fill(
+            counts < -1, COUNT_END if padding == "id" else COUNT_PAD
+        )
+        inputs, targets = next_tokens(ids)
+        unscored = {"length": COUNT_PAD, "id": COUNT_END, "counted": NOT_SCORED}[padding]
+        return inputs, targets.masked_fill(targets == unscored, NOT_SCORED)
+
+    return Task(COUNT_PAD + 1, COUNT_LENGTH - 1, draw)
+
+
+SIGNS, FIRST, AGAIN = 16, 9, 4  # different signs, of which some come again
+
+
+def repeats(rows: int, generator: torch.Generator) -> Batch:
+    """Nine different signs, then four neighbours of them again, from any place: each is told by the one before it."""
+    signs = torch.rand(rows, SIGNS, generator=generator).argsort(1)[:, :FIRST]
+    places = torch.randint(FIRST - AGAIN + 1, (rows, 1), generator=generator) + torch.arange(AGAIN)
+    return next_tokens(torch.cat([signs, signs.gather(1, places)], 1), first_scored=FIRST)
+
+
+REPEATS = Task(SIGNS, FIRST + AGAIN - 1, repeats)
+
+
+def predecessors(rows: int, generator: torch.Generator) -> Batch:
+    """The target of each token is the token before it."""
+    ids = torch.randint(SIGNS, (rows, LENGTH), generator=generator)
+    targets = ids.roll(1, 1)
+    targets[:, 0] = NOT_SCORED
+    return ids, targets
+
+
+PREDECESSORS = Task(SIGNS, LENGTH, predecessors, log(SIGNS))

@@ -276,9 +276,13 @@ class _Column:
             label, row = f"{settings.active} of {settings.experts} experts", "L2-74"
             formula = "Σ gate · expert(x) over the chosen experts"
         elif kind == "mlp":
-            label, row, formula = f"MLP, {settings.activation}", "L0-67", "W₂ f(W₁ x)"
+            label, row, formula = f"MLP, {settings.activation}", "L0-67", "W₂ f(W₁ x), with W₁ up and W₂ down"
         elif kind == "gated":
-            label, row, formula = f"Gated MLP, {settings.activation}", "L1-21", "W₂ (f(W₁ x) ⊙ W₃ x)"
+            label, row, formula = (
+                f"Gated MLP, {settings.activation}",
+                "L1-21",
+                "W₂ (f(W₁ x) ⊙ W₃ x), with W₁ gate, W₃ up and W₂ down",
+            )
         else:
             label = f"{kind.capitalize()} {'mixer' if end == 'mixer' else 'feed-forward'}"
         return Box(name, label, self._shape("T D"), self._count(module), formula, row)

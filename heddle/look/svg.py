@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from heddle.look.drawing import Box, Column, Drawing
 
 PLUS = "⊕"  # the label of an addition
-WIDTH, BOX, HEIGHT, GAP, SIDE, TOP = 360, 244, 44, 22, 58, 64
+WIDTH, BOX, HEIGHT, GAP, SIDE, TOP = 360, 276, 44, 22, 42, 64
 MAX_LABEL = 34  # characters that fit into a box
 STYLE = (
     "text{font:12px system-ui,'DejaVu Sans',sans-serif;fill:#1b1c1e}.label{font-weight:600}.soft{fill:#55595f;font-size:11px}"
@@ -106,7 +106,9 @@ def _draw_box(
         parts.append(f"{group}{shape}</g>")
         return box.name, y + height + GAP
     label = box.label if len(box.label) <= MAX_LABEL else box.label[: MAX_LABEL - 1] + "…"
-    caption = " · ".join(part for part in (box.shape, f"{box.parameters:,}" if box.parameters else "") if part)
+    letters, _, sizes = box.shape.partition(" = ")  # the letters are in the title
+    sizes += " tokens" if letters == "T" else ""
+    caption = " · ".join(part for part in (sizes, f"{box.parameters:,} parameters" if box.parameters else "") if part)
     text = f'<text class="label" x="{middle:g}" y="{y + (18 if caption else 19):g}" text-anchor="middle">{escape(label)}</text>'
     if caption:
         text += f'<text class="soft" x="{middle:g}" y="{y + 35:g}" text-anchor="middle">{escape(caption)}</text>'

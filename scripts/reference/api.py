@@ -4,6 +4,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Collection
+from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, get_args
 
@@ -12,6 +13,7 @@ from heddle.config.base import Config
 from scripts.reference.fields import field_table
 from scripts.reference.text import code, escaped, indent, prose, table, title, with_code
 
+TORCH = {"extra_repr", "train"}  # what torch asks of a module
 SENTENCE_END = re.compile(r"(?<!et al)\. (?=[A-Z`])")
 
 
@@ -103,19 +105,20 @@ def entry(name: Public) -> str:
         return f".. py:data:: {name.path}\n\n   {prose(name.summary)}\n"
     if not inspect.isclass(name.value):
         return f".. autofunction:: {name.path}\n"
+    methods = ", ".join(own_methods(name.value))
+    members = f"   :members: {methods}\n   :undoc-members:\n" if methods else ""
     if issubclass(name.value, Config):
-        methods = ", ".join(own_methods(name.value))
-        members = f"   :members: {methods}\n" if methods else ""
         return f".. autoclass:: {name.path}(**fields)\n{members}\n{indent(field_table(name.value))}\n"
-    return f".. autoclass:: {name.path}\n   :members:\n"
+    return f".. autoclass:: {name.path}\n{members}"
 
 
-def own_methods(config: type[Config]) -> list[str]:
-    """The public methods that a config's own class defines; its fields are in the table."""
+def own_methods(value: type) -> list[str]:
+    """The public methods and properties that a class defines itself. Its fields are in its docstring or its table."""
+    kinds = (FunctionType, classmethod, staticmethod, property, cached_property)
     return [
         name
-        for name, value in vars(config).items()
-        if not name.startswith("_") and isinstance(value, FunctionType | classmethod | property)
+        for name, member in vars(value).items()
+        if isinstance(member, kinds) and not name.startswith("_") and name not in TORCH
     ]
 
 

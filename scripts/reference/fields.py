@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from heddle.config.base import Config
 from scripts.reference.text import code, prose, table
 
+TINY, HUGE = 1e-5, 2**16  # limits beyond these refuse only what nobody means
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
@@ -104,7 +105,10 @@ def _type(annotation: Any) -> str:
 def _limits(metadata: Any) -> Iterator[str]:
     for limit in metadata:
         for inner in (limit, *getattr(limit, "metadata", ())):
-            yield from (f"{sign} {getattr(inner, name)}" for name, sign in SIGNS.items() if hasattr(inner, name))
+            values = {name: getattr(inner, name) for name in SIGNS if hasattr(inner, name)}
+            yield from (
+                f"{SIGNS[name]} {value:g}" for name, value in values.items() if TINY < abs(value) < HUGE or not value
+            )
 
 
 @cache

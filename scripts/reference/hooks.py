@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from functools import cache
 from typing import Any
 
+import torch
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -17,6 +18,7 @@ from scripts.reference.api import homes
 from scripts.reference.text import NAME, escaped
 
 TOCTREE, ENTRY = re.compile(r"```\{toctree\}.*?```", re.DOTALL), re.compile(r"[a-z][\w/*-]*")
+PARAMETERS = re.compile(r"<dl>\s*((?:<dd>(?:(?!</?d[dl]>).)*</dd>\s*)+)</dl>", re.DOTALL)
 # Other packages whose names signatures show without their module.
 FOREIGN = ("torch", "torch.nn", "numpy", "types", "rich.console")
 
@@ -40,7 +42,9 @@ class Name(SphinxRole):
 
 
 def unmarked(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings have no markup but backticks and lists."""
+    """Docstrings have no markup but backticks and lists. The one that torch gives every `forward` says nothing about it."""
+    if name.endswith(".forward") and lines and lines[0] in (torch.nn.Module.forward.__doc__ or ""):
+        lines.clear()
     lines[:] = escaped("\n".join(lines)).split("\n")
     app.env.temp_data[name] = list(lines)
 
@@ -49,11 +53,6 @@ def untyped(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: 
     """After napoleon, which reads the words before a colon in a property's docstring as its type."""
     if what in ("attribute", "property"):
         lines[:] = app.env.temp_data[name]
-
-
-def is_alias(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
-    """Fields of named tuples are described by their class."""
-    return True if type(value).__name__ == "_tuplegetter" else None
 
 
 def resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element) -> nodes.Element | None:
@@ -79,6 +78,16 @@ def existing(app: Sphinx, name: str, source: list[str]) -> None:
 
     if name in ("index", "learn"):
         source[0] = TOCTREE.sub(entries, source[0])
+
+
+def readable(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """What a screen reader needs: captions are headings with a level, and the lines of a signature are no list."""
+    context["body"] = PARAMETERS.sub(
+        lambda lines: f'<div class="parameters">{lines[1].replace("dd>", "div>")}</div>', context.get("body", "")
+    )
+    if "furo_navigation_tree" in context:
+        tree = str(context["furo_navigation_tree"])
+        context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
 @cache

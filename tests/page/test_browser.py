@@ -85,7 +85,7 @@ def test_hovered_numbers_are_the_library_s(look: Callable[..., Seen], kind: str)
     attention = trace(page_model.model, text.tokens, attention=layer, **text.more).attention[layer]
     weights, readout = attention.weights(heads=1)[0, 0], panel.locator(".readout")
     over = panel.locator("canvas.over")
-    box, side = over.bounding_box(), 30
+    box, side = over.bounding_box(), 30  # of more than twelve columns
     for row, column in ((5, 2), (3, 3), (0, 0)):
         over.hover(position={"x": 92 + (column + 0.5) * side, "y": 84 + (row + 0.5) * side})
         assert float(readout.get_attribute("data-weight")) == pytest.approx(float(weights[row, column]), abs=2e-6)
@@ -317,6 +317,53 @@ def test_a_text_that_is_too_long_is_refused_in_a_line(look: Callable[..., Seen])
     seen.faults = [fault for fault in seen.faults if not any(part in fault for part in refusal)]
 
 
+def test_the_projector_view_is_walked_with_the_arrow_keys(look: Callable[..., Seen]) -> None:
+    """One panel at a time in large type; keys that a map or a slider takes stay theirs; a link opens it; Escape leaves."""
+    seen = look("decoder")
+    seen.show(panel="write", text=TEXT)
+    size = "parseFloat(getComputedStyle(document.documentElement).fontSize)"
+    usual = seen.page.evaluate(size)
+    seen.page.locator("#project").click()
+    seen.until(lambda: "projector=yes" in seen.page.url)
+    seen.panel("write")
+    assert seen.page.evaluate(size) > 1.1 * usual
+    assert not seen.page.locator("#prompt").is_visible()
+    seen.page.keyboard.press("ArrowRight")
+    panel = seen.panel("attention")
+    panel.locator("canvas.over").focus()
+    seen.page.keyboard.press("ArrowRight")
+    assert "weight" in panel.locator(".readout").first.inner_text()
+    assert "panel=attention" in seen.page.url
+    seen.page.locator('[data-bar="on"]').click()
+    seen.panel("layers")
+    assert seen.page.locator(":focus").get_attribute("data-bar") == "on"
+    seen.page.keyboard.press("ArrowLeft")
+    seen.panel("attention")
+    assert "3 of 7" in seen.page.locator("#bar").inner_text()
+    seen.page.keyboard.press("Escape")
+    seen.until(lambda: "projector" not in seen.page.url and seen.page.locator("#prompt").is_visible())
+    seen.page.keyboard.press("ArrowRight")
+    seen.show(panel="layers", text=TEXT, projector="yes")
+    assert seen.page.locator("#bar").is_visible()
+
+
+def test_curves_are_read_with_the_pointer_and_the_arrow_keys(look: Callable[..., Seen]) -> None:
+    seen, page_model = look("decoder"), subject("decoder")
+    panel = seen.show(panel="model", text=TEXT)
+    costs = answer(page_model, "model", PANELS["model"].query.of({}, where="test"))["costs"]
+    chart, readout = panel.locator("svg.chart[tabindex]"), panel.locator("figure .readout")
+    chart.focus()
+    seen.page.keyboard.press("Home")
+    assert readout.inner_text().startswith(f"tokens {costs[0]['length']}: grows with n ")
+    seen.page.keyboard.press("ArrowRight")
+    assert readout.inner_text().startswith(f"tokens {costs[1]['length']}: ")
+    box = chart.bounding_box()
+    chart.hover(position={"x": box["width"] - 15, "y": box["height"] / 2})
+    assert readout.inner_text().startswith(f"tokens {costs[-1]['length']}: ")
+    shown = float(readout.inner_text().split("grows with n ")[1].split(";")[0])
+    assert shown == pytest.approx(costs[-1]["linear"], rel=1e-3)
+
+
 def test_a_large_map_is_read(look: Callable[..., Seen]) -> None:
     """A thousand tokens; how long it takes is measured by `python -m benchmarks.browser`."""
     page_model = make_subject("decoder", context=1024)
@@ -372,6 +419,9 @@ def test_nothing_is_wider_than_the_window(look: Callable[..., Seen], width: int)
     seen.show()
     for panel in SHOWN["decoder"]:
         seen.turn(panel)
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, panel
+    for panel in ("attention", "switches"):
+        seen.show(panel=panel, projector="yes", running="yes", off="decoder.*.mixer.mask")
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, panel
 
 
@@ -508,7 +558,10 @@ def test_a_box_of_the_drawing_says_what_it_is(look: Callable[..., Seen]) -> None
     mixer = page_model.model.get_submodule("decoder.blocks.0.mixer")
     description = panel.locator("table", has_text="This box").inner_text()
     assert f"{sum(each.numel() for each in mixer.parameters()):,}, in each of 2 layers" in description
-    assert "weights o.weight\t16 × 16" in description
+    assert "weights o.weight (W_O)\t16 × 16" in description
+    count = sum(each.numel() for each in mixer.parameters())
+    caption = panel.locator('[data-box="decoder.0.mixer"] .soft').text_content()
+    assert caption == f"64 × 16 · {count:,} parameters"
     panel.locator('[data-box="decoder.0.ffn"]').focus()
     seen.page.keyboard.press("Enter")
     seen.until(lambda: "box=decoder.0.ffn" in seen.page.url)

@@ -98,7 +98,7 @@ def test_every_field_of_a_config_is_in_its_table(reference: dict[str, str]) -> N
             entry = (
                 reference["api/heddle.config.rst"]
                 .partition(f"autoclass:: heddle.config.{name}(")[2]
-                .partition("auto")[0]
+                .partition("\n.. auto")[0]
             )
             for field in value.model_fields:
                 assert f"   * - ``{field}``" in entry, (name, field)

@@ -11,7 +11,7 @@ NAMES = {
     "rotary": "reference/api/heddle.config",
     "LoRA": "reference",
     "packing": "",
-    "top_p": "reference/commands/generate",
+    "top_p": "reference/api/heddle.config",
     "GGUF": "reference/commands/export",
     "AttentionConfig": "reference/api/heddle.config",
     "dropout": "reference/api/heddle.nn",

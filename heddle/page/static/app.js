@@ -1,6 +1,8 @@
 // The page: the text that the model reads, the panels, and the address that holds what is shown.
 
 import { h } from "./dom.js";
+import { project } from "./projector.js";
+import { prediction } from "./prediction.js";
 import { Refused, ask, offline, started } from "./source.js";
 import { inWords } from "./names.js";
 import { format, parse, several } from "./state.js";
@@ -25,6 +27,7 @@ import { write } from "./panels/write.js";
 
 /** @type {Panel[]} */
 const PANELS = [prefixes, write, attention, layers, switches, walk, model, training];
+const PREDICTED = [attention, layers, walk]; // these show the next token above their own numbers
 
 const byId = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 /** @type {import("./state.js").State} */
@@ -58,6 +61,7 @@ async function show() {
   const shown = PANELS.filter((panel) => panel.shown?.(about) ?? true);
   const panel = shown.find((each) => each.name === state.panel) ?? shown[0];
   navigation(shown, panel);
+  project(shown, panel, { state, set });
   const old = byId("main").querySelector(".panel");
   const root = h("section", { class: "panel", "aria-label": panel.title, "data-panel": panel.name });
   const alive = () => mine === turn;
@@ -67,6 +71,7 @@ async function show() {
     root.append(h("h2", {}, panel.title), h("p", { class: "caption" }, typeof panel.caption === "string" ? panel.caption : panel.caption(about)));
     if (panel !== training && panel !== model && several(state.off).length)
       root.append(await switchedOff(context));
+    if (PREDICTED.includes(panel)) root.append(await prediction(context));
     await panel.render(root, context);
   } catch (error) {
     if (!(error instanceof Refused)) console.error(error);
@@ -113,13 +118,15 @@ function navigation(shown, current) {
   }, panel.title));
   const kept = document.activeElement?.closest("#panels") ? current.name : null;
   byId("panels").replaceChildren(...made);
+  made[shown.indexOf(current)].scrollIntoView({ block: "nearest", inline: "nearest" });
   if (kept) made[shown.indexOf(current)].focus();
 }
 
 function header() {
   const theme = h("button", { type: "button", onclick: () => set({ theme: dark() ? "light" : "dark" }, paint()) }, "Light / dark");
+  const projector = h("button", { type: "button", id: "project", onclick: () => { set({ projector: "yes" }); byId("main").focus(); } }, "Projector");
   byId("head").replaceChildren(h("h1", {}, "heddle look: ", about.run),
-    h("span", { class: "soft" }, `${about.family}, ${about.parameters.toLocaleString("en-US")} parameters, ${about.depth} layers, width ${about.dim}, vocabulary of ${about.vocabulary.toLocaleString("en-US")}`), theme);
+    h("span", { class: "soft" }, `${about.family}, ${about.parameters.toLocaleString("en-US")} parameters, ${about.depth} layers, width ${about.dim}, vocabulary of ${about.vocabulary.toLocaleString("en-US")}`), h("span", { class: "row" }, theme, projector));
   byId("foot").replaceChildren(h("p", {}, offline ? "This file contains the numbers of one text and loads nothing. heddle look RUN opens the page with the model."
     : "Nothing leaves this machine. The address describes the current view: copy it to open the view again."));
   document.title = about.run + " - heddle";
@@ -142,7 +149,7 @@ function form() {
     waiting = setTimeout(() => set({ ...changes, added: "", query: "", at: "" }), 350);
   };
   const paired = about.translates;
-  const text = h("textarea", { id: "prompt", spellcheck: "false", dir: "auto", disabled: offline, rows: 2, oninput: () => later({ text: text.value }) });
+  const text = h("textarea", { id: "prompt", spellcheck: "false", dir: "auto", disabled: offline, rows: 1, oninput: () => later({ text: text.value }) });
   text.value = state.text ?? "";
   const target = h("input", { id: "target", type: "text", dir: "auto", disabled: offline, placeholder: "empty: the model's own translation", oninput: () => later({ target: target.value }) });
   target.value = state.target ?? "";

@@ -69,8 +69,8 @@ export function table(caption, head, rows, kinds = []) {
  */
 export function bar(piece, share, more = {}) {
   const fill = h("div", { class: share < 0 ? "fill less" : "fill", style: { width: Math.min(100, (100 * Math.abs(share)) / (more.most || 1)) + "%" } });
-  const inner = [h("span", { class: "what", dir: "auto" }, visible(piece)), h("span", { class: "track" }, fill),
-    h("span", { class: "many" }, more.said ?? percent(share))];
+  const inner = [h("span", { class: "what", dir: "auto" }, visible(piece)), h("span", { class: "many" }, more.said ?? percent(share)),
+    h("span", { class: "track" }, fill)];
   return more.onclick ? h("button", { type: "button", class: "bar", onclick: more.onclick }, inner)
     : h("div", { class: "bar" }, inner);
 }
@@ -116,6 +116,6 @@ export function save(name, content, kind) {
  * @param {(name: string) => void} act
  */
 export function choice(label, options, chosen, act) {
-  return h("div", { class: "row", role: "group", "aria-label": label },
+  return h("div", { class: "choice", role: "group", "aria-label": label },
     options.map(([name, text]) => h("button", { type: "button", "aria-pressed": String(name === chosen), onclick: () => act(name) }, text)));
 }

@@ -12,7 +12,7 @@ import { onScale, shrunk, visible } from "./numbers.js";
  */
 
 const LABELLED = 64; // tokens up to which each has its label
-const FONT = "11px ui-monospace, monospace";
+const FONT = 11; // pixels at the page's usual type size
 
 /** @param {string} name of a colour in style.css */
 export function colour(name) {
@@ -51,9 +51,10 @@ export function pixels(map, height, width) {
 export function heatmap(map) {
   const rows = map.rows.length, columns = map.columns.length;
   const labelled = Math.max(rows, columns) <= LABELLED;
-  const left = labelled ? 92 : 8, top = labelled ? 84 : 8;
+  const large = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16; // more in the projector view
+  const left = labelled ? 92 * large : 8, top = labelled ? 84 * large : 8;
   const room = Math.max(220, Math.min(820, (document.getElementById("main")?.clientWidth ?? 700) - left - 12));
-  const side = labelled ? Math.max(9, Math.min(30, Math.floor(room / columns))) : room / columns;
+  const side = labelled ? Math.max(9, Math.min((columns > 12 ? 30 : 42) * large, Math.floor(room / columns))) : room / columns;
   const across = Math.max(1, Math.round(side * columns)), down = Math.max(1, Math.round(labelled ? side * rows : room * Math.min(2, rows / columns)));
   const high = down / rows, wide = across / columns;
   const size = { width: left + across + 2, height: top + down + 2 };
@@ -72,7 +73,7 @@ export function heatmap(map) {
     context.strokeStyle = colour("--soft");
     context.strokeRect(left - 0.5, top - 0.5, across + 1, down + 1);
     if (!labelled) return;
-    context.font = FONT;
+    context.font = `${FONT * large}px ui-monospace, monospace`;
     context.fillStyle = colour("--ink");
     context.textBaseline = "middle";
     const short = (/** @type {string} */ text) => (text.length > 12 ? text.slice(0, 11) + "…" : text);

@@ -6,7 +6,7 @@ import { corners, iso, said, unpack } from "./numbers.js";
 
 /** @typedef {import("./app.js").Document} Document */
 
-const HEIGHT = 560, THICK = 5, GAP = 2, FAR = 3; // pixels, cells between heads, levels to each side that are drawn
+const HEIGHT = 460, THICK = 5, GAP = 2, FAR = 3; // pixels, cells between heads, levels to each side that are drawn
 
 /**
  * @param {Document} found levels of plates
@@ -20,7 +20,7 @@ export function isometric(found, chosen, pick) {
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   /** @type {{level: number, points: number[][]}[]} */
   const drawn = [];
-  const side = Math.max(2.2, Math.min(6, width / 150)), apart = HEIGHT / 3.2;
+  const side = Math.max(2.2, Math.min(8, width / 112)), apart = HEIGHT / 3.2;
   const order = Array.from({ length: 2 * FAR + 1 }, (_, place) => chosen + FAR - place).filter((at) => at >= 0 && at < found.levels.length);
   for (const at of order) {
     context.globalAlpha = at === chosen ? 1 : Math.max(0.15, 0.6 - 0.2 * Math.abs(at - chosen));
@@ -28,7 +28,7 @@ export function isometric(found, chosen, pick) {
     if (at + 1 < found.levels.length) arrow(context, width / 2, y + 20, y + apart - 20);
     found.levels[at].plates.forEach((/** @type {Document} */ plate, /** @type {number} */ number, /** @type {Document[]} */ all) => {
       const x = width / 2 + ((number - (all.length - 1) / 2) * width) / Math.max(2.6, all.length);
-      drawn.push({ level: at, points: draw(context, plate, x, y, all.length > 1 ? side * 0.62 : side, at === chosen) });
+      drawn.push({ level: at, points: draw(context, plate, x, y, all.length > 1 ? side * 0.46 : side, at === chosen) });
     });
   }
   context.globalAlpha = 1;

@@ -40,6 +40,7 @@ export function inWords(name, about) {
   const [stack, layer, branch, end, number] = name.split("."), whose = about.family === "encoder-decoder" ? stack + " " : "";
   if (!/^(\d+|\*)$/.test(layer ?? "")) return whose + (name.split(".").slice(1).map((each) => ENDS[each] ?? each).join(" ") || stack);
   const place = layerWord(stack, layer, about);
+  if (branch === undefined) return place;
   if (end === undefined && ENDS[branch]) return `${ENDS[branch]} ${place}`;
   const word = `${branchWord(`${stack}.${layer}.${branch}`, about)} of ${place}`;
   if (end === undefined) return word;

@@ -92,8 +92,44 @@ export function chart(curves, about) {
     const last = curve.points[curve.points.length - 1];
     if (curve.points.length === 1) made.append(s("circle", { cx: x(last[0]), cy: y(last[1]), r: 3, fill: curveColour(curve.colour) }));
   }
-  return h("figure", { style: { margin: 0 } }, made, h("figcaption", { class: "row" }, drawn.map((curve) => h("span", {},
+  const readout = pointed(made, drawn, about, { x, y, width, top, bottom: height - bottom });
+  return h("figure", { style: { margin: 0 } }, made, readout, h("figcaption", { class: "row" }, drawn.map((curve) => h("span", {},
     h("span", { style: { color: curveColour(curve.colour) }, "aria-hidden": true }, curve.dashed ? "╍╍ " : "━━ "), curve.name))));
+}
+
+/**
+ * Reads the curves at the pointer, or where the arrow keys have moved to.
+ * @param {SVGElement} made
+ * @param {{name: string, points: number[][], colour: number}[]} curves
+ * @param {{across: string}} about
+ * @param {{x: (value: number) => number, y: (value: number) => number, width: number, top: number, bottom: number}} scale
+ */
+function pointed(made, curves, about, scale) {
+  const places = [...new Set(curves.flatMap((curve) => curve.points.map((point) => point[0])))].sort((one, two) => one - two);
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, "Point at the curves, or move with the arrow keys, to read them.");
+  const cursor = s("g", { class: "cursor" });
+  let at = places.length - 1;
+  const nearest = (/** @type {number[][]} */ points, /** @type {number} */ place) => points.reduce((one, two) => (Math.abs(two[0] - place) < Math.abs(one[0] - place) ? two : one));
+  const read = (/** @type {number} */ place) => {
+    at = Math.max(0, Math.min(places.length - 1, place));
+    const values = curves.map((curve) => ({ curve, point: nearest(curve.points, places[at]) })).filter(({ point }) => Number.isFinite(point[1]));
+    cursor.replaceChildren(s("line", { x1: scale.x(places[at]), x2: scale.x(places[at]), y1: scale.top, y2: scale.bottom }),
+      ...values.map(({ curve, point }) => s("circle", { cx: scale.x(point[0]), cy: scale.y(point[1]), r: 4, fill: curveColour(curve.colour) })));
+    readout.textContent = `${about.across} ${said(places[at])}: ` + values.map(({ curve, point }) => `${curve.name} ${said(point[1], 5)}${point[0] === places[at] ? "" : ` (at ${said(point[0])})`}`).join("; ");
+  };
+  made.append(cursor);
+  made.setAttribute("tabindex", "0");
+  made.addEventListener("pointermove", (event) => {
+    const box = made.getBoundingClientRect(), x = ((/** @type {PointerEvent} */ (event).clientX - box.left) * scale.width) / box.width;
+    read(places.reduce((best, place, number) => (Math.abs(scale.x(place) - x) < Math.abs(scale.x(places[best]) - x) ? number : best), 0));
+  });
+  made.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1, Home: -places.length, End: places.length }[/** @type {KeyboardEvent} */ (event).key];
+    if (by === undefined) return;
+    event.preventDefault();
+    read(at + by);
+  });
+  return readout;
 }
 
 /** @param {number[]} values */

@@ -11,6 +11,7 @@ import { lines, mapSvg } from "../svg.js";
 /** @typedef {import("../app.js").Document} Document */
 
 const LINES = 80; // tokens up to which lines are drawn
+const FEW = 16; // heads whose thumbnails are large
 const KEYS = 200; // keys of a query's table
 
 /** @type {import("../app.js").Panel} */
@@ -27,7 +28,7 @@ export const attention = {
     if (kinds.length > 1) root.append(choice("Which attention", kinds.map((each) => [each, NAMES[each]]), kind(layer),
       (name) => context.set({ layer: found.layers.find((/** @type {Document} */ each) => kind(each) === name).layer, head: "0", query: "", rows: "" })));
     const same = found.layers.filter((/** @type {Document} */ each) => kind(each) === kind(layer));
-    root.append(h("div", { class: "heads-grid", role: "group", "aria-label": "Heads" }, same.map((/** @type {Document} */ each) => row(each, layer, head, context))));
+    root.append(h("div", { class: same.length * layer.heads <= FEW ? "heads-grid few" : "heads-grid", role: "group", "aria-label": "Heads" }, same.map((/** @type {Document} */ each) => row(each, layer, head, context))));
     root.append(most(same), scores(same));
     const map = await context.ask("map", { ...context.reading(), layer: layer.layer, head });
     root.append(await single(map, layer, head, context));

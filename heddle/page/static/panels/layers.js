@@ -2,6 +2,7 @@
 
 import { bar, choice, h, shade, table, tokens } from "../dom.js";
 import { heatmap } from "../heatmap.js";
+import { inWords } from "../names.js";
 import { percent, said, visible } from "../numbers.js";
 import { several } from "../state.js";
 import { chart } from "../svg.js";
@@ -11,6 +12,7 @@ import { chart } from "../svg.js";
 
 const ROWS = 200; // of the lens
 const PARTS = 16;
+const BESIDE = 6; // columns of the lens that leave room beside it
 
 /** @type {import("../app.js").Panel} */
 export const layers = {
@@ -20,7 +22,8 @@ export const layers = {
   shown: (about) => about.predicts === "next" || about.predicts === "translation" || about.predicts === "masked",
   async render(root, context) {
     const found = await context.ask("layers", context.reading());
-    root.append(...lens(found), norms(found), ...(await division(context)), loads(found));
+    const left = h("div", {}, ...lens(found), norms(found)), right = h("div", {}, ...(await division(context)), loads(found));
+    root.append(h("div", { class: found.places.length <= BESIDE ? "two" : "" }, left, right));
     if (context.about.predicts === "next") root.append(patching(context));
   },
 };
@@ -69,7 +72,7 @@ async function division(context) {
   return [...made, h("p", { class: "caption" }, `The score of ${visible(found.token)} after token ${found.at} is ${said(found.score)}: the sum of the direct contributions of all parts. Positive ones raise the score, negative ones lower it.`),
     context.offline ? null : tokens(found.pieces, { label: "After which token", pressed: (place) => place === found.at, onclick: (place) => context.set({ at: String(place), token: "" }) }),
     choice("Divide by", [["depth", "by layer"], ["layers", "by part of a layer"], ["parts", "by head"]], by, (name) => context.set({ by: name })),
-    h("div", { class: "parts" }, order.map(([name, value]) => bar(name, value, { said: (value > 0 ? "+" : "") + said(value, 3), most }))),
+    h("div", { class: "parts" }, order.map(([name, value]) => bar(inWords(name, context.about), value, { said: (value > 0 ? "+" : "") + said(value, 3), most }))),
     h("details", {}, h("summary", {}, "All parts, and the neurons that add most"), table(`All parts; they sum to ${said(found.parts.reduce((/** @type {number} */ sum, /** @type {[string, number]} */ each) => sum + each[1], 0))}`, ["part", "adds"], found.parts.map((/** @type {[string, number]} */ [name, value]) => [name, said(value)]), ["", "number"]),
       found.neurons.map((/** @type {Document} */ each) => table(`Neurons of ${each.part} that add most`, ["neuron", "adds"], each.best.map((/** @type {[number, number]} */ [unit, value]) => [unit, said(value)]), ["number", "number"])))].filter((each) => each !== null);
 }

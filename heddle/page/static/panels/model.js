@@ -1,6 +1,7 @@
 // The model as a drawing: boxes that say what they are, parameters as areas, and cost by length.
 
 import { h, s, table } from "../dom.js";
+import { inWords } from "../names.js";
 import { percent, said } from "../numbers.js";
 import { chart, curveColour } from "../svg.js";
 
@@ -15,7 +16,7 @@ export const model = {
   async render(root, context) {
     const found = await context.ask("model", {});
     const chosen = found.boxes.find((/** @type {Document} */ box) => box.name === context.state.box) ?? found.boxes[0];
-    root.append(h("div", { class: "two" }, drawing(found, chosen, context), h("div", {}, told(chosen, context), areas(found), cost(found))));
+    root.append(h("div", { class: "two" }, drawing(found, chosen, context), h("div", {}, told(chosen, context), areas(found, context.about), cost(found))));
     root.append(h("details", {}, h("summary", {}, "All boxes as a table"), table(`${found.title}: ${said(found.parameters, 12)} parameters`, ["box", "what it is", "shape", "parameters", "times"],
       found.boxes.map((/** @type {Document} */ box) => [box.name, box.label, box.shape, box.parameters, box.times]), ["", "", "", "number", "number"])));
   },
@@ -53,24 +54,50 @@ function drawing(found, chosen, context) {
  * @param {Context} context
  */
 function told(box, context) {
-  const rows = [["what it is", box.label], ["shape of its output", box.shape], ["parameters", box.parameters ? whole(box.parameters) + (box.times > 1 ? `, in each of ${box.times} layers` : "") : "none"], ...box.weights.map((/** @type {string[]} */ [name, shape]) => ["weights " + name, shape]), ["formula", box.formula], ["row of the lectures", box.row], ["the skip comes from", box.adds], ["it reads", box.reads]];
-  return h("div", { "aria-live": "polite" }, h("h3", {}, box.name), table("This box", ["", ""], rows.filter(([, value]) => value)),
+  const rows = [["what it is", box.label], ["shape of its output", box.shape], ["parameters", box.parameters ? whole(box.parameters) + (box.times > 1 ? `, in each of ${box.times} layers` : "") : "none"], ...box.weights.map((/** @type {string[]} */ [name, shape]) => [`weights ${name}${lettered(name, box)}`, shape]), ["formula", box.formula], ["row of the lectures", box.row], ["the skip comes from", box.adds], ["it reads", box.reads]];
+  return h("div", { "aria-live": "polite" }, h("h3", {}, box.label === "⊕" ? "addition" : box.label, " ", h("code", {}, box.name)), table("This box", ["", ""], rows.filter(([, value]) => value)),
     box.site ? h("button", { type: "button", onclick: () => context.set({ panel: "pass", name: box.site }) }, "Its numbers in this pass") : null);
+}
+
+/**
+ * The letter of a matrix in the formulas of the lectures.
+ * @param {string} name such as "gate.weight"
+ * @param {Document} box
+ */
+function lettered(name, box) {
+  const gated = box.weights.some((/** @type {string[]} */ [each]) => each === "gate.weight");
+  const letters = /** @type {Record<string, string>} */ ({ q: "W_Q", k: "W_K", v: "W_V", o: "W_O", gate: "W₁", up: gated ? "W₃" : "W₁", down: "W₂" });
+  const letter = name.endsWith(".weight") ? letters[name.slice(0, -".weight".length)] : undefined;
+  return letter ? ` (${letter})` : "";
+}
+
+/**
+ * The words of an area: "decoder MLP" for "decoder ffn".
+ * @param {string} name
+ * @param {Document} about
+ */
+function areaName(name, about) {
+  const [stack, branch] = name.split(" "), words = inWords(`${stack}.*.${branch}`, about);
+  return ["mixer", "ffn", "cross"].includes(branch) ? words.replace(/ of all .*$/, "") + (about.family === "encoder-decoder" ? ` of the ${stack}` : "") : about.family === "encoder-decoder" ? name : branch ?? name;
 }
 
 /** @param {number} count */
 const whole = (count) => count.toLocaleString("en-US");
 
-/** @param {Document} found */
-function areas(found) {
+/**
+ * @param {Document} found
+ * @param {Document} about
+ */
+function areas(found, about) {
   const made = s("svg", { viewBox: "0 0 400 260", class: "chart", role: "img", "aria-label": "Parameters as areas" });
-  found.areas.forEach((/** @type {Document} */ area, /** @type {number} */ number) => {
-    const share = percent(area.parameters / found.parameters);
-    made.append(s("rect", { x: 400 * area.x, y: 260 * area.y, width: 400 * area.width, height: 260 * area.height, fill: curveColour(number), "fill-opacity": 0.3, stroke: curveColour(number) }, s("title", {}, `${area.name}: ${area.parameters}, ${share}`)));
-    if (area.width * 400 > 7 * area.name.length && area.height * 260 > 18) made.append(s("text", { x: 400 * area.x + 5, y: 260 * area.y + 16 }, area.name));
+  found.areas.forEach((/** @type {Document} */ area) => {
+    const ratio = area.parameters / found.parameters, share = percent(ratio), name = areaName(area.name, about);
+    made.append(s("rect", { x: 400 * area.x, y: 260 * area.y, width: 400 * area.width, height: 260 * area.height, fill: curveColour(0), "fill-opacity": 0.08 + 0.42 * ratio, stroke: curveColour(0) }, s("title", {}, `${name}: ${whole(area.parameters)}, ${share}`)));
+    if (area.width * 400 > 7 * name.length && area.height * 260 > 18) made.append(s("text", { x: 400 * area.x + 5, y: 260 * area.y + 16 }, name));
+    if (area.width * 400 > 60 && area.height * 260 > 40) made.append(s("text", { x: 400 * area.x + 5, y: 260 * area.y + 32 }, share));
   });
   return h("div", {}, h("h3", {}, "Where the parameters are"), h("p", { class: "caption" }, "Areas are proportional to the number of parameters. A part of every layer is summed over the layers of its stack."), made,
-    table("Parameters by part", ["part", "parameters", "share"], found.areas.map((/** @type {Document} */ area) => [area.name, whole(area.parameters), percent(area.parameters / found.parameters)]), ["", "number", "number"]));
+    table("Parameters by part", ["part", "parameters", "share"], found.areas.map((/** @type {Document} */ area) => [areaName(area.name, about), whole(area.parameters), percent(area.parameters / found.parameters)]), ["", "number", "number"]));
 }
 
 /** @param {Document} found */

@@ -32,12 +32,12 @@ export const prefixes = {
 /** @param {Document} found */
 function summary(found) {
   if (found.loss === null) return h("p", {}, "One token has no prefix before it: write more for a loss.");
-  return h("p", { class: "readout", "data-loss": found.loss },
-    `Loss on this text: ${said(found.loss, 5)} nats per token, the mean surprise of ${found.known} tokens; perplexity ${said(Math.exp(found.loss), 5)}, ${said(found.loss / Math.LN2, 5)} bits per token.`);
+  return h("p", { class: "figure", "data-loss": found.loss }, "Loss on this text: ", h("strong", { class: "main" }, said(found.loss, 5)),
+    ` nats per token, the mean surprise of ${found.known} tokens; perplexity ${said(Math.exp(found.loss), 5)}, ${said(found.loss / Math.LN2, 5)} bits per token.`);
 }
 
 /** @param {[string, number][]} top */
-const best = (top) => top.map(([piece, share]) => visible(piece) + " " + percent(share)).join("   ");
+const best = (top) => h("span", { class: "best" }, top.map(([piece, share]) => h("span", {}, visible(piece), " ", h("span", { class: "soft" }, percent(share)), " ")));
 
 /** @param {number} share */
 const shaded = (share) => h("td", { class: "number shaded", style: { background: shade(0.55 * share) } }, percent(share));
@@ -52,7 +52,7 @@ function following(found, context) {
   const made = [summary(found), shift(found), h("h3", {}, "Prefixes"),
     table(`${rows.length} prefixes of ${found.pieces.length} tokens: what follows, and what the model expected`, ["#", "prefix", "next token", "probability", "rank", "surprise, nats", "most probable"],
       rows.map((/** @type {Document} */ row, /** @type {number} */ place) => [place + 1, prefix(place),
-        row.next === undefined ? h("em", {}, "not yet written") : visible(row.next), row.next === undefined ? "" : shaded(row.probability), row.rank ?? "", row.next === undefined ? "" : said(row.surprise), best(row.top)]),
+        row.next === undefined ? h("em", {}, "not yet written") : h("span", { class: "whole" }, visible(row.next)), row.next === undefined ? "" : shaded(row.probability), row.rank ?? "", row.next === undefined ? "" : said(row.surprise), best(row.top)]),
       ["number", "piece", "piece", "number", "number", "number", "piece"])];
   if (found.rows.length > SHOWN) made.push(h("p", { class: "soft" }, `The first ${SHOWN} of ${found.rows.length} prefixes; the loss counts all.`));
   if (found.free) made.push(...translation(found, context));

@@ -20,7 +20,7 @@ export const switches = {
     const off = several(context.state.off);
     if (!off.length) root.append(await lossWithout(context));
     if (context.offline) root.append(h("p", { class: "soft" }, "This needs the model: heddle look RUN."));
-    root.append(h("div", { class: "ablation" }, everywhere(context), layers(context)), ...(await nextToken(context)));
+    root.append(h("div", { class: "two" }, h("div", { class: "ablation" }, everywhere(context), layers(context)), h("div", {}, ...(await nextToken(context)))));
     if (off.length) root.append(h("details", {}, h("summary", {}, "The same in Python"), h("pre", {}, inPython(off))));
   },
 };
@@ -81,9 +81,9 @@ function everywhere(context) {
     if (/^\d+$/.test(words[1])) {
       words[1] = "*";
       add(`${stack}${branchWord(words.slice(0, 3).join("."), about)}`, words.join("."), label, more);
-    } else add(`${stack}ends`, name, label, more);
+    } else add(`${stack}outside the layers`, name, label, more);
   }
-  const order = [...lines].sort((one, two) => Number(two[0].endsWith("ends")) - Number(one[0].endsWith("ends")));
+  const order = [...lines].sort((one, two) => Number(two[0].endsWith("layers")) - Number(one[0].endsWith("layers")));
   return h("div", {}, h("h3", {}, "In all layers"), order.map(([title, buttons]) => line(title, [...buttons.values()])));
 }
 
@@ -119,7 +119,7 @@ async function nextToken(context) {
   const before = await context.ask("next", whole), after = off ? await context.ask("next", context.reading()) : before;
   const [one, two] = [before, after].map((each) => probabilities(unpack(each.logits), 1)), names = new Map([...before.best, ...after.best]);
   const order = [...names.keys()].sort((first, second) => Math.max(one[second], two[second]) - Math.max(one[first], two[first])).slice(0, 10);
-  const change = (/** @type {number} */ id) => (two[id] - one[id] >= 0 ? "+" : "") + (100 * (two[id] - one[id])).toFixed(2);
+  const change = (/** @type {number} */ id) => (two[id] - one[id] > -0.00005 ? "+" : "") + (100 * (two[id] - one[id]) || 0).toFixed(2).replace("-0.00", "0.00");
   return [h("h3", {}, "The next token"), table("After the last one, with all parts and with those switched off", ["token", "whole model", "with parts off", "change, points"],
     order.map((id) => [visible(names.get(id)), percent(one[id]), percent(two[id]), change(id)]), ["piece", "number", "number", "number"])];
 }

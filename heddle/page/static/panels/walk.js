@@ -2,6 +2,7 @@
 
 import { h, s, table } from "../dom.js";
 import { described, isometric } from "../isometric.js";
+import { inWords, layerWord, shortName } from "../names.js";
 import { leadingCells, said, unpack, visible } from "../numbers.js";
 import { colour, rgb } from "../heatmap.js";
 
@@ -38,7 +39,7 @@ export const walk = {
  */
 async function vectors(found, context) {
   const [into, out] = await Promise.all([".entry", ".output"].map((end) => context.ask("tensor", { ...context.reading(), name: found.stack + end })));
-  const count = Math.min(24, into.matrix.shape[0]), width = 12, gap = 30, shown = 32;
+  const count = Math.min(24, into.matrix.shape[0]), width = 12, gap = 42, shown = 32;
   const strip = (/** @type {Document} */ of, /** @type {number} */ top) => {
     const values = unpack(of.matrix), [, columns] = of.matrix.shape, deep = Math.min(shown, columns), made = s("g", {});
     let most = 1e-9;
@@ -64,15 +65,18 @@ async function vectors(found, context) {
  * @param {Context} context
  */
 function boxes(found, current, context) {
-  const groups = new Map();
+  const groups = new Map(), { about } = context;
   for (const box of found.boxes) {
-    const parts = box.name.split("."), group = /^\d+$/.test(parts[1]) ? parts.slice(0, 2).join(" layer ") : parts[0];
+    const parts = box.name.split("."), group = /^\d+$/.test(parts[1]) ? layerWord(parts[0], parts[1], about) : `${parts[0]}: before and after its layers`;
     groups.set(group, [...(groups.get(group) ?? []), box]);
   }
   return h("div", { class: "boxes" }, [...groups].map(([group, all]) => h("details", { open: all.includes(current) || groups.size < 5 }, h("summary", {}, group),
     h("div", { class: "row" }, all.map((/** @type {Document} */ box) => h("button", { type: "button", "data-keep": box.name, title: box.said, "aria-pressed": String(box === current), onclick: () => context.set({ name: box.name, head: "0" }) },
-      box.name.split(".").slice(/^\d+$/.test(box.name.split(".")[1]) ? 2 : 1).join(" "), " ", h("span", { class: "shape" }, box.shape.join("×"))))))));
+      shortName(box.name, about), " ", h("span", { class: "shape" }, shape(box))))))));
 }
+
+/** @param {Document} box the shape of one text's tensor */
+const shape = (box) => box.shape.slice(1).join(" × ");
 
 /**
  * The numbers of a tensor: leading columns, …, the last one, as the lectures print it (L3-40).
@@ -80,7 +84,7 @@ function boxes(found, current, context) {
  * @param {Context} context
  */
 async function viewer(box, context) {
-  const view = h("div", { class: "viewer" }, h("h3", {}, box.name), h("p", {}, `${box.said}; axes ${box.axes}, shape ${box.shape.join(" × ")}` + (box.mean === null ? "" : `, mean ${said(box.mean)}, spread ${said(box.spread)}`)));
+  const view = h("div", { class: "viewer" }, h("h3", {}, inWords(box.name, context.about), " ", h("code", {}, box.name)), h("p", {}, `${box.said}; axes ${box.axes}, shape ${box.shape.join(" × ")}` + (box.mean === null ? "" : `, mean ${said(box.mean)}, spread ${said(box.spread)}`)));
   const heads = box.shape.length === 4 ? box.shape[1] : 1, head = Math.min(Number(context.state.head ?? 0), heads - 1);
   if (heads > 1) view.append(h("div", { class: "row", role: "group", "aria-label": "Heads" }, Array.from({ length: heads }, (_, number) => h("button", { type: "button", "data-keep": "head" + number, "aria-pressed": String(number === head), onclick: () => context.set({ head: String(number) }) }, "head " + number))));
   try {
@@ -117,9 +121,9 @@ function five(found, current, context) {
   const of = (/** @type {string} */ end) => found.boxes.find((/** @type {Document} */ box) => box.name === `${layer}.${end}`);
   if (!layer || !of("heads")) return h("span", {});
   const [, heads, , width] = of("heads").shape;
-  return h("div", { class: "five" }, h("h3", {}, `Multi-head attention in five steps: ${layer}`),
+  return h("div", { class: "five" }, h("h3", {}, `Multi-head attention in five steps: ${inWords(layer, context.about)}`),
     h("p", { class: "caption" }, `${heads} heads of ${width} numbers: ${heads} matrices Z, which are joined to ${heads * width} columns.`),
-    h("ol", {}, STEPS.map(([title, ends, said]) => h("li", {}, h("strong", {}, title + ". "), said + " ", ends.map((end) => of(end) && h("button", { type: "button", onclick: () => context.set({ name: `${layer}.${end}`, head: "0" }) }, `${end} ${of(end).shape.join("×")}`))))));
+    h("ol", {}, STEPS.map(([title, ends, said]) => h("li", {}, h("strong", {}, title + ". "), said + " ", ends.map((end) => of(end) && h("button", { type: "button", onclick: () => context.set({ name: `${layer}.${end}`, head: "0" }) }, `${end} ${shape(of(end))}`))))));
 }
 
 /**
@@ -137,8 +141,9 @@ async function solid(context) {
   const draw = () => {
     const level = found.levels[at], held = view.contains(document.activeElement);
     const canvas = isometric(found, at, go);
-    view.replaceChildren(canvas, h("ul", {}, level.plates.map((/** @type {Document} */ plate) => h("li", {}, described(plate), " ",
-      plate.name === "probabilities" ? null : h("button", { type: "button", onclick: () => context.set({ name: plate.name, head: "0" }) }, "Numbers")))));
+    const words = level.plates.map((/** @type {Document} */ plate) => inWords(plate.name, context.about)).join(" · ");
+    view.replaceChildren(h("p", { class: "figure" }, h("strong", {}, words)), h("ul", {}, level.plates.map((/** @type {Document} */ plate) => h("li", {}, described(plate), " ",
+      plate.name === "probabilities" ? null : h("button", { type: "button", onclick: () => context.set({ name: plate.name, head: "0" }) }, "Numbers")))), canvas);
     if (held) canvas.focus();
     label.textContent = `step ${at + 1} of ${last + 1}`;
     slider.value = String(at);
@@ -158,9 +163,10 @@ async function solid(context) {
     if (at === last) go(0);
     timer = setInterval(() => (at < last && context.alive() ? go(at + 1) : halt()), 900);
   };
+  const move = (/** @type {number} */ by, /** @type {string} */ text) => h("button", { type: "button", onclick: () => go(Math.max(0, Math.min(last, at + by))) }, text);
   context.onleave(halt);
   draw();
   return h("div", { class: "solid" }, h("h3", {}, "The pass in three dimensions"),
     h("p", { class: "caption" }, `What the model computes from these tokens, from top to bottom: each row of a plate is a token (${found.pieces.slice(0, 8).join(" ")}${found.pieces.length > 8 ? " …" : ""}), each cell a number. Blue is positive, orange negative. Click a plate, or use the slider.`),
-    h("div", { class: "row" }, play, h("label", {}, label)), slider, view);
+    h("div", { class: "row" }, play, move(-1, "Previous step"), move(1, "Next step"), h("label", {}, label)), slider, view);
 }
