@@ -12,7 +12,7 @@ from heddle.account import resolve
 from heddle.cli.main import make_app
 from heddle.config import RunConfig, parse_overrides, preset
 from heddle.lessons import fault
-from heddle.lessons.lesson import rows_in
+from heddle.lessons.lesson import lessons, rows_in
 from tests.cli.conftest import Heddle
 from tests.cli.conftest import heddle as heddle
 from tests.cli.conftest import run_a as run_a
@@ -89,12 +89,17 @@ def test_the_outline_of_deck_001_is_the_first_part_of_the_map_and_runs(heddle: H
 
 @pytest.mark.lecture("L3-33")
 def test_each_topic_leads_to_code_and_to_what_to_read() -> None:
+    """And each lesson ends with what one should have understood, what is hard, and where there is more."""
     for heading, text in TOPICS.items():
         (reading,) = re.findall(r"^Read on: (.*)\.$", text, re.MULTILINE)
         assert re.findall(r"\[.+?\]\(https://\S+?\)", reading), heading
         assert "](../heddle/" in text
     for link in re.findall(r"\]\(([^):]+)\)", MAP):
         assert (ROOT / "docs" / link).exists(), link
+    for each in lessons():
+        end = each.path.read_text(encoding="utf-8").rpartition("\n## ")[2]
+        for line in ("**You understood it if you can**", "**Most people stumble over**", "**More**"):
+            assert line in end, each.path.name
 
 
 def test_the_decks_disagree_at_eleven_places_and_each_key_gives_the_other_reading() -> None:
