@@ -37,6 +37,7 @@ def influence(model: Transformer) -> Float[Tensor, "6 6"]:
     if family == "encoder-decoder":
         cache = model.new_cache(1)
         target = model(TARGET, source=SOURCE, cache=cache).hidden[0]
+        assert cache.encoded is not None
         outputs = torch.cat([cache.encoded.hidden[0], target])
     else:
         outputs = model(SOURCE if family == "encoder" else torch.cat([SOURCE, TARGET], 1)).hidden[0]

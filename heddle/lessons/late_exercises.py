@@ -77,7 +77,8 @@ def llama(
 
     `width` is that of a head. With `normed`, queries and keys have a norm of that width, one for all heads.
     """
-    return _llama()(depth, dim, heads, kv_heads, width, hidden, vocabulary, tied, normed)
+    count: int = _llama()(depth, dim, heads, kv_heads, width, hidden, vocabulary, tied, normed)
+    return count
 
 
 def _llama(
@@ -117,7 +118,8 @@ def running(
     scores: Float[Tensor, "S"], values: Float[Tensor, "S d"], tile: int
 ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"], Float[Tensor, "n d"]]:
     """The largest score, the sum and the weighted sum of values after each tile of keys, for one query (L2-19)."""
-    return _running(scores, values, tile)
+    largest, total, weighted = _running(scores, values, tile)
+    return largest, total, weighted
 
 
 def _running(scores: Tensor, values: Tensor, tile: int, rescale: Any = None, forget: bool = False) -> Any:
