@@ -142,7 +142,7 @@ def _beside(node: ast.AnnAssign, remarks: dict[int, tuple[str, bool]]) -> str:
     beside = [remarks[line][0] for line in lines if line in remarks]
     if beside:
         return " ".join(beside)
-    above = []
+    above: list[str] = []
     line = node.lineno - 1
     while line in remarks and remarks[line][1]:
         above.insert(0, remarks[line][0])
