@@ -31,7 +31,7 @@ def distinct(items: Iterable[Any]) -> tuple[list[Any], list[int]]:
 
 
 class Stack(nn.Module):
-    """Causal (decoder) or bidirectional (encoder) blocks (L0-25, L1-23, L1-76).
+    """Causal (decoder) or bidirectional (encoder) blocks (L0-25, L1-23, L1-43, L1-76).
 
     A stack can be used alone: vectors [B T D] in, vectors [B T D] out. Each layer has an attention pattern (`patterns`), and
     layers with equal patterns share one scope per pass. The stack has the modules of relative positions: layers with equal
