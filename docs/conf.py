@@ -78,7 +78,6 @@ def setup(app):
     app.connect("autodoc-process-docstring", hooks.unmarked, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", hooks.untyped, priority=600)
     app.connect("missing-reference", hooks.resolve)
-    app.connect("source-read", hooks.existing)
     app.connect("source-read", hooks.by_words)
     app.connect("env-before-read-docs", hooks.places)
     app.connect("html-page-context", hooks.readable, priority=900)  # after furo

@@ -3,7 +3,6 @@
 import builtins
 import importlib
 import re
-from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from sphinx.util.docutils import SphinxRole
 from scripts.reference.api import homes
 from scripts.reference.text import NAME, escaped
 
-TOCTREE, ENTRY = re.compile(r"```\{toctree\}.*?```", re.DOTALL), re.compile(r"[a-z][\w/*-]*")
 PARAMETERS = re.compile(r"<dl>\s*((?:<dd>(?:(?!</?d[dl]>).)*</dd>\s*)+)</dl>", re.DOTALL)
 # Other packages whose names signatures show without their module.
 FOREIGN = ("torch", "torch.nn", "numpy", "types", "rich.console")
@@ -80,20 +78,6 @@ def by_words(app: Sphinx, name: str, source: list[str]) -> None:
     """Links of lessons go up from docs/lessons, not from the folder that this is a link to."""
     if name.startswith("lessons/"):
         source[0] = source[0].replace("](../", "](/")
-
-
-def existing(app: Sphinx, name: str, source: list[str]) -> None:
-    """Leave out of a table of contents what has no page yet."""
-    pages = app.env.found_docs
-
-    def entries(block: re.Match[str]) -> str:
-        lines = block.group().split("\n")
-        return "\n".join(
-            line for line in lines if not ENTRY.fullmatch(line) or any(fnmatch(page, line) for page in pages)
-        )
-
-    if name in ("index", "learn"):
-        source[0] = TOCTREE.sub(entries, source[0])
 
 
 def readable(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
