@@ -159,9 +159,9 @@ def _words(content: Content, text: str) -> list[tuple[str, str]]:
 def _merges(word: str, model: Content, vocab: Mapping[str, int]) -> Steps:
     """BPE: join the leftmost neighbours whose rule was learned first, until no rule applies."""
     ranks: dict[tuple[str, str], float] = {}
-    for rank, merge in enumerate(model["merges"], start=1):
+    for number, merge in enumerate(model["merges"], start=1):
         left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
-        ranks.setdefault((left, right), rank)
+        ranks.setdefault((left, right), number)
     pieces = [symbol for character in word for symbol in _known(character, model, vocab)]
     steps = [CutStep(tuple(pieces), "start")]
     if model.get("ignore_merges") and word in vocab:
