@@ -47,6 +47,7 @@ nb_execution_timeout = 120
 nb_execution_excludepatterns = ["reference/*"]
 nb_merge_streams = True
 
+smartquotes = False  # --name stays as one types it
 html_theme = "furo"
 html_title = "heddle"
 html_static_path = ["_static"]

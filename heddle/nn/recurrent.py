@@ -1,4 +1,4 @@
-"""Recurrent networks over the tokens: mixers with a state of fixed size."""
+"""Recurrent networks over the tokens: mixers with a state of fixed size, which the other networks do not have (L0-06)."""
 
 from collections.abc import Callable
 

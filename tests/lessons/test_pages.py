@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import heddle
+from heddle.config import TransformerConfig
 from heddle.lessons.exercises import EXERCISES
 from tests.lectures.golden import ROWS
 from tests.lessons.pages import LAST_LINES, NUMBERS, PARTS, Page, guarded_numbers, pages, sections
@@ -85,16 +88,24 @@ def test_every_exercise_is_in_its_lesson_and_its_solution_is_right(capsys: pytes
 
 
 @pytest.mark.lecture("L0-06")
-def test_the_linked_slides_are_explained_beside_the_baselines() -> None:
-    """Direct prediction or latent state, and what heddle has of each, which the page trains."""
+def test_what_the_linked_slides_tell_apart_is_told_apart() -> None:
+    """Direct prediction reads the past itself, all of it or a window; a latent state has one size, however long the past is."""
     (page,) = (page for page in PAGES if page.front["lesson"] == 0)
-    (box,) = re.findall(r"^```\{admonition\}.*?^```$", page.text, re.MULTILINE | re.DOTALL)
-    assert "https://dlsyscourse.org/slides/transformers.pdf" in box
-    assert "*latent state*" in box
-    assert "*Direct prediction*" in box
-    sources = "".join(cell.source for cell in page.cells)
-    for kind in ("linear", "convolution", "recurrent", "attention"):
-        assert f'kind="{kind}"' in sources
+    assert "https://dlsyscourse.org/slides/transformers.pdf" in page.text
+
+    def remembered(kind: str, tokens: int, **options: int) -> tuple[str, int]:
+        stack = {"depth": 1, "block": {"mixer": {"kind": kind, **options}}}
+        model = heddle.build(TransformerConfig.of({"vocab_size": 8, "dim": 16, "context": 512, "decoder": stack}))
+        cache = model.new_cache(1)
+        model(torch.zeros(1, tokens, dtype=torch.long), cache=cache)
+        state = cache.states[0].mixer
+        return type(state).__name__, state.bytes()
+
+    for kind, state in (("linear", "Rolling"), ("convolution", "Rolling"), ("recurrent", "Carry")):
+        assert remembered(kind, 64) == remembered(kind, 256) == (state, remembered(kind, 64)[1])
+    assert remembered("recurrent", 64)[1] < remembered("convolution", 64)[1]  # one vector, or the taps' vectors
+    (_, some), (_, more) = (remembered("attention", tokens, heads=2) for tokens in (64, 256))
+    assert more == 4 * some
 
 
 def test_a_cheap_page_runs() -> None:

@@ -157,6 +157,10 @@ def test_bars_are_the_probabilities_of_sampling(look: Callable[..., Seen], state
     readout = panel.locator(".readout").inner_text()
     assert f"of {int((expected > 0).sum())} possible tokens" in readout
     assert float(re.search(r"have ([\d.]+) %", readout)[1]) == pytest.approx(sum(shares), abs=0.2)  # type: ignore[index]
+    full = float(re.search(r"full bar is ([\d.]+) %", readout)[1])  # type: ignore[index]
+    assert full in (10, 25, 50, 100)
+    width = panel.locator(".bars .fill").first.evaluate("bar => parseFloat(bar.style.width)")
+    assert width == pytest.approx(100 * shares[0] / full, abs=0.1)
 
 
 def test_writing_appends_undoes_and_plays(look: Callable[..., Seen]) -> None:

@@ -8,6 +8,7 @@ import { several } from "../state.js";
 /** @typedef {import("../app.js").Document} Document */
 
 const BARS = 20;
+const ENDS = [0.1, 0.25, 0.5, 1]; // what a full bar may be
 
 /** @type {import("../app.js").Panel} */
 export const write = {
@@ -68,11 +69,11 @@ function bars(found, logits, context, added, grows) {
     const now = shares();
     const order = [...piece.keys()].filter((id) => now[id] > 0).sort((one, two) => now[two] - now[one] || one - two).slice(0, BARS);
     const shown = order.reduce((sum, id) => sum + now[id], 0);
-    const most = now[order[0]] || 1; // bars are compared with the longest
+    const most = ENDS.find((end) => end >= (now[order[0]] || 1)) ?? 1; // so that a lower temperature lengthens the first bar
     list.replaceChildren(...order.map((id) => bar(piece.get(id), now[id], open ? { onclick: () => append(id), most } : { most })));
     const rows = order.map((id, place) => [place + 1, visible(piece.get(id)), id, said(logits[id]), percent(now[id])]);
     behind.replaceChildren(behind.children[0], table("The most probable tokens", ["rank", "token", "id", "score", "probability"], rows, ["number", "piece", "number", "number", "number"]));
-    mass.textContent = `${order.length} of ${now.reduce((count, each) => count + (each > 0 ? 1 : 0), 0)} possible tokens are shown; together they have ${percent(shown)}.`;
+    mass.textContent = `${order.length} of ${now.reduce((count, each) => count + (each > 0 ? 1 : 0), 0)} possible tokens are shown; together they have ${percent(shown)}. A full bar is ${percent(most)}.`;
   };
   const choose = () => {
     const now = shares(), random = randoms(Number(state.seed ?? 0) + 1000003 * added.length);
