@@ -46,6 +46,7 @@ nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_execution_excludepatterns = ["reference/*"]
 nb_merge_streams = True
+nb_code_prompt_show, nb_code_prompt_hide = "Solution", "Hide the solution"  # what lessons hide is nothing else
 
 smartquotes = False  # --name stays as one types it
 html_theme = "furo"

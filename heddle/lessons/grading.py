@@ -107,6 +107,8 @@ class Grade:
             yield f"- {each.message}"
             yield f"  {each.remedy} See lesson {each.lesson}{rows}."
         yield from (f"  {line}" for line in self.evidence)
+        if not self.faults:
+            yield "No known mistake, and no two of them, has these numbers: begin with the first step that is wrong."
         wrong = sum(not step.is_right for step in self.steps)
         yield f"{wrong} of {pluralize(len(self.steps), 'step')} {'is' if wrong == 1 else 'are'} wrong."
 

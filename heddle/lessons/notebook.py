@@ -26,7 +26,10 @@ def _cells(body: str) -> Iterator[dict[str, Any]]:
     for match in CELL.finditer(body):
         yield from _texts(body[start : match.start()])
         options = OPTIONS.match(match[2])
-        yield _cell("code", match[2][options.end() :] if options else match[2])
+        cell = _cell("code", match[2][options.end() :] if options else match[2])
+        if options and "hide-input" in options.group():  # a solution: Jupyter folds its code
+            cell["metadata"] = {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
+        yield cell
         start = match.end()
     yield from _texts(body[start:])
 

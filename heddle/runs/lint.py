@@ -177,7 +177,8 @@ def _in_batches(run: OpenedRun) -> Iterator[Finding]:
     scores = run.config.model.head.kind == "language" and run.config.model.decoder is not None
     if scores and end is not None and targets and not ends:
         yield Finding(
-            "no end", not _one_text(run), targets, targets, "", f"targets of the first {steps} steps include no end of text",
+            "no end", not _one_text(run), targets, targets, "",
+            f"targets of the first {steps} steps, of which none is an end of text",
             "the model cannot learn when to stop: give each text a document or a record of its own",
         )  # fmt: skip
 

@@ -73,7 +73,7 @@ def check_memory(needs: Iterable[int], device: str) -> None:
             return
         tried.append(needed)
     total = total_memory(device)
-    advice = "use a smaller model, a smaller batch, or a larger accumulate"
+    advice = "use a larger accumulate, checkpoint_activations=true, a smaller batch, context or model"
     if min(tried) + (resident() if device == "cpu" else 0) < 0.9 * total:
         advice = f"other programs hold the rest of {total / 2**30:.1f} GiB: end them, or {advice}"
     raise HeddleError(

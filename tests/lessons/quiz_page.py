@@ -30,7 +30,6 @@ $ heddle quiz 5
 ```
 
 Tests compute every number here again, wrong ones included: most are the results of known mistakes.
-`python -m tests.lessons.quiz_page` writes this page.
 """
 
 
