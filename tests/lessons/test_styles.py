@@ -1,5 +1,6 @@
 """Attention as people write it elsewhere: it passes, and a mistake in it is named."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -69,35 +70,50 @@ STYLES = {
 }
 
 
-def graded(source: str, folder: Path) -> Grade:
-    file, tried = folder / "attention.py", cases("attention")
-    file.write_text(source)
+Graded = Callable[[str], Grade]
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    """One process for all files of these tests."""
     with Sandbox() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def graded(sandbox: Sandbox, tmp_path: Path) -> Graded:
+    """The grade of a source."""
+
+    def grade(source: str) -> Grade:
+        file, tried = tmp_path / "attention.py", cases("attention")
+        file.write_text(source)
         return judge(file, "attention", sandbox.run(file, "attention", tried), tried)
+
+    return grade
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_right_file_passes_and_without_its_mask_it_is_named(style: str, tmp_path: Path) -> None:
+def test_a_right_file_passes_and_without_its_mask_it_is_named(style: str, graded: Graded) -> None:
     source, mistake = STYLES[style]
-    right = graded(source, tmp_path)
+    right = graded(source)
     assert (right.grade, right.exit_code) == (1.0, 0), str(right)
-    wrong = graded(edited(source, mistake), tmp_path)
+    wrong = graded(edited(source, mistake))
     assert [each.name for each in wrong.faults] == ["no mask"]
 
 
-def test_a_file_whose_forward_takes_no_layout_is_told_so(tmp_path: Path) -> None:
+def test_a_file_whose_forward_takes_no_layout_is_told_so(graded: Graded) -> None:
     """A mixer is called with one."""
-    assert "layout=None" in str(graded(IMPORTS + HEADS, tmp_path))
-    assert "layout=None" not in str(graded(IMPORTS + TORCHS, tmp_path))
+    assert "layout=None" in str(graded(IMPORTS + HEADS))
+    assert "layout=None" not in str(graded(IMPORTS + TORCHS))
 
 
-def test_heads_in_another_order_are_wrong(tmp_path: Path) -> None:
-    wrong = graded(edited(IMPORTS + HEADS, [("in self.heads]", "in reversed(self.heads)]")]), tmp_path)
+def test_heads_in_another_order_are_wrong(graded: Graded) -> None:
+    wrong = graded(edited(IMPORTS + HEADS, [("in self.heads]", "in reversed(self.heads)]")]))
     assert wrong.exit_code == 1
 
 
-def test_another_constructor_and_another_name_get_a_line_that_tells_what_to_do(tmp_path: Path) -> None:
+def test_another_constructor_and_another_name_get_a_line_that_tells_what_to_do(graded: Graded) -> None:
     other = edited(ATTENTION, [("def __init__(self, dim, heads=4)", "def __init__(self, config)")])
-    assert "CausalSelfAttention(dim=12, heads=3)" in graded(other, tmp_path).problem
+    assert "CausalSelfAttention(dim=12, heads=3)" in graded(other).problem
     renamed = edited(ATTENTION, [("class CausalSelfAttention", "class Attention")])
-    assert graded(renamed, tmp_path).problem == "it has no class CausalSelfAttention(nn.Module); it has Attention"
+    assert graded(renamed).problem == "it has no class CausalSelfAttention(nn.Module); it has Attention"
