@@ -85,6 +85,8 @@ def readable(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     context["body"] = PARAMETERS.sub(
         lambda lines: f'<div class="parameters">{lines[1].replace("dd>", "div>")}</div>', context.get("body", "")
     )
+    # A folded cell is named by what it shows: "Solution".
+    context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
     if "furo_navigation_tree" in context:
         tree = str(context["furo_navigation_tree"])
         context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
