@@ -1,6 +1,7 @@
 """The planted faults are up to date: places that the source has, tests and checks that exist. Planting them all takes minutes."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.planting import TESTS, Fault, PlaceError, collect, misplaced
 from tests.prove.tasks import RUNS
 from tests.toys import STEPS, TOYS
 
+ROOT = Path(__file__).parents[1]
 FAULTS = collect()
 CODE = '''"""Text of `first`."""
 LIMITS = {"a": 1, "b": 2}
@@ -45,6 +47,12 @@ def test_every_fault_can_be_planted() -> None:
         assert bool(fault.toy) == bool(fault.check), fault.name
         assert bool(fault.run) == bool(fault.law), fault.name
         assert fault.check or fault.test, fault.name
+
+
+def test_pages_state_their_number() -> None:
+    for page, phrase in (("README.md", r"(\d+)\s+mistakes"), ("docs/evidence/faults.md", r"to (\d+) faults")):
+        (number,) = re.findall(phrase, (ROOT / page).read_text(encoding="utf-8"))
+        assert int(number) == len(FAULTS), page
 
 
 def test_whoever_must_notice_exists() -> None:

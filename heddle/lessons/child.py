@@ -198,10 +198,7 @@ def agree(computed: list[dict[str, Tensor]], name: str) -> bool:
     """Whether float64 and float32 give the same, roughly: a class that makes float32 tensors of its own may not work in float64."""
     first, last = (each[name].double() for each in (computed[0], computed[-1]))
     size = last.nan_to_num(0.0, 0.0, 0.0).abs().max().clamp(min=1.0).item()
-    return (
-        first.shape == last.shape
-        and torch.isclose(first, last, rtol=0.0, atol=1e-2 * size, equal_nan=True).all().item() is True
-    )
+    return first.shape == last.shape and torch.allclose(first, last, rtol=0.0, atol=1e-2 * size, equal_nan=True)
 
 
 def load(built: nn.Module, parameters: Parameters, tensors: dict[str, Tensor], prefix: str) -> None:

@@ -217,7 +217,7 @@ EARLY = (
         {
             "the leftmost known pair is joined. The pair that was learned first goes first, wherever it stands.": _leftmost,
             "the pair that was learned last is joined. The first in the list goes first.": _last_learned,
-            "the pair is joined once. Join it wherever it stands in the word.": _once,
+            "the pair is joined once. Join every occurrence.": _once,
             "all merges are done. One step joins one pair.": _to_the_end,
             "a piece is used twice where pairs overlap. After a join, go on behind it.": _overlapping,
         },

@@ -28,7 +28,7 @@ def edges(family: str) -> list[str]:
 
 
 def influence(model: Transformer) -> Float[Tensor, "6 6"]:
-    """How much each output (columns) depends on each token (rows): sizes of gradients, 0 where there is no path.
+    """Gradient magnitudes: how much each output (columns) depends on each token (rows); 0 where it does not.
 
     All tokens are different, so that the gradient of a row of the token table is that of one token.
     """

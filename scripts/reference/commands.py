@@ -99,7 +99,7 @@ class _Argument:
 
     @property
     def usage(self) -> str:
-        """As it stands in the line of usage."""
+        """How the usage line shows it."""
         return f"[{self.names[0]}...]" if self.many else self.names[0] if self.required else f"[{self.names[0]}]"
 
     @property

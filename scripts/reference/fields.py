@@ -27,8 +27,8 @@ class Row(NamedTuple):
     Attributes:
         name: its key.
         type: as reStructuredText.
-        default: as typed in TOML; empty if there is no default, or one that the comment explains.
-        comment: what stands beside or under the field.
+        default: in TOML; empty if there is none, or if the comment explains it.
+        comment: the comment beside or below the field.
     """
 
     name: str
