@@ -36,6 +36,10 @@ def beams(subject: PageModel, query: BeamQuery) -> Document:
     """The best continuations of a beam search, with the probability of each token."""
     if subject.model.decoder is None:
         raise HeddleError("this model predicts masked tokens, so it cannot continue a text")
+    if any(name.endswith(".mask") for name in query.off):
+        raise HeddleError(
+            "beam search needs the mask: its KV cache has keys that did not see later tokens. Switch the mask on"
+        )
     start = _with_target(subject, query)
     text = subject.read(start)
     config = BeamConfig(beams=query.beams, best=query.beams, max_tokens=query.tokens)

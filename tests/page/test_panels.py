@@ -174,6 +174,13 @@ def test_beams_are_those_of_the_search(kind: str) -> None:
         assert float(np.log(product)) == pytest.approx(beam["logprob"], rel=1e-3)
 
 
+def test_beams_need_the_mask() -> None:
+    """A cache has keys of passes in which no token saw a later one."""
+    with pytest.raises(HeddleError, match="beam search needs the mask"):
+        ask(subject("decoder"), "beams", text="the warp", beams=3, tokens=5, off=["decoder.*.mixer.mask"])
+    assert ask(subject("decoder"), "beams", text="the warp", beams=3, tokens=5, off=["decoder.positions"])["beams"]
+
+
 @pytest.mark.parametrize("kind", ["decoder", "translation", "masked"])
 def test_a_map_is_that_of_the_library(kind: str) -> None:
     """Scores and mask give the weights; thumbnails show their largest cells; one query's steps are the row."""
