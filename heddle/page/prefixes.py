@@ -36,7 +36,12 @@ def prefixes(subject: PageModel, query: TextQuery) -> Document:
     text = subject.read(query)
     rows = predictions(subject, subject.hidden(query), text.tokens[0, 1:])
     document: Document = {"kind": "prefixes", "pieces": text.pieces, "source": text.source_pieces, "rows": rows}
-    return document | _loss(rows) | (_free_running(subject, text, query) if subject.paired else {})
+    document |= _loss(rows)
+    if subject.paired and query.lacks_mask:
+        return document | {
+            "unwritten": "The model's own translation needs the mask, since it is written with a KV cache."
+        }
+    return document | (_free_running(subject, text, query) if subject.paired else {})
 
 
 def predictions(subject: PageModel, hidden: Float[Tensor, "N D"], follows: Int[Tensor, " M"]) -> list[Document]:

@@ -34,6 +34,11 @@ class TextQuery(Query):
     off: Annotated[tuple[Name, ...], Field(max_length=1024)] = ()
     """Parts that are switched off: decoder.3.mixer.heads.2, decoder.3.ffn, decoder.*.mixer.mask, …"""
 
+    @property
+    def lacks_mask(self) -> bool:
+        """Whether a mask is off: then a KV cache has keys that did not see later tokens, and only whole passes are right."""
+        return any(name.endswith(".mask") for name in self.off)
+
 
 class PositionQuery(TextQuery):
     """A position of a text."""

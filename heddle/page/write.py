@@ -36,7 +36,7 @@ def beams(subject: PageModel, query: BeamQuery) -> Document:
     """The best continuations of a beam search, with the probability of each token."""
     if subject.model.decoder is None:
         raise HeddleError("this model predicts masked tokens, so it cannot continue a text")
-    if any(name.endswith(".mask") for name in query.off):
+    if query.lacks_mask:
         raise HeddleError(
             "beam search needs the mask: its KV cache has keys that did not see later tokens. Switch the mask on"
         )

@@ -174,11 +174,16 @@ def test_beams_are_those_of_the_search(kind: str) -> None:
         assert float(np.log(product)) == pytest.approx(beam["logprob"], rel=1e-3)
 
 
-def test_beams_need_the_mask() -> None:
+def test_what_is_written_with_a_cache_needs_the_mask() -> None:
     """A cache has keys of passes in which no token saw a later one."""
     with pytest.raises(HeddleError, match="beam search needs the mask"):
         ask(subject("decoder"), "beams", text="the warp", beams=3, tokens=5, off=["decoder.*.mixer.mask"])
     assert ask(subject("decoder"), "beams", text="the warp", beams=3, tokens=5, off=["decoder.positions"])["beams"]
+    pair = {"text": WORDS, "target": "the weft"}
+    assert ask(subject("translation"), "prefixes", **pair)["free"]
+    unmasked = ask(subject("translation"), "prefixes", **pair, off=["decoder.*.mixer.mask"])
+    assert "needs the mask" in unmasked["unwritten"]
+    assert "free" not in unmasked
 
 
 @pytest.mark.parametrize("kind", ["decoder", "translation", "masked"])

@@ -57,6 +57,7 @@ function following(found, context) {
       ["number", "piece", "piece", "number", "number", "number", "piece"])];
   if (found.rows.length > SHOWN) made.push(h("p", { class: "soft" }, `The first ${SHOWN} of ${found.rows.length} prefixes; the loss counts all.`));
   if (found.free) made.push(...translation(found, context));
+  if (found.unwritten) made.push(h("p", { class: "soft" }, found.unwritten));
   return made;
 }
 
