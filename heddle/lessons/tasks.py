@@ -102,11 +102,11 @@ def countdown(padding: Literal["length", "id", "counted"] = "length") -> Task:
     return Task(COUNT_PAD + 1, COUNT_LENGTH - 1, draw)
 
 
-SIGNS, FIRST, AGAIN = 16, 9, 4  # different signs, of which some come again
+SIGNS, FIRST, AGAIN = 16, 10, 4  # different signs, of which some come again
 
 
 def repeats(rows: int, generator: torch.Generator) -> Batch:
-    """Nine different signs, then four neighbours of them again, from any place: each is told by the one before it."""
+    """Ten different signs, then four neighbours of them again, from any place: each is told by the one before it."""
     signs = torch.rand(rows, SIGNS, generator=generator).argsort(1)[:, :FIRST]
     places = torch.randint(FIRST - AGAIN + 1, (rows, 1), generator=generator) + torch.arange(AGAIN)
     return next_tokens(torch.cat([signs, signs.gather(1, places)], 1), first_scored=FIRST)
