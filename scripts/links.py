@@ -19,7 +19,7 @@ LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|[A-Z]+)\b")
 NEVER = "never opened"
 HEAD = f"""# Links that leave the documentation, written by: python -m scripts.links
 # A date is the last day on which `python -m scripts.links --open` could open the link. It needs a network.
-# "{NEVER}" says that it has not been run since the link was written. The link itself may be right or wrong.
+# "{NEVER}": no run could open it yet, or none was made since the link was written.
 """
 
 

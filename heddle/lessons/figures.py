@@ -11,8 +11,9 @@ from torch import Tensor
 POSITIVE, NEGATIVE = "#3584e4", "#e66100"  # seen on white and on black, behind text of either colour
 STRONGEST = 0.65  # opacity of the largest number's cell
 FEW = 8  # most columns whose cells have their numbers in them
-PLOT_WIDTH, PLOT_HEIGHT = 400, 190
-LEFT, TOP, BOTTOM, NAMES = 52, 12, 40, 170  # room around a plot, and for the names of its curves
+CELL, DOT = (46, 28), (5, 14)  # a cell with its number, at least, and one without
+PLOT_WIDTH, PLOT_HEIGHT = 320, 180
+LEFT, RIGHT, BOTTOM, LINE = 52, 24, 40, 17  # room around a plot, and a line of text above it
 DASHES = ("", "7 4", "2 3")
 
 
@@ -52,7 +53,7 @@ def grids(matrices: Mapping[str, Float[Tensor, "R C"]], rows: Sequence[str], col
 def curves(
     title: str, x: Sequence[float], named: Mapping[str, Sequence[float]], along: str, log: bool = False
 ) -> Figure:
-    """Curves over one axis, each with its name at its end.
+    """Curves over one axis, with their names above.
 
     Args:
         title: what the y axis shows.
@@ -65,36 +66,37 @@ def curves(
     low, high = place(x[0]), place(x[-1])
     bottom = min(0.0, *(min(y) for y in named.values()))
     top = max(max(y) for y in named.values())
+    above = LINE * len(named) + 8
+    below = above + PLOT_HEIGHT
 
     def point(at: float, y: float) -> tuple[float, float]:
         share = (place(at) - low) / (high - low)
-        return LEFT + PLOT_WIDTH * share, TOP + PLOT_HEIGHT * (top - y) / (top - bottom)
+        return LEFT + PLOT_WIDTH * share, above + PLOT_HEIGHT * (top - y) / (top - bottom)
 
-    lines = [f'<path d="M{LEFT} {TOP}v{PLOT_HEIGHT}h{PLOT_WIDTH}" fill="none" stroke="currentColor"/>']
+    lines = [f'<path d="M{LEFT} {above}v{PLOT_HEIGHT}h{PLOT_WIDTH}" fill="none" stroke="currentColor"/>']
     for tick in (x[0], x[len(x) // 2], x[-1]):
-        lines.append(_text(point(tick, 0)[0], TOP + PLOT_HEIGHT + 16, _tick(tick)))
-    lines.append(_text(LEFT + PLOT_WIDTH / 2, TOP + PLOT_HEIGHT + 34, along))
+        lines.append(_text(point(tick, 0)[0], below + 16, _tick(tick)))
+    lines.append(_text(LEFT + PLOT_WIDTH / 2, below + 34, along))
     for tick in dict.fromkeys((bottom, 0.0, top)):
         lines.append(_text(LEFT - 6, point(x[0], tick)[1] + 4, _tick(tick), "end"))
-    for (name, values), dash in zip(named.items(), DASHES, strict=False):
-        points = [point(at, y) for at, y in zip(x, values, strict=True)]
-        path = " ".join(f"{across:.1f},{down:.1f}" for across, down in points)
-        lines.append(
-            f'<polyline points="{path}" fill="none" stroke="{POSITIVE}" stroke-width="2" stroke-dasharray="{dash}"/>'
-        )
-        lines.append(_text(points[-1][0] + 6, points[-1][1] + 4, name, "start"))
+    for number, (name, values) in enumerate(named.items()):
+        dashes = f'stroke-dasharray="{DASHES[number % len(DASHES)]}"'
+        y = LINE * number + 8
+        lines.append(_line([(LEFT, y), (LEFT + 28, y)], dashes))
+        lines.append(_text(LEFT + 34, y + 4, name, "start"))
+        lines.append(_line([point(at, y) for at, y in zip(x, values, strict=True)], dashes))
     words = "; ".join(
         f"{name} from {_tick(values[0])} at {_tick(x[0])} to {_tick(values[-1])} at {_tick(x[-1])}"
         for name, values in named.items()
     )
-    size = (LEFT + PLOT_WIDTH + NAMES, TOP + PLOT_HEIGHT + BOTTOM)
-    return Figure(((title, words, _svg(size, f"{title}: {words}", lines)),))
+    picture = _svg((LEFT + PLOT_WIDTH + RIGHT, below + BOTTOM), f"{title}: {words}", lines)
+    return Figure(((title, words, picture),))
 
 
 def _grid(words: str, numbers: list[list[float]], rows: Sequence[str], columns: Sequence[str]) -> str:
     largest = max((abs(number) for row in numbers for number in row if isfinite(number)), default=0.0) or 1.0
     is_read = len(columns) <= FEW
-    side, height = (max(46, *(7 * len(name) + 8 for name in columns)), 28) if is_read else (8, 14)
+    side, height = (max(CELL[0], *(7 * len(name) + 8 for name in columns)), CELL[1]) if is_read else DOT
     left = 7 * max(map(len, rows)) + 10
     lines = []
     for column, name in enumerate(columns):
@@ -113,7 +115,12 @@ def _grid(words: str, numbers: list[list[float]], rows: Sequence[str], columns: 
             )
             if is_read:
                 lines.append(_text(x + side / 2, y + height / 2 + 4, _number(number)))
-    return _svg((left + side * len(columns) + 2, 24 + height * len(rows)), words, lines)
+    return _svg((left + side * len(columns) + 10, 24 + height * len(rows)), words, lines)
+
+
+def _line(points: Sequence[tuple[float, float]], dashes: str) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline points="{path}" fill="none" stroke="{POSITIVE}" stroke-width="2" {dashes}/>'
 
 
 def _words(numbers: list[list[float]], rows: Sequence[str]) -> str:
