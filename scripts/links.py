@@ -1,7 +1,7 @@
-"""Links out of the documentation: each is listed in docs/links.toml with the last day on which it led somewhere.
+"""Links out of the documentation: each is listed in docs/links.toml with the last day on which it could be opened.
 
-python -m scripts.links            lists new links, and drops those that no page has any more
-python -m scripts.links --open     also opens each one, and prints those that lead nowhere
+python -m scripts.links            lists new links, and drops those that no page has any more; without network
+python -m scripts.links --open     also opens each one, writes today's date beside it, and prints those that fail
 """
 
 import re
@@ -16,7 +16,11 @@ LISTED = ROOT / "docs" / "links.toml"
 BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 LINK = re.compile(r"https?://[^\s<>()\[\]`\"'{}|]+")
 LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|[A-Z]+)\b")
-HEAD = '# The last day on which each link led somewhere, or "not yet". Written by: python -m scripts.links\n'
+NEVER = "never opened"
+HEAD = f"""# Links that leave the documentation, written by: python -m scripts.links
+# A date is the last day on which `python -m scripts.links --open` could open the link. It needs a network.
+# "{NEVER}": no run could open it yet, or none was made since the link was written.
+"""
 
 
 def links(text: str) -> set[str]:
@@ -63,7 +67,7 @@ def leads_somewhere(link: str) -> bool:
 def main() -> int:
     """Write the list; with --open, open the links too."""
     known = listed()
-    days = {link: known.get(link, "not yet") for link in used()}
+    days = {link: known.get(link, NEVER) for link in used()}
     dead = []
     if "--open" in sys.argv:
         dead = [link for link in sorted(days) if not leads_somewhere(link)]

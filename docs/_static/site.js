@@ -5,7 +5,7 @@ document.addEventListener("DOMContentLoaded", () => {
   name(".toc-drawer", "On this page");
   // What scrolls can be reached and moved by keys.
   const reach = () => {
-    for (const box of document.querySelectorAll(".highlight pre, .output pre, .table-wrapper"))
+    for (const box of document.querySelectorAll(".highlight pre, .output pre, .output.text_html, .table-wrapper"))
       if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   };
   reach();

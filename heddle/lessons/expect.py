@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from heddle.display import COLUMNS
 from heddle.errors import HeddleError
 
 Value = float | int | bool | str | torch.Tensor | Sequence[float]
@@ -39,7 +40,8 @@ def expect(name: str, value: Value, expected: float | int | bool | str | Sequenc
             abs(one - other) <= within for one, other in zip(numbers, numbers_expected, strict=True)
         )
         computed, words = " ".join(map(_text_of, numbers)), " ".join(map(_text_of, numbers_expected))
-        text = f"{name}: {computed} ({words} ± {within:g})" if within else f"{name}: {computed} ({words})"
+        text, stated = f"{name}: {computed}", f"({words} ± {within:g})" if within else f"({words})"
+        text += f" {stated}" if len(text) + len(stated) < COLUMNS else f"\n  {stated}"
     if not is_equal:
         raise HeddleError(f"{name} is {computed}, where the text says {expected} within {within:g}")
     print(text)

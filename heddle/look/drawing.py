@@ -17,7 +17,7 @@ from heddle.config.layers import AttentionConfig, MoEConfig
 from heddle.config.model import BlockConfig, StackConfig, TransformerConfig
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
-from heddle.look.svg import PLUS, render
+from heddle.look.svg import PLUS, WIDTH, render
 from heddle.model.build import build
 from heddle.model.transformer import Transformer
 from heddle.nn.block import Block, ParallelBlock, Residual
@@ -116,7 +116,8 @@ class Drawing:
         # A picture, so that the styles inside the SVG do not reach the notebook's own.
         data = base64.b64encode(render(self).encode()).decode()
         title = escape(f"{self.title}: {self.parameters:,} parameters")
-        return f'<img style="max-width:100%" alt="{title}" src="data:image/svg+xml;base64,{data}">'
+        width = WIDTH * len(self.columns)
+        return f'<img style="max-width:100%" width="{width}" alt="{title}" src="data:image/svg+xml;base64,{data}">'
 
 
 @checked()

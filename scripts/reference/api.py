@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import re
 from collections.abc import Collection
 from functools import cached_property
 from types import FunctionType, ModuleType
@@ -11,10 +10,9 @@ from typing import Any, NamedTuple, get_args
 import heddle
 from heddle.config.base import Config
 from scripts.reference.fields import field_table
-from scripts.reference.text import code, escaped, indent, prose, table, title, with_code
+from scripts.reference.text import code, escaped, first_sentence, indent, prose, table, title, with_code
 
 TORCH = {"extra_repr", "train"}  # what torch asks of a module
-SENTENCE_END = re.compile(r"(?<!et al)\. (?=[A-Z`])")
 
 
 class Public(NamedTuple):
@@ -34,6 +32,11 @@ class Public(NamedTuple):
     def path(self) -> str:
         """The name with its package."""
         return f"{self.package}.{self.name}"
+
+    @property
+    def line(self) -> tuple[str, str]:
+        """A link to it, and its summary."""
+        return f":py:obj:`{self.name} <{self.path}>`", prose(self.summary)
 
     @property
     def summary(self) -> str:
@@ -78,14 +81,13 @@ def is_documented(value: Any) -> bool:
 
 def summary_of(value: Any) -> str:
     """The first sentence of a docstring, on one line."""
-    paragraph = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
-    return SENTENCE_END.split(paragraph)[0].rstrip(".") + "." if paragraph else ""
+    return first_sentence(inspect.getdoc(value) or "")
 
 
 def package_page(package: str) -> str:
     """The page of a package."""
     module, names = _module(package), public(package)
-    listed = [(f":py:obj:`{each.name} <{each.path}>`", prose(each.summary)) for each in names]
+    listed = [each.line for each in names]
     parts = [
         title(package),
         f".. py:module:: {package}\n",

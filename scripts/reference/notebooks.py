@@ -13,8 +13,12 @@ from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
 from myst_nb.core.config import NbParserConfig
 from myst_nb.core.read import create_nb_reader
 from myst_parser.config.main import MdParserConfig
+from traitlets.config import Config
+
+from heddle.model.cores import cores
 
 SECONDS = "execution_seconds"
+KERNELS = Config(KernelManager={"transport_encryption": "auto"})  # a kernel warns of TCP in plain text
 
 
 def execute(docs: Path, cells: Path, timeout: int) -> dict[str, float]:
@@ -39,7 +43,7 @@ def execute(docs: Path, cells: Path, timeout: int) -> dict[str, float]:
             seconds[str(path.relative_to(docs))] = cache.match_cache_notebook(notebook).data.get(SECONDS, 0.0)
         except KeyError:
             changed[path] = notebook
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(max_workers=cores()) as pool:
         order = sorted(changed, key=lambda path: -path.stat().st_size)
         for path, result in zip(order, pool.map(lambda path: _run(changed[path], timeout), order), strict=True):
             if result.err is None:
@@ -51,7 +55,7 @@ def execute(docs: Path, cells: Path, timeout: int) -> dict[str, float]:
 
 def _run(notebook: Any, timeout: int) -> ExecutionResult:
     with TemporaryDirectory() as folder:  # what a lesson writes goes there
-        return single_nb_execution(notebook, cwd=folder, timeout=timeout, allow_errors=False)
+        return single_nb_execution(notebook, cwd=folder, timeout=timeout, allow_errors=False, config=KERNELS)
 
 
 def _notebooks(docs: Path) -> Iterator[tuple[Path, Any]]:

@@ -2,27 +2,50 @@
 
 from pathlib import Path
 
-from scripts.reference import api, commands, presets, run_directory, run_files
+from heddle.config import preset_names
+from scripts.reference import api, commands, names, presets, run_directory, run_files
 from scripts.reference.text import title
 
-INDEX = f"""{title("Reference")}
-Written from the code when the site is built: signatures, fields, defaults and help texts are the program's own.
+DOORS = {
+    "names": ("Every name", "All of the below on one page, a line each: the place to search."),
+    "commands/index": ("Command line", "What each of the {commands} commands does, and its options."),
+    "api/index": ("Python API", "{names} classes, functions and constants in {packages} packages."),
+    "run-files": ("Run files", "Each key of a run's data, model, task and training, with its default."),
+    "presets": ("Presets", "{presets} models by name, with their sizes and files."),
+    "run-directory": ("Run directory", "The files that a run leaves, and what reads them."),
+}
 
-.. toctree::
-   :maxdepth: 2
 
-   commands/index
-   run-files
-   presets
-   run-directory
-   api/index
-"""
+def index() -> str:
+    """The first page: a door for each part."""
+    counts = {
+        "commands": len(commands.names()),
+        "names": names.count(),
+        "packages": len(api.packages()),
+        "presets": len(preset_names()),
+    }
+    cards = [
+        f"   .. grid-item-card:: {heading}\n      :link: {path}\n      :link-type: doc\n\n      {words.format(**counts)}\n"
+        for path, (heading, words) in DOORS.items()
+    ]
+    return "\n".join(
+        [
+            title("Reference"),
+            "Written from the code when the site is built: signatures, fields, defaults and help texts are the program's own.\n",
+            ".. grid:: 1 2 2 2\n   :gutter: 3\n   :padding: 0\n",
+            *cards,
+            ".. toctree::\n   :hidden:\n",
+            *(f"   {path}" for path in DOORS),
+            "",
+        ]
+    )
 
 
 def pages() -> dict[str, str]:
     """Every page, by its path under the folder of the reference."""
     return {
-        "index.rst": INDEX,
+        "index.rst": index(),
+        "names.rst": names.page(),
         "run-files.rst": run_files.page(),
         "presets.rst": presets.page(),
         "run-directory.rst": run_directory.page(),

@@ -26,9 +26,18 @@ def page() -> str:
     return "\n".join([title("Presets"), OPENING, table(head, rows, name="numbers"), *files])
 
 
+def about(name: str) -> str:
+    """What the first line of a preset's file says of it."""
+    first, _, _ = _text(name).partition("\n")
+    return first.lstrip("# ") if first.startswith("#") else ""
+
+
+def _text(name: str) -> str:
+    return (resources.files("heddle.config") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
+
+
 def _file(name: str) -> list[str]:
-    text = (resources.files("heddle.config") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
-    first, _, rest = text.partition("\n")
-    what, body = (first.lstrip("# "), rest) if first.startswith("#") else ("", text)
+    text = _text(name)
+    body = text.partition("\n")[2] if about(name) else text
     block = "\n".join(f"   {line}".rstrip() for line in body.strip().splitlines())
-    return [f".. _preset-{name}:\n", title(name, "-"), prose(what) + "\n", f".. code-block:: toml\n\n{block}\n"]
+    return [f".. _preset-{name}:\n", title(name, "-"), prose(about(name)) + "\n", f".. code-block:: toml\n\n{block}\n"]

@@ -24,11 +24,16 @@ changes one setting of it. On the command line, a key needs its table only if tw
 """
 
 
+def label(section: str) -> str:
+    """The name by which other pages link to a table's section."""
+    return f"keys-of-{section}"
+
+
 def page() -> str:
     """The tables of a run file, and the settings of `heddle vectors train`."""
     parts = [title("Run files"), OPENING]
     for name, configs in SECTIONS.items():
-        parts.append(title(f"[{name}]: {TITLES[name]}", "-"))
+        parts += [f".. _{label(name)}:\n", title(f"[{name}]: {TITLES[name]}", "-")]
         for config in configs:
             if len(configs) > 1:
                 parts.append(title(f'kind = "{config.model_fields["kind"].default}"', "~"))

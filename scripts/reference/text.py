@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 NAME = re.compile(r"[A-Za-z_]\w{2,}(\.\w+)*(\(\))?")
+SENTENCE_END = re.compile(r"(?<!et al)\. (?=[A-Z`])")
 _CODE = re.compile(r"(``[^`]+``|`[^`]+`)")
 _MARKUP = re.compile(r"([*|\\]|(?<=\w)_(?!\w))")
 
@@ -31,6 +32,12 @@ def _code(span: str) -> str:
 def prose(text: str) -> str:
     """A comment or a help text as one paragraph: its code as literal text, its lines joined."""
     return _CODE.sub(lambda code: f"``{code.group().strip('`')}``", escaped(" ".join(text.split())))
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a text, on one line."""
+    line = " ".join(text.partition("\n\n")[0].split())
+    return SENTENCE_END.split(line)[0].rstrip(".") + "." if line else ""
 
 
 def title(text: str, line: str = "=") -> str:

@@ -41,9 +41,15 @@ def test_its_rows_exist_and_the_text_names_each(page: Page) -> None:
 
 
 @each_page
-def test_the_first_cell_sets_one_thread_and_a_seed_and_cells_are_short(page: Page) -> None:
+def test_the_first_cell_follows_the_idea_and_sets_one_thread_and_a_seed(page: Page) -> None:
+    idea, _ = page.text.split("```{code-cell}", 1)
+    assert len(idea.split("\n## The idea")[1].split()) > 50
     assert "torch.set_num_threads(1)" in page.cells[0].source
     assert "torch.manual_seed(" in page.cells[0].source
+
+
+@each_page
+def test_cells_are_short(page: Page) -> None:
     for cell in page.cells:
         assert len(cell.source.strip().splitlines()) <= 25, f"{page.path.name}:{cell.line} is too long"
         assert cell.tree.body

@@ -207,7 +207,8 @@ def test_a_matrix_is_printed_as_in_the_lectures() -> None:
 def test_a_notebook_shows_the_same_picture_without_its_styles_reaching_the_notebook() -> None:
     drawing = draw(decoder())
     html = drawing._repr_html_()
-    match = re.fullmatch(r'<img style="max-width:100%" alt="([^"]*)" src="data:image/svg\+xml;base64,([^"]*)">', html)
+    pattern = r'<img style="max-width:100%" width="360" alt="([^"]*)" src="data:image/svg\+xml;base64,([^"]*)">'
+    match = re.fullmatch(pattern, html)
     assert match is not None
     assert base64.b64decode(match[2]).decode() == to_svg(drawing)
     assert match[1].endswith(f"{drawing.parameters:,} parameters")

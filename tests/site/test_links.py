@@ -2,14 +2,14 @@
 
 from datetime import date
 
-from scripts.links import LISTED, links, listed, text, used
+from scripts.links import LISTED, NEVER, links, listed, text, used
 
 
 def test_every_link_is_listed() -> None:
     known = listed()
     assert sorted(used() - known.keys()) == [], "list them: python -m scripts.links"
     assert sorted(known.keys() - used()) == [], "no page has these any more: python -m scripts.links"
-    assert all(isinstance(day, date) or day == "not yet" for day in known.values())
+    assert all(isinstance(day, date) or day == NEVER for day in known.values())
     assert LISTED.read_text(encoding="utf-8") == text(known)
 
 
@@ -19,7 +19,8 @@ def test_a_link_ends_where_its_address_ends() -> None:
 
 
 def test_a_day_is_written_as_a_day() -> None:
-    assert text({"https://b.org": "not yet", "https://a.org": date(2026, 1, 2)}).splitlines()[1:] == [
+    lines = text({"https://b.org": NEVER, "https://a.org": date(2026, 1, 2)}).splitlines()
+    assert [line for line in lines if not line.startswith("#")] == [
         '"https://a.org" = 2026-01-02',
-        '"https://b.org" = "not yet"',
+        '"https://b.org" = "never opened"',
     ]

@@ -22,6 +22,27 @@ def reference() -> dict[str, str]:
     return pages.pages()
 
 
+def test_one_page_has_a_line_for_every_name(reference: dict[str, str]) -> None:
+    lines = reference["names.rst"].split("\n   * - ")
+    for package in api.packages():
+        for each in api.public(package):
+            assert sum(line.startswith(f":py:obj:`{each.name} <{each.path}>`") for line in lines) == 1, each.path
+    for name, _ in commands.names():
+        assert sum(line.startswith(f":doc:`heddle {name} <") for line in lines) == 1, name
+    for section, configs in SECTIONS.items():
+        for row in (row for each in configs for row in fields.rows(each)):
+            assert sum(line.startswith(f":ref:`{row.name} <keys-of-{section}>`") for line in lines) == 1, row.name
+    for name in config.preset_names():
+        assert sum(line.startswith(f":ref:`{name} <preset-{name}>`") for line in lines) == 1, name
+    assert [line for line in lines if line.endswith("     -")] == []
+
+
+def test_the_first_page_of_the_reference_has_a_door_for_each_part(reference: dict[str, str]) -> None:
+    for door in pages.DOORS:
+        assert f":link: {door}\n" in reference["index.rst"]
+        assert f"{door}.rst" in reference
+
+
 @pytest.mark.parametrize("package", ["heddle", *api.packages()])
 def test_every_public_name_has_a_docstring_and_a_place(reference: dict[str, str], package: str) -> None:
     page = reference["api/index.rst" if package == "heddle" else f"api/{package}.rst"]
