@@ -8,12 +8,11 @@ standard deviation over seeds) of both numbers. Right and broken must be `APART`
 
 import argparse
 import math
-import re
 import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from tests.lessons.pages import PAGES, Page, pages, run
+from tests.lessons.pages import PAGES, Page, pages, run, sections
 
 BREAKS = PAGES / "breaks.md"
 SEEDS = (0, 10, 20)  # a page that has three seeds of its own gets three others
@@ -160,8 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lessons", nargs="*", type=int)
     options = parser.parse_args()
-    text = BREAKS.read_text() if BREAKS.exists() else ""
-    parts = {int(part[3 : part.index(".")]): part.strip() + "\n" for part in re.split(r"^(?=## \d+\. )", text, flags=re.M)[1:]}
+    parts = sections(BREAKS.read_text()) if BREAKS.exists() else {}
     for page in pages():
         if options.lessons and page.front["lesson"] not in options.lessons:
             continue
