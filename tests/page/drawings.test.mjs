@@ -5,12 +5,17 @@ import { test } from "node:test";
 
 class Element {
   constructor(tag) {
-    Object.assign(this, { tag, given: {}, children: [], style: {} });
+    Object.assign(this, { tag, given: {}, children: [], style: {}, dataset: {}, listeners: {} });
   }
   setAttribute(name, value) {
     this.given[name] = value;
   }
-  addEventListener() {}
+  addEventListener(name, act) {
+    this.listeners[name] = act;
+  }
+  replaceChildren(...children) {
+    this.children = children;
+  }
   append(...children) {
     this.children.push(...children);
   }
@@ -26,7 +31,10 @@ class Element {
 const COLOURS = { "--raised": "200, 200, 200", "--high": "0, 100, 50", "--less": "#ff8000", "--masked": "1, 2, 3" };
 globalThis.Node = Element;
 globalThis.document = { documentElement: {}, createElement: (tag) => new Element(tag), createElementNS: (_, tag) => new Element(tag) };
-globalThis.getComputedStyle = () => ({ colorScheme: "light", getPropertyValue: (name) => COLOURS[name] });
+globalThis.ResizeObserver = class {
+  observe() {}
+};
+globalThis.getComputedStyle = () => ({ fontSize: "16px", colorScheme: "light", getPropertyValue: (name) => COLOURS[name] });
 globalThis.ImageData = class {
   constructor(width, height) {
     Object.assign(this, { width, height, data: new Uint8ClampedArray(4 * width * height) });
@@ -34,7 +42,7 @@ globalThis.ImageData = class {
 };
 
 const { bar, shade } = await import("../../heddle/page/static/dom.js");
-const { pixels } = await import("../../heddle/page/static/heatmap.js");
+const { arranged, pixels } = await import("../../heddle/page/static/heatmap.js");
 const { chart, curveColour, lines } = await import("../../heddle/page/static/svg.js");
 
 const near = (one, two, within = 0.06) => assert.ok(Math.abs(one - two) <= within, `${one} is not ${two}`);
@@ -44,6 +52,18 @@ test("pixels go from the ground to both ends, and what is masked has its own col
   const found = [...pixels(map, 1, 6).data];
   const colours = [0, 1, 2, 3, 4, 5].map((cell) => found.slice(4 * cell, 4 * cell + 4));
   assert.deepEqual(colours, [[200, 200, 200, 255], [0, 100, 50, 255], [255, 128, 0, 255], [100, 150, 125, 255], [228, 164, 100, 255], [1, 2, 3, 255]]);
+});
+
+test("a map has labels only where a row is as high as one, and is no wider than its place", () => {
+  const pieces = (count) => Array.from({ length: count }, () => "token");
+  for (const width of [240, 340, 700, 1200])
+    for (const count of [1, 12, 13, 40, 64, 500])
+      for (const [height, filling] of [[Infinity, false], [300, true]]) {
+        const { left, top, across, down, labelled } = arranged({ rows: pieces(count), columns: pieces(count), filling }, width, height);
+        assert.ok(left + across <= width && top + down <= height, `${count} in ${width}`);
+        assert.ok(!labelled || down / count >= 11, `${count} in ${width}`);
+      }
+  assert.ok(arranged({ rows: pieces(13), columns: pieces(13) }, 340, Infinity).labelled);
 });
 
 test("lines go from who asks to who is asked, as thick as the weight, and weights below a fiftieth have none", () => {
@@ -68,6 +88,25 @@ test("a curve goes up where its values do, over an axis that says them", () => {
   const [left, right] = [places[0][0], places[2][0]];
   near(places[1][0], (left + right) / 2);
   assert.deepEqual([left, right, made.all("span").length], [58, 708, 2]);
+});
+
+test("a drawing is made anew at the width of its place, and is never scaled", () => {
+  const points = [[0, 1], [300, 3]];
+  for (const [made, marks] of [[chart([{ name: "loss", points, colour: 0 }], { label: "", across: "step", up: "" }), "path"], [lines(["q"], ["a"], [1], ""), "line"]]) {
+    const before = made.all(marks)[0].given;
+    for (const width of [320, 500]) {
+      made.clientWidth = width;
+      made.listeners.fit();
+      const [svg] = made.all("svg");
+      assert.equal(svg.given.viewBox.split(" ")[2], String(width));
+      assert.ok(svg.all("text").every((each) => !(Number(each.given.x) > width)));
+      assert.equal(svg.all(marks).length, 1);
+    }
+    made.clientWidth = 0; // folded away: what was drawn stays
+    made.listeners.fit();
+    assert.equal(made.all("svg")[0].given.viewBox.split(" ")[2], "500");
+    assert.notDeepEqual(made.all(marks)[0].given, before);
+  }
 });
 
 test("a logarithmic axis says the values themselves", () => {
