@@ -5,7 +5,6 @@ import { percent, visible, weight } from "./numbers.js";
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
 const MANY = 6; // options that are buttons; more are a list
-const START = 720; // pixels: the width of a drawing that has no place yet
 
 /**
  * @template {keyof HTMLElementTagNameMap} K
@@ -142,20 +141,20 @@ export function enlarged() {
 }
 
 /**
- * Draw at the size that an element has, and again whenever that changes: what is drawn is never scaled, so its text stays readable.
+ * Draw at the size that an element has as soon as it is in the page, and again whenever that changes: what is drawn is never scaled,
+ * so its text stays readable.
  * @param {HTMLElement} element
  * @param {(width: number, height: number) => void} draw the height is infinite unless the element has one of its own
  * @param {boolean} filling whether it has: then the drawing must not be higher
  */
 export function fit(element, draw, filling = false) {
-  let [width, height] = [START, Infinity];
+  let [width, height] = [0, 0];
   const measure = () => {
     const now = [element.clientWidth, filling ? element.clientHeight : Infinity];
     if (now[0] === 0 || now[1] === 0 || (now[0] === width && now[1] === height)) return;
     [width, height] = now;
     draw(width, height);
   };
-  draw(width, height);
   element.dataset.fit = "";
   element.addEventListener("fit", measure);
   new ResizeObserver(() => requestAnimationFrame(measure)).observe(element);

@@ -66,7 +66,7 @@ export function arranged(map, width, height) {
 
 /**
  * @param {Map} map
- * @returns {{element: HTMLElement, canvas: HTMLCanvasElement}}
+ * @returns {HTMLElement}
  */
 export function heatmap(map) {
   const rows = map.rows.length, columns = map.columns.length;
@@ -128,12 +128,22 @@ export function heatmap(map) {
     else return;
     event.preventDefault();
   });
-  return { element, canvas };
+  return element;
+}
+
+/** @param {Map} map @returns {Promise<Blob>} */
+export function picture(map) {
+  const grid = arranged({ ...map, filling: false }, ROOM, Infinity), whole = new OffscreenCanvas(grid.left + grid.across + 2, grid.top + grid.down + 2);
+  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (whole.getContext("2d"));
+  context.fillStyle = colour("--raised");
+  context.fillRect(0, 0, whole.width, whole.height);
+  paint(context, map, grid);
+  return whole.convertToBlob({ type: "image/png" });
 }
 
 /**
  * The cells of a map, and its labels.
- * @param {CanvasRenderingContext2D} context
+ * @param {CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D} context
  * @param {Map} map
  * @param {ReturnType<typeof arranged>} grid
  */

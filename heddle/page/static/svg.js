@@ -96,19 +96,21 @@ export function chart(curves, about) {
  * @param {number} width
  */
 function axes(made, drawn, about, width) {
-  const large = enlarged(), height = Math.round(Math.min(300, 160 + width / 5) * large), left = 58 * large, right = 12, top = 10, bottom = 40 * large;
+  const large = enlarged(), height = Math.round(Math.min(300, 160 + width / 5) * large), right = 20 * large, top = 10, bottom = 40 * large;
   const scaled = (/** @type {number} */ value) => (about.log ? Math.log10(Math.max(value, 1e-12)) : value);
   const every = drawn.flatMap((curve) => curve.points).filter((point) => Number.isFinite(point[1]));
   const xs = every.map((point) => point[0]), ys = every.map((point) => scaled(point[1]));
   const [x0, x1] = [least(xs), most(xs)], [low, high] = [least(ys), most(ys)];
   const margin = (high - low || Math.abs(high) || 1) * 0.04, y0 = low - margin, y1 = high + margin;
+  const steps = ticks(y0, y1).map((/** @type {number} */ value) => ({ value, text: said(about.log ? 10 ** value : value, 3) }));
+  const left = Math.max(58, ...steps.map(({ text }) => 28 + 7 * text.length)) * large;
   const x = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const y = (/** @type {number} */ value) => height - bottom - ((scaled(value) - y0) / (y1 - y0)) * (height - top - bottom);
   made.setAttribute("viewBox", `0 0 ${width} ${height}`);
   made.replaceChildren();
-  for (const value of ticks(y0, y1)) {
+  for (const { value, text } of steps) {
     const at = height - bottom - ((value - y0) / (y1 - y0)) * (height - top - bottom);
-    made.append(s("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }), s("text", { x: left - 6, y: at + 4, "text-anchor": "end" }, said(about.log ? 10 ** value : value, 3)));
+    made.append(s("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }), s("text", { x: left - 6, y: at + 4, "text-anchor": "end" }, text));
   }
   for (const value of ticks(x0, x1, Math.max(2, Math.min(5, width / (80 * large))))) made.append(s("text", { x: x(value), y: height - bottom + 16 * large, "text-anchor": "middle" }, said(value)));
   made.append(s("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),

@@ -1,7 +1,7 @@
 // Attention: all heads as thumbnails, one as a map that can be read, several tokens summed, lines, and one query step by step.
 
 import { choice, h, labelled, save, table, tokens } from "../dom.js";
-import { colour, heatmap, rgb } from "../heatmap.js";
+import { colour, heatmap, picture, rgb } from "../heatmap.js";
 import { csv, said, unpack, unpackBits, visible, weight, weights } from "../numbers.js";
 import { running } from "../running.js";
 import { several } from "../state.js";
@@ -33,11 +33,11 @@ export const attention = {
     grid.style.setProperty("--heads", String(Math.max(...same.map((/** @type {Document} */ each) => each.heads))));
     grid.style.setProperty("--layers", String(same.length));
     const map = await context.ask("map", { ...context.reading(), layer: layer.layer, head });
-    const shares = weights(unpack(map.scores), unpackBits(map.allowed), map.rows.length, map.columns.length, map.sink);
+    const raw = unpack(map.scores), allowed = unpackBits(map.allowed), shares = weights(raw, allowed, map.rows.length, map.columns.length, map.sink);
     const more = [scores(same), h("div", { class: "two" }, summed(map, shares, context), strongest(map)),
       h("div", { class: "query" }, h("h3", {}, "One query, step by step"), steps(map, layer, head, context), running(map, layer, head, context))];
     root.classList.add("screen");
-    root.append(h("div", { class: "two stage" }, h("div", { class: "overview" }, grid, most(same)), single(map, shares, layer, head, context)),
+    root.append(h("div", { class: "two stage" }, h("div", { class: "overview" }, grid, most(same)), single(map, { raw, allowed, shares }, layer, head, context)),
       h("div", {}, state.projector === "yes" ? h("details", { open: [state.steps, state.running].includes("yes") }, h("summary", {}, "Scores of all heads, selected tokens, one query step by step"), more) : more));
   },
 };
@@ -106,14 +106,13 @@ function scores(layers) {
 
 /**
  * @param {Document} found
- * @param {Float32Array} shares
+ * @param {{raw: ArrayLike<number>, allowed: Uint8Array, shares: Float32Array}} numbers
  * @param {Document} layer
  * @param {number} head
  * @param {Context} context
  */
-function single(found, shares, layer, head, context) {
+function single(found, { raw, allowed, shares }, layer, head, context) {
   const { state } = context, rows = found.rows.length, columns = found.columns.length;
-  const raw = unpack(found.scores), allowed = unpackBits(found.allowed);
   const stage = state.stage ?? "weights", name = `layer ${layer.layer.split(".")[1]}, head ${head}`;
   const map = { ...staged(stage, { raw, allowed, shares, found, name }), filling: state.projector === "yes" && matchMedia("(min-width: 62rem)").matches };
   const readout = h("p", { class: "readout", "aria-live": "polite" }, "Point at the map, or use the arrow keys.");
@@ -131,7 +130,7 @@ function single(found, shares, layer, head, context) {
   };
   const lined = state.view === "lines" && Math.max(rows, columns) <= LINES;
   const drawing = lined ? lines(found.rows, found.columns, shares, `Attention of ${name} as lines`, state.query ? Number(state.query) : -1)
-    : heatmap({ ...map, onread: say, onpick: pick }).element;
+    : heatmap({ ...map, onread: say, onpick: pick });
   const cell = (/** @type {number} */ place) => (allowed[place] || stage === "weights" ? map.values[place] : "");
   const exported = {
     SVG: async () => save(file + ".svg", await mapSvg(map, `${context.about.run}: ${layer.layer}, head ${head}`), "image/svg+xml"),
@@ -179,17 +178,6 @@ function staged(stage, { raw, allowed, shares, found, name }) {
     if (value > high) high = value;
   }
   return { ...of, values: raw, allowed: new Uint8Array(raw.length).fill(1), low, high, label: `Scores of ${name} before the mask` };
-}
-
-/** @param {import("../heatmap.js").Map} map @returns {Promise<Blob>} */
-async function picture(map) {
-  const { canvas } = heatmap(map);
-  const whole = new OffscreenCanvas(canvas.width, canvas.height);
-  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (whole.getContext("2d"));
-  context.fillStyle = colour("--raised");
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.drawImage(canvas, 0, 0);
-  return whole.convertToBlob({ type: "image/png" });
 }
 
 /**

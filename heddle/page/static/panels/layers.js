@@ -119,7 +119,7 @@ function patching(context) {
       const map = heatmap({ values, allowed: null, rows, columns, low: 0, high: 1, label: "What each exchange restores", onread: (row, column) =>
         (readout.textContent = `${found.names[row]}, ${found.by === "positions" ? "position" : "head"} ${column}: restores ${said(values[row * columns.length + column], 3)}`) });
       view.replaceChildren(h("p", { class: "caption" }, `The first text is continued by ${visible(found.first)}, the second by ${visible(found.second)}: scores differ by ${said(found.clean)} and ${said(found.corrupted)}. Each cell patches one activation of the first into the second. 1 restores all of the difference, 0 none.`),
-        readout, map.element, table("The same as numbers", ["", ...columns.map(visible)], rows.map((/** @type {string} */ name, /** @type {number} */ row) => [name, ...found.restored[row].map((/** @type {number} */ each) => said(each, 3))]), ["", ...columns.map(() => "number")]));
+        readout, map, table("The same as numbers", ["", ...columns.map(visible)], rows.map((/** @type {string} */ name, /** @type {number} */ row) => [name, ...found.restored[row].map((/** @type {number} */ each) => said(each, 3))]), ["", ...columns.map(() => "number")]));
     } catch (error) {
       view.replaceChildren(h("p", { class: "error", role: "alert" }, error instanceof Error ? error.message : String(error)));
     }
