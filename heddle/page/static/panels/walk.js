@@ -125,12 +125,14 @@ function sized(got) {
  * @param {Context} context
  */
 function five(found, current, context) {
-  const layer = /^(.*\.(?:mixer|cross))\./.exec(current.name)?.[1] ?? found.boxes.find((/** @type {Document} */ box) => box.name.endsWith(".heads"))?.name.replace(/\.heads$/, "");
+  const heads = found.boxes.filter((/** @type {Document} */ box) => box.name.endsWith(".heads"));
+  const near = heads.find((/** @type {Document} */ box) => box.name.startsWith(current.name.split(".").slice(0, 2).join(".") + "."));
+  const layer = /^(.*\.(?:mixer|cross))\./.exec(current.name)?.[1] ?? (near ?? heads[0])?.name.replace(/\.heads$/, "");
   const of = (/** @type {string} */ end) => found.boxes.find((/** @type {Document} */ box) => box.name === `${layer}.${end}`);
   if (!layer || !of("heads")) return h("span", {});
-  const [, heads, , width] = of("heads").shape;
+  const [, count, , width] = of("heads").shape;
   return h("div", { class: "five" }, h("h3", {}, `Multi-head attention in five steps: ${inWords(layer, context.about)}`),
-    h("p", { class: "caption" }, `${heads} heads of ${width} numbers: ${heads} matrices Z, which are joined to ${heads * width} columns.`),
+    h("p", { class: "caption" }, `${count} heads of ${width} numbers: ${count} matrices Z, which are joined to ${count * width} columns.`),
     h("ol", {}, STEPS.map(([title, ends, said]) => h("li", {}, h("strong", {}, title + ". "), said + " ", ends.map((end) => of(end) && h("button", { type: "button", "data-keep": `five ${layer}.${end}`, "aria-pressed": String(of(end) === current), onclick: () => context.set({ name: `${layer}.${end}`, head: "0" }) }, `${end} `, h("span", { class: "shape" }, shape(of(end)))))))));
 }
 
