@@ -80,7 +80,7 @@ def patching(subject: PageModel, query: PatchingQuery) -> Document:
     _check_language_head(subject)
     if subject.paired or subject.model.decoder is None:
         raise HeddleError("activation patching compares the next tokens of two prompts, so it needs a decoder alone")
-    clean = subject.read(TextQuery(text=query.text))
+    clean = subject.read(TextQuery(text=query.text, added=query.added))
     corrupted = subject.read(TextQuery(text=query.other))
     if clean.tokens.shape != corrupted.tokens.shape:
         raise HeddleError(

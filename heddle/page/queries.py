@@ -11,6 +11,7 @@ LONGEST = 200_000  # characters of a text
 
 Words = Annotated[str, Field(max_length=LONGEST)]
 Name = Annotated[str, Field(max_length=200)]
+Ids = Annotated[tuple[NonNegativeInt, ...], Field(max_length=4096)]
 
 
 class Query(Config):
@@ -29,7 +30,7 @@ class TextQuery(Query):
     """A prompt; for translation models, the source."""
     target: Words | None = None
     """For translation models, the target; None: the model's own translation."""
-    added: Annotated[tuple[NonNegativeInt, ...], Field(max_length=4096)] = ()
+    added: Ids = ()
     """Ids after the text."""
     off: Annotated[tuple[Name, ...], Field(max_length=1024)] = ()
     """Parts that are switched off: decoder.3.mixer.heads.2, decoder.3.ffn, decoder.*.mixer.mask, …"""
@@ -98,6 +99,8 @@ class PatchingQuery(Query):
 
     text: Words
     """The prompt that the activations come from."""
+    added: Ids = ()
+    """Ids after it."""
     other: Words
     """The prompt that is patched."""
     by: Literal["positions", "heads"] = "positions"

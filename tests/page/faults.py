@@ -31,7 +31,7 @@ FAULTS = [
           "< 1e-4 ?", "< 1e-3 ?",
           test="test_app.py::test_the_pure_functions_hold_in_node"),
     Fault("seen shares hidden too early", "page/static/numbers.js",
-          "share < 0.0001", "share < 0.001",
+          "share < 0.001", "share < 0.01",
           test="test_app.py::test_the_pure_functions_hold_in_node"),
     Fault("seen tabs are blanks", "page/static/numbers.js",
           '.replaceAll("\\t", "⇥")', "",

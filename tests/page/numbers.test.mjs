@@ -67,8 +67,12 @@ test("numbers are said in few digits", () => {
   assert.equal(numbers.said(null), "-");
   assert.equal(numbers.said(NaN), "-");
   assert.equal(numbers.said(-Infinity), "-∞");
-  assert.equal(numbers.percent(0.12345), "12.35 %");
-  assert.equal(numbers.percent(1e-9), "< 0.01 %");
+});
+
+test("probabilities are percentages, losses have four digits, weights are decimal numbers", () => {
+  assert.deepEqual([0, 1e-9, 0.12345, 1].map(numbers.percent), ["0\u00a0%", "< 0.1\u00a0%", "12.3\u00a0%", "100.0\u00a0%"]);
+  assert.deepEqual([5.19684, 0.5, -0.04, 0, 0.00001, 123456.7, null, Infinity].map(numbers.nats), ["5.197", "0.5000", "-0.04000", "0", "1.00e-5", "123500", "-", "∞"]);
+  assert.deepEqual([0, 0.0004, 0.0126, 1].map(numbers.weight), ["0", "< 0.001", "0.013", "1.000"]);
 });
 
 test("tokens are visible: blanks, line ends, controls, signs that turn the text around", () => {
@@ -166,7 +170,7 @@ test("what rounding leaves over goes to the last token with a share", () => {
 test("where numbers change how they are said", () => {
   assert.deepEqual([999999, 1e6, 1234567].map((value) => numbers.said(value)), ["999999", "1.00e+6", "1.23e+6"]);
   assert.deepEqual([0.0001, 0.00025, 0.0000999].map((value) => numbers.said(value)), ["0.0001", "0.00025", "9.99e-5"]);
-  assert.deepEqual([0.0001, 0.00049, 0.00009].map(numbers.percent), ["0.01 %", "0.05 %", "< 0.01 %"]);
+  assert.deepEqual([0.001, 0.0049, 0.0009].map(numbers.percent), ["0.1\u00a0%", "0.5\u00a0%", "< 0.1\u00a0%"]);
   assert.equal(numbers.visible("a\tb\r"), "a⇥b␍");
 });
 

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -46,7 +46,31 @@ CHOSEN = {
         "tokens_per_second": 1e5,
     },
 }
+SMALL = """() => {
+  const small = [], shown = (each) => each.getClientRects().length > 0 && !each.closest(".skip");
+  for (const each of document.querySelectorAll("body *")) {
+    if (!shown(each) || ![...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+    const matrix = each.getScreenCTM?.(), scale = matrix ? Math.hypot(matrix.a, matrix.b) : 1;
+    if (parseFloat(getComputedStyle(each).fontSize) * scale < 10.99) small.push("type: " + each.outerHTML.slice(0, 120));
+  }
+  for (const each of document.querySelectorAll("button, a[href], input, select, textarea, summary, [role=button]")) {
+    const box = each.getBoundingClientRect();
+    if (shown(each) && Math.min(box.width, box.height) < 23.99) small.push("target: " + each.outerHTML.slice(0, 120));
+  }
+  return small;
+}"""
 AXE = Path(__file__).parents[2] / ".node/node_modules/axe-core/axe.min.js"
+
+
+def percent(text: str) -> float:
+    """The number of a share as the page prints it: "4.1 %", "< 0.1 %"."""
+    return float(text.replace("\xa0", " ").strip().removesuffix(" %").removeprefix("< "))
+
+
+def cell(over: Any, shape: Sequence[int], row: int, column: int) -> dict[str, float]:
+    """The middle of a cell of a map with so many rows and columns, from its corner."""
+    left, top, across, down = (float(side) for side in over.get_attribute("data-grid").split())
+    return {"x": left + (column + 0.5) * across / shape[1], "y": top + (row + 0.5) * down / shape[0]}
 
 
 @pytest.mark.parametrize("kind", SHOWN)
@@ -85,23 +109,22 @@ def test_hovered_numbers_are_the_library_s(look: Callable[..., Seen], kind: str)
     attention = trace(page_model.model, text.tokens, attention=layer, **text.more).attention[layer]
     weights, readout = attention.weights(heads=1)[0, 0], panel.locator(".readout")
     over = panel.locator("canvas.over")
-    box, side = over.bounding_box(), 30  # of more than twelve columns
     for row, column in ((5, 2), (3, 3), (0, 0)):
-        over.hover(position={"x": 92 + (column + 0.5) * side, "y": 84 + (row + 0.5) * side})
+        over.hover(position=cell(over, weights.shape, row, column))
         assert float(readout.get_attribute("data-weight")) == pytest.approx(float(weights[row, column]), abs=2e-6)
         assert f"({row}) → " in readout.inner_text()
-    assert box["width"] >= 92 + weights.shape[1] * side
     over.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         seen.page.keyboard.press(key)
     assert float(readout.get_attribute("data-weight")) == pytest.approx(float(weights[2, 1]), abs=2e-6)
     if kind == "decoder":
-        over.hover(position={"x": 92 + 7.5 * side, "y": 84 + 2.5 * side})
+        over.hover(position=cell(over, weights.shape, 2, 7))
         assert "blocked by the mask" in readout.inner_text()
         assert float(readout.get_attribute("data-weight")) == 0.0
-        panel.locator("button", has_text=re.compile("^Mask$")).click()
-        panel = seen.panel("attention")
-        panel.locator("canvas.over").hover(position={"x": 92 + 7.5 * side, "y": 84 + 2.5 * side})
+        panel.locator(f'[data-keep="{layer}.mask"]').click()
+        seen.page.locator(f'.panel[data-ready] [data-off="{layer}.mask"]').wait_for()
+        over = panel.locator("canvas.over")
+        over.hover(position=cell(over, weights.shape, 2, 7))
         free = attention.weights(heads=1, masked=False)[0, 0]
         shown = float(panel.locator(".readout").get_attribute("data-weight"))
         assert shown == pytest.approx(float(free[2, 7]), abs=2e-6)
@@ -151,16 +174,17 @@ def test_bars_are_the_probabilities_of_sampling(look: Callable[..., Seen], state
     settings: Any = {names[name]: float(value) if name != "topk" else int(value) for name, value in state.items()}
     expected = process(logits[None], SamplingConfig(**settings))[0].softmax(-1)
     bars = panel.locator(".bars .bar").all()
-    shares = [float(bar.locator(".many").inner_text().removesuffix(" %").removeprefix("< ")) for bar in bars]
+    shares = [percent(bar.locator(".many").inner_text()) for bar in bars]
     assert shares == sorted(shares, reverse=True)
-    assert shares[:3] == pytest.approx([100 * float(p) for p in expected.topk(len(shares)).values[:3]], abs=0.006)
+    best = 100 * expected.topk(len(shares)).values
+    assert shares[:3] == pytest.approx(best[:3].tolist(), abs=0.051)
     readout = panel.locator(".readout").inner_text()
     assert f"of {int((expected > 0).sum())} possible tokens" in readout
-    assert float(re.search(r"have ([\d.]+) %", readout)[1]) == pytest.approx(sum(shares), abs=0.2)  # type: ignore[index]
-    full = float(re.search(r"full bar is ([\d.]+) %", readout)[1])  # type: ignore[index]
+    assert float(re.search(r"have ([\d.]+)\s%", readout)[1]) == pytest.approx(float(best.sum()), abs=0.051)  # type: ignore[index]
+    full = float(re.search(r"full bar is ([\d.]+)\s%", readout)[1])  # type: ignore[index]
     assert full in (10, 25, 50, 100)
     width = panel.locator(".bars .fill").first.evaluate("bar => parseFloat(bar.style.width)")
-    assert width == pytest.approx(100 * shares[0] / full, abs=0.1)
+    assert width == pytest.approx(100 * float(best[0]) / full, abs=0.01)
 
 
 def test_writing_appends_undoes_and_plays(look: Callable[..., Seen]) -> None:
@@ -185,6 +209,33 @@ def test_writing_appends_undoes_and_plays(look: Callable[..., Seen]) -> None:
     assert "rank 1" in " ".join(seen.page.locator("ul.tree strong").all_inner_texts())
 
 
+def test_what_is_written_is_the_text_of_all_panels(look: Callable[..., Seen]) -> None:
+    """The field keeps the prompt; the tokens after it are shown below, and are taken back with one click."""
+    seen, page_model = look("decoder"), subject("decoder")
+    panel = seen.show(panel="write", text=TEXT)
+    piece = panel.locator(".bars .bar .what").first.inner_text()
+    panel.locator(".bars .bar").first.click()
+    seen.until(lambda: "added=" in seen.page.url)
+    added = [int(re.search(r"added=(\d+)", seen.page.url)[1])]  # type: ignore[index]
+    panel = seen.turn("attention")
+    assert len(json.loads(panel.locator("[data-sums]").get_attribute("data-sums"))) == len(TEXT) + 1
+    query = {"text": TEXT, "added": added}
+    for name in ("prefixes", "switches"):
+        panel = seen.turn(name)
+        figure = panel.locator(".figure")
+        loss = float(figure.get_attribute("data-loss") or figure.get_attribute("data-after"))
+        expected = answer(page_model, "prefixes", PANELS["prefixes"].query.of(query, where="test"))["loss"]
+        assert loss == pytest.approx(expected, rel=1e-6)
+    assert seen.page.locator("#prompt").input_value() == TEXT
+    assert seen.page.locator("#added .token").inner_text() == piece
+    seen.page.locator("#project").click()
+    seen.until(lambda: seen.page.locator("#bar .reading").inner_text() == TEXT + piece)
+    seen.page.keyboard.press("Escape")
+    seen.page.locator("#added button").click()
+    seen.until(lambda: "added" not in seen.page.url and seen.page.locator("#added *").count() == 0)
+    assert seen.page.locator("#prompt").input_value() == TEXT
+
+
 def test_sliders_change_the_bars_without_the_model(look: Callable[..., Seen]) -> None:
     seen = look("decoder")
     panel = seen.show(panel="write", text=TEXT)
@@ -194,7 +245,7 @@ def test_sliders_change_the_bars_without_the_model(look: Callable[..., Seen]) ->
     for _ in range(6):
         seen.page.keyboard.press("ArrowLeft")
     after = panel.locator(".bars .many").first.inner_text()
-    assert float(after.removesuffix(" %")) > float(before.removesuffix(" %"))
+    assert percent(after) > percent(before)
     assert "temperature=0.7" in seen.page.url
     assert requests == []
 
@@ -217,8 +268,8 @@ def test_a_part_that_is_switched_off_moves_the_loss_and_the_distribution(look: C
         assert loss == pytest.approx(float(cross_entropy(logits[:-1], tokens[0, 1:])), rel=1e-5)
     assert abs(losses[1] - losses[0]) > 1e-3
     rows = seen.page.locator("table", has_text="with parts off").locator("tbody tr").all()
-    shares = [float(row.inner_text().split("\t")[2].removesuffix(" %").removeprefix("< ")) for row in rows]
-    assert max(shares) == pytest.approx(100 * float(expected[-1].softmax(-1).max()), abs=0.006)
+    shares = [percent(row.inner_text().split("\t")[2]) for row in rows]
+    assert max(shares) == pytest.approx(100 * float(expected[-1].softmax(-1).max()), abs=0.051)
     words = {"decoder.*.mixer.mask": "mask, attention of all layers", "decoder.positions": "positions"}
     assert words.get(name, "head 0, attention of layer 1") in seen.page.locator(".off").inner_text()
     seen.turn("attention")
@@ -265,6 +316,19 @@ def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
     shown = [row.inner_text().split("\t") for row in panel.locator(".query tbody tr").all()]
     assert [float(row[2]) for row in shown] == pytest.approx(steps.products.tolist(), rel=2e-3)
     assert [row[4] for row in shown] == ["yes" if each else "no" for each in steps.allowed.tolist()]
+
+
+def test_a_pass_shows_one_layer_at_a_time(look: Callable[..., Seen]) -> None:
+    """Another layer shows the same tensor of its own; what is shown is the one that is pressed."""
+    seen = look("decoder")
+    panel = seen.show(panel="pass", text=TEXT, name="decoder.0.mixer.q")
+    pressed = panel.locator('.boxes .heads [aria-pressed="true"]')
+    assert pressed.all_inner_texts() == ["q"]
+    panel.locator('[data-keep="Part of the model decoder.1"]').click()
+    seen.until(lambda: "decoder.1.mixer.q" in panel.locator(".viewer h3").inner_text())
+    assert pressed.all_inner_texts() == ["q"]
+    panel.locator('[data-keep="Part of the model decoder"]').click()
+    seen.until(lambda: pressed.all_inner_texts() == ["embedded"])
 
 
 def test_the_running_softmax_is_walked_tile_by_tile(look: Callable[..., Seen]) -> None:
@@ -429,6 +493,39 @@ def test_nothing_is_wider_than_the_window(look: Callable[..., Seen], width: int)
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, panel
 
 
+@pytest.mark.parametrize("kind", ["decoder", "translation"])
+def test_on_a_phone_all_is_read_and_touched(look: Callable[..., Seen], kind: str) -> None:
+    """Type of at least 11 CSS pixels, in drawings too, and targets of 24; the panel begins in the first third."""
+    seen = look(kind, {"text": TEXT}, viewport={"width": 360, "height": 740})
+    seen.show()
+    for panel in SHOWN[kind]:
+        seen.turn(panel)
+        assert seen.page.evaluate("document.getElementById('main').getBoundingClientRect().top") < 740 / 3
+        seen.page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        seen.page.wait_for_timeout(300)
+        assert seen.page.evaluate(SMALL) == [], panel
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= 360, panel
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (1920, 1080)], ids=lambda size: f"{size[1]}p")
+def test_attention_is_one_screen_of_a_projector(look: Callable[..., Seen], size: tuple[int, int]) -> None:
+    """All heads of 12 layers and the map, with a part switched off and tokens appended; the arrow keys go on."""
+    stack = {"depth": 12, "entry": {"positions": "learned"}, "block": {"mixer": {"heads": 8}}}
+    seen = look(make_subject("decoder", decoder=stack), viewport={"width": size[0], "height": size[1]})
+    panel = seen.show(panel="attention", text=TEXT, projector="yes", off="decoder.positions", added="5,6")
+    assert seen.page.evaluate("document.documentElement.scrollHeight") <= size[1]
+    shown = [*panel.locator("button.thumb").all(), panel.locator("canvas.over")]
+    assert len(shown) == 12 * 8 + 1
+    for each in shown:
+        box = each.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= size[0]
+        assert box["y"] + box["height"] <= size[1]
+        assert min(box["width"], box["height"]) >= 24
+    seen.page.keyboard.press("ArrowRight")
+    seen.panel("layers")
+
+
 def test_a_file_works_without_a_server(look: Callable[..., Seen], tmp_path: Path) -> None:
     """Panels, maps of other heads and sliders; what needs the model is disabled, and says so."""
     page_model = subject("decoder")
@@ -440,8 +537,9 @@ def test_a_file_works_without_a_server(look: Callable[..., Seen], tmp_path: Path
         assert shown.locator(".error").count() == 0, shown.locator(".error").all_inner_texts()
         assert shown.locator("h2").inner_text()
     shown = seen.show(panel="attention", layer="decoder.0.mixer", head="1")
-    shown.locator("canvas.over").hover(position={"x": 110, "y": 100})
-    assert "weight 1" in shown.locator(".readout").inner_text()
+    over = shown.locator("canvas.over")
+    over.hover(position=cell(over, (len(TEXT), len(TEXT)), 0, 0))
+    assert "weight 1.000," in shown.locator(".readout").inner_text()
     shown = seen.show(panel="write")
     assert shown.locator("button", has_text="Draw one").is_disabled()
     assert seen.page.locator("#prompt").is_disabled()

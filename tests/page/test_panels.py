@@ -289,6 +289,8 @@ def test_exchanged_activations_restore_the_difference() -> None:
     text, other = list(best.values())[:2]
     answer = ask(page_model, "exchanged", text=text, other=other)
     assert answer["restored"][-1][-1] == pytest.approx(1.0, abs=1e-4)
+    last = page_model.tokenizer.encode(text)[-1]
+    assert ask(page_model, "exchanged", text=text[:-1], added=(last,), other=other) == answer
     heads = ask(page_model, "exchanged", text=text, other=other, by="heads")
     assert len(heads["restored"]) == len(heads["restored"][0]) == 2
     with pytest.raises(HeddleError, match="both texts are continued by"):

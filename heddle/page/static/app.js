@@ -1,7 +1,8 @@
 // The page: the text that the model reads, the panels, and the address that holds what is shown.
 
-import { h } from "./dom.js";
+import { fitAll, h } from "./dom.js";
 import { project } from "./projector.js";
+import { visible } from "./numbers.js";
 import { prediction } from "./prediction.js";
 import { Refused, ask, offline, started } from "./source.js";
 import { inWords } from "./names.js";
@@ -49,10 +50,11 @@ function set(changes, render = true) {
   if (render) void show();
 }
 
-/** The text as the questions name it. @returns {Document} */
+/** The text with the tokens that were appended to it, as the questions name it: one text for all panels. @returns {Document} */
 function reading() {
-  const off = several(state.off);
-  return { text: state.text ?? "", ...(state.target ? { target: state.target } : {}), ...(off.length ? { off } : {}) };
+  const off = several(state.off), added = several(state.added).map(Number);
+  const target = state.target || (added.length && about.translates ? "" : undefined); // tokens go on from a target, not from a translation
+  return { text: state.text ?? "", ...(target === undefined ? {} : { target }), ...(added.length ? { added } : {}), ...(off.length ? { off } : {}) };
 }
 
 async function show() {
@@ -69,6 +71,7 @@ async function show() {
   const busy = setTimeout(() => alive() && byId("main").prepend(h("p", { class: "busy", role: "status" }, "The model is reading …")), 400);
   try {
     root.append(h("h2", {}, panel.title), h("p", { class: "caption" }, typeof panel.caption === "string" ? panel.caption : panel.caption(about)));
+    await appended(alive);
     if (panel !== training && panel !== model && several(state.off).length)
       root.append(await switchedOff(context));
     if (PREDICTED.includes(panel)) root.append(await prediction(context));
@@ -83,8 +86,24 @@ async function show() {
   const focused = document.activeElement?.closest(".panel") ? document.activeElement.getAttribute("data-keep") : null;
   if (old?.getAttribute("data-panel") === panel.name) keepOpen(old, root);
   byId("main").replaceChildren(root);
+  fitAll(root);
   if (old && focused) /** @type {HTMLElement | null} */ (root.querySelector(`[data-keep="${CSS.escape(focused)}"]`))?.focus();
   root.dataset.ready = "yes";
+}
+
+/**
+ * The tokens that were written after the text: below its field, and in the projector view's bar.
+ * @param {() => boolean} alive
+ */
+async function appended(alive) {
+  const { added } = reading(), place = byId("added");
+  if (!added) return place.replaceChildren();
+  const found = await ask("next", reading()).catch(() => ({ pieces: [] })); // the panel says what is wrong with the text
+  if (!alive()) return;
+  const pieces = found.pieces.slice(-added.length).map(visible);
+  place.replaceChildren(h("span", { class: "soft" }, `and ${added.length} written:`), h("span", { class: "token", dir: "auto" }, pieces.join("")),
+    h("button", { type: "button", onclick: () => set({ added: "", play: "", at: "" }) }, "Take back"));
+  byId("bar").querySelector(".reading")?.append(pieces.join(""));
 }
 
 /**
@@ -118,14 +137,15 @@ function navigation(shown, current) {
   }, panel.title));
   const kept = document.activeElement?.closest("#panels") ? current.name : null;
   byId("panels").replaceChildren(...made);
-  made[shown.indexOf(current)].scrollIntoView({ block: "nearest", inline: "nearest" });
-  if (kept) made[shown.indexOf(current)].focus();
+  const nav = byId("panels"), tab = made[shown.indexOf(current)];
+  nav.scrollLeft = tab.offsetLeft - nav.offsetLeft - (nav.clientWidth - tab.offsetWidth) / 2; // scrollIntoView would move where Tab starts, too
+  if (kept) tab.focus();
 }
 
 function header() {
-  const theme = h("button", { type: "button", onclick: () => set({ theme: dark() ? "light" : "dark" }, paint()) }, "Light / dark");
+  const theme = h("button", { type: "button", "aria-label": "Light or dark", title: "Light or dark", onclick: () => set({ theme: dark() ? "light" : "dark" }, paint()) }, "◐");
   const projector = h("button", { type: "button", id: "project", onclick: () => { set({ projector: "yes" }); byId("main").focus(); } }, "Projector");
-  byId("head").replaceChildren(h("h1", {}, "heddle look: ", about.run),
+  byId("head").replaceChildren(h("h1", {}, h("span", { class: "soft" }, "heddle look: "), about.run),
     h("span", { class: "soft" }, `${about.family}, ${about.parameters.toLocaleString("en-US")} parameters, ${about.depth} layers, width ${about.dim}, vocabulary of ${about.vocabulary.toLocaleString("en-US")}`), h("span", { class: "row" }, theme, projector));
   byId("foot").replaceChildren(h("p", {}, offline ? "This file contains the numbers of one text and loads nothing. heddle look RUN opens the page with the model."
     : "Nothing leaves this machine. The address describes the current view: copy it to open the view again."));
@@ -156,9 +176,9 @@ function form() {
   const demos = about.text && !offline ? about.demo : [];
   byId("text").replaceChildren(h("label", { for: "prompt" }, paired ? "Source text" : about.text ? "Text" : "Text, as ids"), text,
     ...(paired ? [h("label", { for: "target" }, "Target text"), target] : []),
-    h("div", { class: "row" }, demos.length ? h("span", { class: "soft" }, "Examples:") : null, demos.map((/** @type {string} */ demo) => h("button", {
+    h("div", { class: "row examples" }, demos.length ? h("span", { class: "soft" }, "Examples:") : null, demos.map((/** @type {string} */ demo) => h("button", {
       type: "button", onclick: () => { text.value = demo; set({ text: demo, target: "", added: "", query: "", at: "" }); target.value = ""; },
-    }, demo))));
+    }, demo))), h("div", { class: "row", id: "added", role: "status" }));
   byId("text").onsubmit = (event) => event.preventDefault();
 }
 
@@ -167,7 +187,7 @@ async function begin() {
     const first = await started();
     about = await ask("about", {});
     state = { ...Object.fromEntries(Object.entries(first).map(([name, value]) => [name, String(value)])), ...parse(location.hash) };
-    if (offline) state = { ...state, text: first.text ?? "", target: first.target ?? "" };
+    if (offline) state = { ...state, text: first.text ?? "", target: first.target ?? "", added: "" };
     if (state.text === undefined) state.text = about.text ? about.demo[0] : "0 1 2";
     if (state.theme) document.documentElement.dataset.theme = state.theme;
     header();

@@ -1,8 +1,10 @@
 // Elements.
 
-import { percent, visible } from "./numbers.js";
+import { percent, visible, weight } from "./numbers.js";
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
+
+const MANY = 6; // options that are buttons; more are a list
 
 /**
  * @template {keyof HTMLElementTagNameMap} K
@@ -83,7 +85,7 @@ export function bar(piece, share, more = {}) {
 export function tokens(pieces, more) {
   return h("div", { class: "tokens", role: "group", "aria-label": more.label }, pieces.map((piece, place) => {
     const style = more.shade ? { background: shade(more.shade[place]), color: more.shade[place] > 0.5 ? "var(--ground)" : "var(--ink)" } : {};
-    const about = { class: "token", title: more.shade ? place + ": " + percent(more.shade[place]) : String(place), style, dir: "auto" };
+    const about = { class: "token", title: more.shade ? place + ": " + weight(more.shade[place]) : String(place), style, dir: "auto" };
     if (!more.onclick) return h("span", about, visible(piece));
     return h("button", { ...about, type: "button", "aria-pressed": String(more.pressed?.(place) ?? false), onclick: () => more.onclick?.(place) }, visible(piece));
   }));
@@ -109,13 +111,56 @@ export function save(name, content, kind) {
 }
 
 /**
- * A choice of one, as buttons.
+ * A choice of one: buttons, or a list if there are many.
  * @param {string} label
  * @param {[string, string][]} options name and text
  * @param {string} chosen
  * @param {(name: string) => void} act
  */
 export function choice(label, options, chosen, act) {
+  if (options.length > MANY) {
+    const list = h("select", { "aria-label": label, "data-keep": label, onchange: () => act(list.value) }, options.map(([name, text]) => h("option", { value: name, selected: name === chosen }, text)));
+    return list;
+  }
   return h("div", { class: "choice", role: "group", "aria-label": label },
-    options.map(([name, text]) => h("button", { type: "button", "aria-pressed": String(name === chosen), onclick: () => act(name) }, text)));
+    options.map(([name, text]) => h("button", { type: "button", "data-keep": `${label} ${name}`, "aria-pressed": String(name === chosen), onclick: () => act(name) }, text)));
+}
+
+/**
+ * Controls beside the word for what they do.
+ * @param {string} label
+ * @param {...(Child | Child[])} controls
+ */
+export function labelled(label, ...controls) {
+  return h("div", { class: "labelled" }, h("span", { class: "soft" }, label), ...controls);
+}
+
+/** How much larger type is than usual: in the projector view it is. */
+export function enlarged() {
+  return parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+}
+
+/**
+ * Draw at the size that an element has as soon as it is in the page, and again whenever that changes: what is drawn is never scaled,
+ * so its text stays readable.
+ * @param {HTMLElement} element
+ * @param {(width: number, height: number) => void} draw the height is infinite unless the element has one of its own
+ * @param {boolean} filling whether it has: then the drawing must not be higher
+ */
+export function fit(element, draw, filling = false) {
+  let [width, height] = [0, 0];
+  const measure = () => {
+    const now = [element.clientWidth, filling ? element.clientHeight : Infinity];
+    if (now[0] === 0 || now[1] === 0 || (now[0] === width && now[1] === height)) return;
+    [width, height] = now;
+    draw(width, height);
+  };
+  element.dataset.fit = "";
+  element.addEventListener("fit", measure);
+  new ResizeObserver(() => requestAnimationFrame(measure)).observe(element);
+}
+
+/** @param {Element} root what has just been put into the page: its drawings get their sizes at once */
+export function fitAll(root) {
+  for (const each of root.querySelectorAll("[data-fit]")) each.dispatchEvent(new Event("fit"));
 }

@@ -1,18 +1,19 @@
 // A map of numbers on a canvas: rows ask, columns are asked; the pointer and the arrow keys read it.
 
-import { h } from "./dom.js";
+import { enlarged, fit, h } from "./dom.js";
 import { onScale, shrunk, visible } from "./numbers.js";
 
 /**
  * @typedef {{
  *   values: ArrayLike<number>, allowed: ArrayLike<number> | null, rows: string[], columns: string[],
- *   low: number, high: number, label: string,
+ *   low: number, high: number, label: string, filling?: boolean,
  *   onread?: (row: number, column: number) => void, onpick?: (row: number, column: number) => void,
  * }} Map
  */
 
-const LABELLED = 64; // tokens up to which each has its label
-const FONT = 11; // pixels at the page's usual type size
+const FONT = 11, LETTER = 6.7, LONGEST = 12; // pixels of labels at the page's usual type size, and letters of the longest
+const SIDE = 42, SMALLER = 30, FEW = 12; // pixels of a cell at most, also if there are more than a few columns
+const ROOM = 820; // pixels of a map whose cells have no labels
 
 /** @param {string} name of a colour in style.css */
 export function colour(name) {
@@ -45,70 +46,68 @@ export function pixels(map, height, width) {
 }
 
 /**
+ * Where the cells of a map are in a place: labels if a row is as high as one, cells as large as there is room.
  * @param {Map} map
- * @returns {{element: HTMLElement, canvas: HTMLCanvasElement, mark: (row: number, column: number) => void, redraw: () => void}}
+ * @param {number} width
+ * @param {number} height
+ */
+export function arranged(map, width, height) {
+  const rows = map.rows.length, columns = map.columns.length, large = enlarged();
+  const label = (/** @type {string[]} */ pieces) => Math.ceil((14 + LETTER * Math.min(LONGEST, pieces.reduce((most, piece) => Math.max(most, visible(piece).length), 0))) * large);
+  let [left, top] = [label(map.rows), label(map.columns)];
+  const most = map.filling ? Infinity : (columns > FEW ? SMALLER : SIDE) * large;
+  const side = Math.floor(Math.min(most, (width - left - 2) / columns, (height - top - 2) / rows));
+  if (side >= FONT * large) return { left, top, large, labelled: true, across: side * columns, down: side * rows };
+  left = top = 1;
+  const room = map.filling ? width - 2 : Math.min(ROOM, width - 2), ratio = Math.min(2, rows / columns);
+  const across = Math.max(1, Math.floor(Math.min(room, (height - 2) / ratio)));
+  return { left, top, large, labelled: false, across, down: Math.max(1, Math.floor(across * ratio)) };
+}
+
+/**
+ * @param {Map} map
+ * @returns {HTMLElement}
  */
 export function heatmap(map) {
   const rows = map.rows.length, columns = map.columns.length;
-  const labelled = Math.max(rows, columns) <= LABELLED;
-  const large = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16; // more in the projector view
-  const left = labelled ? 92 * large : 8, top = labelled ? 84 * large : 8;
-  const room = Math.max(220, Math.min(820, (document.getElementById("main")?.clientWidth ?? 700) - left - 12));
-  const side = labelled ? Math.max(9, Math.min((columns > 12 ? 30 : 42) * large, Math.floor(room / columns))) : room / columns;
-  const across = Math.max(1, Math.round(side * columns)), down = Math.max(1, Math.round(labelled ? side * rows : room * Math.min(2, rows / columns)));
-  const high = down / rows, wide = across / columns;
-  const size = { width: left + across + 2, height: top + down + 2 };
-  const canvas = h("canvas", { ...size, class: "under" });
-  const over = h("canvas", { ...size, class: "over", tabindex: 0, role: "img", "aria-label": map.label + ". Arrow keys move, Enter holds." });
-  let at = [0, 0];
+  const canvas = h("canvas", { class: "under" });
+  const over = h("canvas", { class: "over", tabindex: 0, role: "img", "aria-label": map.label + ". Arrow keys move, Enter holds." });
+  const element = h("div", { class: "map" }, canvas, over);
+  let at = [0, 0], marked = false;
+  /** @type {ReturnType<typeof arranged>} */
+  let grid;
 
-  const redraw = () => {
-    const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-    context.clearRect(0, 0, size.width, size.height);
-    const image = pixels(map, Math.min(rows, down), Math.min(columns, across));
-    const small = new OffscreenCanvas(image.width, image.height);
-    /** @type {OffscreenCanvasRenderingContext2D} */ (small.getContext("2d")).putImageData(image, 0, 0);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(small, left, top, across, down);
-    context.strokeStyle = colour("--soft");
-    context.strokeRect(left - 0.5, top - 0.5, across + 1, down + 1);
-    if (!labelled) return;
-    context.font = `${FONT * large}px ui-monospace, monospace`;
-    context.fillStyle = colour("--ink");
-    context.textBaseline = "middle";
-    const short = (/** @type {string} */ text) => (text.length > 12 ? text.slice(0, 11) + "…" : text);
-    map.rows.forEach((piece, row) => {
-      context.textAlign = "right";
-      context.fillText(short(visible(piece)), left - 5, top + (row + 0.5) * high);
-    });
-    map.columns.forEach((piece, column) => {
-      context.save();
-      context.translate(left + (column + 0.5) * wide, top - 5);
-      context.rotate(-Math.PI / 2);
-      context.textAlign = "left";
-      context.fillText(short(visible(piece)), 0, 0);
-      context.restore();
-    });
+  const cleared = (/** @type {HTMLCanvasElement} */ each) => {
+    const size = [grid.left + grid.across + 2, grid.top + grid.down + 2];
+    [each.width, each.height] = size.map((side) => side * devicePixelRatio);
+    Object.assign(each.style, { width: size[0] + "px", height: size[1] + "px" });
+    const context = /** @type {CanvasRenderingContext2D} */ (each.getContext("2d"));
+    context.scale(devicePixelRatio, devicePixelRatio);
+    return context;
   };
-
-  const mark = (/** @type {number} */ row, /** @type {number} */ column) => {
-    at = [row, column];
-    const context = /** @type {CanvasRenderingContext2D} */ (over.getContext("2d"));
-    context.clearRect(0, 0, size.width, size.height);
+  const mark = () => {
+    const context = cleared(over), high = grid.down / rows, wide = grid.across / columns;
+    if (!marked) return;
     context.strokeStyle = colour("--accent");
     context.lineWidth = 1.5;
-    context.strokeRect(left, top + row * high, across, Math.max(2, high));
-    context.strokeRect(left + column * wide, top, Math.max(2, wide), down);
+    context.strokeRect(grid.left, grid.top + at[0] * high, grid.across, Math.max(2, high));
+    context.strokeRect(grid.left + at[1] * wide, grid.top, Math.max(2, wide), grid.down);
   };
+  fit(element, (width, height) => {
+    grid = arranged(map, width, height);
+    over.dataset.grid = [grid.left, grid.top, grid.across, grid.down].join(" ");
+    paint(cleared(canvas), map, grid);
+    mark();
+  }, map.filling);
 
   const place = (/** @type {PointerEvent | MouseEvent} */ event) => {
-    const box = over.getBoundingClientRect();
-    const x = ((event.clientX - box.left) * size.width) / box.width - left, y = ((event.clientY - box.top) * size.height) / box.height - top;
-    if (x < 0 || y < 0 || x >= across || y >= down) return null;
-    return [Math.min(rows - 1, Math.floor(y / high)), Math.min(columns - 1, Math.floor(x / wide))];
+    const box = over.getBoundingClientRect(), x = event.clientX - box.left - grid.left, y = event.clientY - box.top - grid.top;
+    if (x < 0 || y < 0 || x >= grid.across || y >= grid.down) return null;
+    return [Math.floor((y * rows) / grid.down), Math.floor((x * columns) / grid.across)];
   };
   const read = (/** @type {number} */ row, /** @type {number} */ column) => {
-    mark(row, column);
+    [at, marked] = [[row, column], true];
+    mark();
     map.onread?.(row, column);
   };
   over.addEventListener("pointermove", (event) => {
@@ -129,6 +128,46 @@ export function heatmap(map) {
     else return;
     event.preventDefault();
   });
-  redraw();
-  return { element: h("div", { class: "map" }, canvas, over), canvas, mark, redraw };
+  return element;
+}
+
+/** @param {Map} map @returns {Promise<Blob>} */
+export function picture(map) {
+  const grid = arranged({ ...map, filling: false }, ROOM, Infinity), whole = new OffscreenCanvas(grid.left + grid.across + 2, grid.top + grid.down + 2);
+  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (whole.getContext("2d"));
+  context.fillStyle = colour("--raised");
+  context.fillRect(0, 0, whole.width, whole.height);
+  paint(context, map, grid);
+  return whole.convertToBlob({ type: "image/png" });
+}
+
+/**
+ * The cells of a map, and its labels.
+ * @param {CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D} context
+ * @param {Map} map
+ * @param {ReturnType<typeof arranged>} grid
+ */
+function paint(context, map, { left, top, across, down, large, labelled }) {
+  const rows = map.rows.length, columns = map.columns.length, image = pixels(map, Math.min(rows, down), Math.min(columns, across));
+  const small = new OffscreenCanvas(image.width, image.height);
+  /** @type {OffscreenCanvasRenderingContext2D} */ (small.getContext("2d")).putImageData(image, 0, 0);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, left, top, across, down);
+  context.strokeStyle = colour("--soft");
+  context.strokeRect(left - 0.5, top - 0.5, across + 1, down + 1);
+  if (!labelled) return;
+  context.font = `${FONT * large}px ui-monospace, monospace`;
+  context.fillStyle = colour("--ink");
+  context.textBaseline = "middle";
+  const label = (/** @type {string} */ piece, /** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ turn, /** @type {CanvasTextAlign} */ align) => {
+    const text = visible(piece);
+    context.save();
+    context.translate(x, y);
+    context.rotate(turn);
+    context.textAlign = align;
+    context.fillText(text.length > LONGEST ? text.slice(0, LONGEST - 1) + "…" : text, 0, 0);
+    context.restore();
+  };
+  map.rows.forEach((piece, row) => label(piece, left - 5, top + ((row + 0.5) * down) / rows, 0, "right"));
+  map.columns.forEach((piece, column) => label(piece, left + ((column + 0.5) * across) / columns, top - 5, -Math.PI / 2, "left"));
 }

@@ -1,7 +1,7 @@
 // A pass as plates in an isometric view: a step down is a step of the computation; the camera follows the chosen one.
 
 import { colour, rgb } from "./heatmap.js";
-import { h } from "./dom.js";
+import { enlarged, fit, h } from "./dom.js";
 import { corners, iso, said, unpack } from "./numbers.js";
 
 /** @typedef {import("./app.js").Document} Document */
@@ -12,29 +12,24 @@ const HEIGHT = 460, THICK = 5, GAP = 2, FAR = 3; // pixels, cells between heads,
  * @param {Document} found levels of plates
  * @param {number} chosen level
  * @param {(level: number) => void} pick
+ * @returns {{element: HTMLElement, canvas: HTMLCanvasElement}}
  */
 export function isometric(found, chosen, pick) {
-  const width = Math.max(320, Math.min(900, document.getElementById("main")?.clientWidth ?? 800));
-  const level = found.levels[chosen], names = level.plates.map((/** @type {Document} */ plate) => plate.name).join(", ");
-  const canvas = h("canvas", { width, height: HEIGHT, class: "isometric", tabindex: 0, role: "img", "aria-label": `Step ${chosen + 1} of ${found.levels.length}: ${names}. Arrow keys up and down move to other steps.` });
-  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  const names = found.levels[chosen].plates.map((/** @type {Document} */ plate) => plate.name).join(", ");
+  const canvas = h("canvas", { class: "isometric", tabindex: 0, role: "img", "aria-label": `Step ${chosen + 1} of ${found.levels.length}: ${names}. Arrow keys up and down move to other steps.` });
+  const element = h("div", {}, canvas);
   /** @type {{level: number, points: number[][]}[]} */
-  const drawn = [];
-  const side = Math.max(2.2, Math.min(8, width / 112)), apart = HEIGHT / 3.2;
-  const order = Array.from({ length: 2 * FAR + 1 }, (_, place) => chosen + FAR - place).filter((at) => at >= 0 && at < found.levels.length);
-  for (const at of order) {
-    context.globalAlpha = at === chosen ? 1 : Math.max(0.15, 0.6 - 0.2 * Math.abs(at - chosen));
-    const y = HEIGHT / 2 + (at - chosen) * apart;
-    if (at + 1 < found.levels.length) arrow(context, width / 2, y + 20, y + apart - 20);
-    found.levels[at].plates.forEach((/** @type {Document} */ plate, /** @type {number} */ number, /** @type {Document[]} */ all) => {
-      const x = width / 2 + ((number - (all.length - 1) / 2) * width) / Math.max(2.6, all.length);
-      drawn.push({ level: at, points: draw(context, plate, x, y, all.length > 1 ? side * 0.46 : side, at === chosen) });
-    });
-  }
-  context.globalAlpha = 1;
+  let drawn = [];
+  fit(element, (available) => {
+    const width = Math.min(900, available), context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    Object.assign(canvas, { width: width * devicePixelRatio, height: HEIGHT * devicePixelRatio });
+    Object.assign(canvas.style, { width: width + "px", height: HEIGHT + "px" });
+    context.scale(devicePixelRatio, devicePixelRatio);
+    drawn = scene(context, found, chosen, width);
+  });
   canvas.addEventListener("click", (event) => {
-    const box = canvas.getBoundingClientRect(), x = ((event.clientX - box.left) * width) / box.width, y = ((event.clientY - box.top) * HEIGHT) / box.height;
-    const hit = drawn.reverse().find((each) => inside(each.points, x, y));
+    const box = canvas.getBoundingClientRect();
+    const hit = [...drawn].reverse().find((each) => inside(each.points, event.clientX - box.left, event.clientY - box.top));
     if (hit) pick(hit.level);
   });
   canvas.addEventListener("keydown", (event) => {
@@ -43,7 +38,65 @@ export function isometric(found, chosen, pick) {
     event.preventDefault();
     pick(Math.max(0, Math.min(found.levels.length - 1, chosen + by)));
   });
-  return canvas;
+  return { element, canvas };
+}
+
+/**
+ * The plates around the chosen level, from the furthest below; returns their outlines.
+ * @param {CanvasRenderingContext2D} context
+ * @param {Document} found
+ * @param {number} chosen
+ * @param {number} width
+ */
+function scene(context, found, chosen, width) {
+  /** @type {{level: number, points: number[][]}[]} */
+  const drawn = [];
+  /** @type {(() => void)[]} */
+  const labels = [];
+  const side = Math.max(2.2, Math.min(8, width / 112)), apart = HEIGHT / 3.2;
+  const order = Array.from({ length: 2 * FAR + 1 }, (_, place) => chosen + FAR - place).filter((at) => at >= 0 && at < found.levels.length);
+  for (const at of order) {
+    const away = Math.abs(at - chosen), y = HEIGHT / 2 + (at - chosen) * apart;
+    context.globalAlpha = away === 0 ? 1 : Math.max(0.15, 0.6 - 0.2 * away);
+    if (at + 1 < found.levels.length) arrow(context, width / 2, y + 20, y + apart - 20);
+    found.levels[at].plates.forEach((/** @type {Document} */ plate, /** @type {number} */ number, /** @type {Document[]} */ all) => {
+      const room = width / Math.max(2.6, all.length), x = width / 2 + (number - (all.length - 1) / 2) * room;
+      const points = draw(context, plate, x, y, all.length > 1 ? side * 0.46 : side, away === 0);
+      drawn.push({ level: at, points });
+      if (away <= 1) labels.push(() => label(context, plate, x, points[0][1] - 6, room - 8, away === 0));
+    });
+  }
+  context.globalAlpha = 1;
+  for (const each of labels) each(); // above all plates
+  return drawn;
+}
+
+/**
+ * The name of a plate and its shape above it, in as many lines as its room needs.
+ * @param {CanvasRenderingContext2D} context
+ * @param {Document} plate
+ * @param {number} x of its middle
+ * @param {number} bottom
+ * @param {number} room
+ * @param {boolean} chosen
+ */
+function label(context, plate, x, bottom, room, chosen) {
+  const size = 12 * enlarged(), lines = [""];
+  context.strokeStyle = colour("--ground");
+  context.lineWidth = 4;
+  context.fillStyle = colour(chosen ? "--ink" : "--soft");
+  context.font = `${chosen ? "bold " : ""}${size}px system-ui, sans-serif`;
+  context.textAlign = "center";
+  for (const word of [...(plate.words ?? plate.name).split(" "), plate.shape.slice(1).join(" × ")]) {
+    const longer = `${lines[lines.length - 1]} ${word}`.trim();
+    if (context.measureText(longer).width > room) lines.push(word);
+    else lines[lines.length - 1] = longer;
+  }
+  lines.forEach((line, number) => {
+    const y = bottom - (lines.length - 1 - number) * 1.15 * size;
+    context.strokeText(line, x, y);
+    context.fillText(line, x, y);
+  });
 }
 
 /**
@@ -80,7 +133,7 @@ function draw(context, plate, x, y, side, chosen) {
     context.save();
     context.imageSmoothingEnabled = false;
     const [right, down] = [iso(1, 0), iso(0, 1)];
-    context.setTransform(right[0] * side, right[1] * side, down[0] * side, down[1] * side, edge[0][0], edge[0][1]);
+    context.transform(right[0] * side, right[1] * side, down[0] * side, down[1] * side, edge[0][0], edge[0][1]);
     context.drawImage(small, 0, 0);
     context.restore();
     context.beginPath();
@@ -88,10 +141,6 @@ function draw(context, plate, x, y, side, chosen) {
     context.closePath();
     context.stroke();
   }
-  context.fillStyle = ink;
-  context.font = `${chosen ? "bold " : ""}12px system-ui, sans-serif`;
-  context.textAlign = "center";
-  context.fillText(`${plate.words ?? plate.name}  ${plate.shape.slice(1).join(" × ")}`, x, top - 6);
   return points;
 }
 
@@ -102,7 +151,7 @@ function draw(context, plate, x, y, side, chosen) {
  * @param {number} columns
  */
 function cells(values, rows, columns) {
-  const image = new ImageData(columns, rows), high = rgb(colour("--high")), ground = rgb(colour("--raised")), low = [198, 70, 0];
+  const image = new ImageData(columns, rows), high = rgb(colour("--high")), ground = rgb(colour("--raised")), low = rgb(colour("--less"));
   for (let place = 0; place < rows * columns; place++) {
     const value = (values[place] - 128) / 127, share = Math.min(1, Math.abs(value) * 1.4), end = value < 0 ? low : high;
     for (let part = 0; part < 3; part++) image.data[4 * place + part] = ground[part] + share * (end[part] - ground[part]);

@@ -38,14 +38,17 @@ export function layerWord(stack, layer, about) {
  */
 export function inWords(name, about) {
   const [stack, layer, branch, end, number] = name.split("."), whose = about.family === "encoder-decoder" ? stack + " " : "";
-  if (!/^(\d+|\*)$/.test(layer ?? "")) return whose + (name.split(".").slice(1).map((each) => ENDS[each] ?? each).join(" ") || stack);
+  if (!/^(\d+|\*)$/.test(layer ?? "")) return whose + (name.split(".").slice(1).map(endWord).join(" ") || stack);
   const place = layerWord(stack, layer, about);
   if (branch === undefined) return place;
   if (end === undefined && ENDS[branch]) return `${ENDS[branch]} ${place}`;
   const word = `${branchWord(`${stack}.${layer}.${branch}`, about)} of ${place}`;
   if (end === undefined) return word;
-  return `${number === undefined ? ENDS[end] ?? end : `${end.replace(/s$/, "")} ${number}`}, ${word}`;
+  return `${number === undefined ? endWord(end) : `${end.replace(/s$/, "")} ${number}`}, ${word}`;
 }
+
+/** @param {string} end of a name: "o", "heads" */
+export const endWord = (end) => ENDS[end] ?? end;
 
 /**
  * The same without its layer: "attention q", "stream after".
@@ -54,7 +57,7 @@ export function inWords(name, about) {
  */
 export function shortName(name, about) {
   const words = name.split(".");
-  if (!/^\d+$/.test(words[1] ?? "")) return words.slice(1).map((each) => ENDS[each] ?? each).join(" ");
+  if (!/^\d+$/.test(words[1] ?? "")) return words.slice(1).map(endWord).join(" ");
   if (words.length === 3) return ENDS[words[2]] ?? words[2];
-  return [branchWord(words.slice(0, 3).join("."), about), ...words.slice(3).map((each) => ENDS[each] ?? each)].join(" ");
+  return [branchWord(words.slice(0, 3).join("."), about), ...words.slice(3).map(endWord)].join(" ");
 }

@@ -138,9 +138,24 @@ export function said(value, digits = 4) {
   return size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 2) : String(Number(value.toPrecision(digits)));
 }
 
-/** @param {number} share in [0, 1] */
+/** @param {number} share a probability, or a part of a whole, in [0, 1] */
 export function percent(share) {
-  return share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : (100 * share).toFixed(2) + " %";
+  return (share === 0 ? "0" : share < 0.001 ? "< 0.1" : (100 * share).toFixed(1)) + "\u00a0%";
+}
+
+/** @param {number | null | undefined} value a loss, a surprise or an entropy, with four significant digits */
+export function nats(value) {
+  const size = Math.abs(value ?? 0);
+  return size >= 1e-4 && size < 1e4 ? Number(value).toPrecision(4) : said(value);
+}
+
+/**
+ * A weight of attention, or a sum or mean of some. It is a factor of an average of values, not the probability of a token, so it is
+ * a decimal number and no percentage.
+ * @param {number} value
+ */
+export function weight(value) {
+  return value === 0 ? "0" : value < 0.001 ? "< 0.001" : value.toFixed(3);
 }
 
 /**

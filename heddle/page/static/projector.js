@@ -43,7 +43,7 @@ export function project(shown, current, { state, set }) {
   const button = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ onclick, disabled = false) =>
     h("button", { type: "button", "data-bar": name, "aria-label": label, onclick, disabled }, text);
   bar.replaceChildren(button("back", "←", "Previous panel", () => go(-1), at === 0), button("on", "→", "Next panel", () => go(1), at === shown.length - 1),
-    h("span", {}, `${at + 1} of ${shown.length}`), h("span", { class: "soft reading" }, state.text ?? ""), button("leave", "Leave", "Leave the projector view", leave));
+    h("span", { class: "title", "aria-hidden": true }, current.title), h("span", {}, `${at + 1} of ${shown.length}`), h("span", { class: "soft reading" }, state.text ?? ""), button("leave", "Leave", "Leave the projector view", leave));
   if (focused) /** @type {HTMLElement | null} */ (bar.querySelector(`[data-bar="${focused}"]`))?.focus();
 }
 

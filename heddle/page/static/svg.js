@@ -1,8 +1,8 @@
 // Pictures as SVG: maps and lines for export, and charts of curves.
 
-import { h, s } from "./dom.js";
+import { enlarged, fit, h, s } from "./dom.js";
 import { colour, pixels } from "./heatmap.js";
-import { said, ticks, visible } from "./numbers.js";
+import { said, ticks, visible, weight } from "./numbers.js";
 
 const COLOURS = ["#1a5fb4", "#c64600", "#26794a", "#813d9c", "#a51d2d", "#63452c"];
 const LIGHTER = ["#8ab8f5", "#ffb27a", "#86d9a3", "#d6a6ee", "#ff9c94", "#d3b594"];
@@ -46,68 +46,96 @@ export async function mapSvg(map, title) {
  * @param {number} only the one row whose lines are drawn; -1: all
  */
 export function lines(rows, columns, values, label, only = -1) {
-  const step = 20, height = Math.max(rows.length, columns.length) * step + 10;
-  const made = s("svg", { viewBox: `0 0 460 ${height}`, role: "img", "aria-label": label, class: "chart lines" });
-  rows.forEach((_, row) => {
-    if (only >= 0 && row !== only) return;
-    columns.forEach((_, column) => {
-      const value = values[row * columns.length + column];
-      if (value < 0.02) return;
-      made.append(s("line", { x1: 150, y1: row * step + 14, x2: 310, y2: column * step + 14, stroke: curveColour(0), "stroke-width": 4 * value, "stroke-opacity": 0.25 + 0.75 * value },
-        s("title", {}, `${visible(rows[row])} → ${visible(columns[column])}: ${said(value)}`)));
+  const made = s("svg", { role: "img", "aria-label": label, class: "chart" }), place = h("div", {}, made);
+  fit(place, (available) => {
+    const large = enlarged(), step = 20 * large, width = Math.min(available, 560 * large), left = width * 0.3, right = width * 0.7;
+    made.setAttribute("viewBox", `0 0 ${width} ${Math.max(rows.length, columns.length) * step + 10}`);
+    made.style.maxWidth = width + "px";
+    made.replaceChildren();
+    rows.forEach((_, row) => {
+      if (only >= 0 && row !== only) return;
+      columns.forEach((_, column) => {
+        const value = values[row * columns.length + column];
+        if (value < 0.02) return;
+        made.append(s("line", { x1: left + 6, y1: (row + 0.7) * step, x2: right - 6, y2: (column + 0.7) * step, stroke: curveColour(0), "stroke-width": 4 * value, "stroke-opacity": 0.25 + 0.75 * value },
+          s("title", {}, `${visible(rows[row])} → ${visible(columns[column])}: ${weight(value)}`)));
+      });
     });
+    rows.forEach((piece, row) => made.append(s("text", { x: left, y: (row + 0.9) * step, "text-anchor": "end" }, visible(piece))));
+    columns.forEach((piece, column) => made.append(s("text", { x: right, y: (column + 0.9) * step }, visible(piece))));
   });
-  rows.forEach((piece, row) => made.append(s("text", { x: 144, y: row * step + 18, "text-anchor": "end" }, visible(piece))));
-  columns.forEach((piece, column) => made.append(s("text", { x: 316, y: column * step + 18 }, visible(piece))));
-  return made;
+  return place;
 }
 
 /**
+ * @typedef {{name: string, points: number[][], dashed?: boolean, colour: number}} Curve
+ * @typedef {{label: string, across: string, up: string, log?: boolean}} About
+ */
+
+/**
  * Curves over one axis, with a legend.
- * @param {{name: string, points: number[][], dashed?: boolean, colour: number}[]} curves
- * @param {{label: string, across: string, up: string, log?: boolean}} about
+ * @param {Curve[]} curves
+ * @param {About} about
  */
 export function chart(curves, about) {
-  const width = 720, height = 300, left = 58, right = 12, top = 10, bottom = 40;
-  const drawn = curves.filter((curve) => curve.points.length > 0);
-  const every = drawn.flatMap((curve) => curve.points).filter((point) => Number.isFinite(point[1]));
-  const made = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": about.label, class: "chart" });
-  if (every.length === 0) return made;
+  const drawn = curves.filter((curve) => curve.points.some((point) => Number.isFinite(point[1])));
+  const made = s("svg", { role: "img", "aria-label": about.label, class: "chart" });
+  if (drawn.length === 0) return h("figure", {}, made);
+  const reader = pointed(made, drawn, about);
+  const figure = h("figure", {}, made, reader.readout, h("figcaption", { class: "row" }, drawn.map((curve) => h("span", {},
+    h("span", { style: { color: curveColour(curve.colour) }, "aria-hidden": true }, curve.dashed ? "╍╍ " : "━━ "), curve.name))));
+  fit(figure, (width) => reader.place(axes(made, drawn, about, width)));
+  return figure;
+}
+
+/**
+ * The curves and their axes at a width; returns where values are.
+ * @param {SVGElement} made
+ * @param {Curve[]} drawn
+ * @param {About} about
+ * @param {number} width
+ */
+function axes(made, drawn, about, width) {
+  const large = enlarged(), height = Math.round(Math.min(300, 160 + width / 5) * large), right = 20 * large, top = 10, bottom = 40 * large;
   const scaled = (/** @type {number} */ value) => (about.log ? Math.log10(Math.max(value, 1e-12)) : value);
+  const every = drawn.flatMap((curve) => curve.points).filter((point) => Number.isFinite(point[1]));
   const xs = every.map((point) => point[0]), ys = every.map((point) => scaled(point[1]));
   const [x0, x1] = [least(xs), most(xs)], [low, high] = [least(ys), most(ys)];
   const margin = (high - low || Math.abs(high) || 1) * 0.04, y0 = low - margin, y1 = high + margin;
+  const steps = ticks(y0, y1).map((/** @type {number} */ value) => ({ value, text: said(about.log ? 10 ** value : value, 3) }));
+  const left = Math.max(58, ...steps.map(({ text }) => 28 + 7 * text.length)) * large;
   const x = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const y = (/** @type {number} */ value) => height - bottom - ((scaled(value) - y0) / (y1 - y0)) * (height - top - bottom);
-  for (const value of ticks(y0, y1)) {
+  made.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  made.replaceChildren();
+  for (const { value, text } of steps) {
     const at = height - bottom - ((value - y0) / (y1 - y0)) * (height - top - bottom);
-    made.append(s("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }), s("text", { x: left - 6, y: at + 4, "text-anchor": "end" }, said(about.log ? 10 ** value : value, 3)));
+    made.append(s("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }), s("text", { x: left - 6, y: at + 4, "text-anchor": "end" }, text));
   }
-  for (const value of ticks(x0, x1)) made.append(s("text", { x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, said(value)));
+  for (const value of ticks(x0, x1, Math.max(2, Math.min(5, width / (80 * large))))) made.append(s("text", { x: x(value), y: height - bottom + 16 * large, "text-anchor": "middle" }, said(value)));
   made.append(s("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
-    s("text", { x: width / 2, y: height - 6, "text-anchor": "middle" }, about.across), s("text", { transform: `translate(14 ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, about.up));
+    s("text", { x: width / 2, y: height - 6, "text-anchor": "middle" }, about.across), s("text", { transform: `translate(${14 * large} ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, about.up));
   for (const curve of drawn) {
     const path = curve.points.filter((point) => Number.isFinite(point[1])).map((point, place) => (place ? "L" : "M") + x(point[0]).toFixed(1) + " " + y(point[1]).toFixed(1)).join("");
     made.append(s("path", { class: "curve", d: path, stroke: curveColour(curve.colour), "stroke-dasharray": curve.dashed ? "5 4" : undefined }, s("title", {}, curve.name)));
     const last = curve.points[curve.points.length - 1];
     if (curve.points.length === 1) made.append(s("circle", { cx: x(last[0]), cy: y(last[1]), r: 3, fill: curveColour(curve.colour) }));
   }
-  const readout = pointed(made, drawn, about, { x, y, width, top, bottom: height - bottom });
-  return h("figure", { style: { margin: 0 } }, made, readout, h("figcaption", { class: "row" }, drawn.map((curve) => h("span", {},
-    h("span", { style: { color: curveColour(curve.colour) }, "aria-hidden": true }, curve.dashed ? "╍╍ " : "━━ "), curve.name))));
+  return { x, y, top, bottom: height - bottom };
 }
 
 /**
  * Reads the curves at the pointer, or where the arrow keys have moved to.
  * @param {SVGElement} made
- * @param {{name: string, points: number[][], colour: number}[]} curves
- * @param {{across: string}} about
- * @param {{x: (value: number) => number, y: (value: number) => number, width: number, top: number, bottom: number}} scale
+ * @param {Curve[]} curves
+ * @param {About} about
  */
-function pointed(made, curves, about, scale) {
+function pointed(made, curves, about) {
   const places = [...new Set(curves.flatMap((curve) => curve.points.map((point) => point[0])))].sort((one, two) => one - two);
   const readout = h("p", { class: "readout", "aria-live": "polite" }, "Point at the curves, or move with the arrow keys, to read them.");
   const cursor = s("g", { class: "cursor" });
+  /** @type {ReturnType<typeof axes>} */
+  let scale;
   let at = places.length - 1;
   const nearest = (/** @type {number[][]} */ points, /** @type {number} */ place) => points.reduce((one, two) => (Math.abs(two[0] - place) < Math.abs(one[0] - place) ? two : one));
   const read = (/** @type {number} */ place) => {
@@ -115,12 +143,11 @@ function pointed(made, curves, about, scale) {
     const values = curves.map((curve) => ({ curve, point: nearest(curve.points, places[at]) })).filter(({ point }) => Number.isFinite(point[1]));
     cursor.replaceChildren(s("line", { x1: scale.x(places[at]), x2: scale.x(places[at]), y1: scale.top, y2: scale.bottom }),
       ...values.map(({ curve, point }) => s("circle", { cx: scale.x(point[0]), cy: scale.y(point[1]), r: 4, fill: curveColour(curve.colour) })));
-    readout.textContent = `${about.across} ${said(places[at])}: ` + values.map(({ curve, point }) => `${curve.name} ${said(point[1], 5)}${point[0] === places[at] ? "" : ` (at ${said(point[0])})`}`).join("; ");
+    readout.textContent = `${about.across} ${said(places[at])}: ` + values.map(({ curve, point }) => `${curve.name} ${said(point[1])}${point[0] === places[at] ? "" : ` (at ${said(point[0])})`}`).join("; ");
   };
-  made.append(cursor);
   made.setAttribute("tabindex", "0");
   made.addEventListener("pointermove", (event) => {
-    const box = made.getBoundingClientRect(), x = ((/** @type {PointerEvent} */ (event).clientX - box.left) * scale.width) / box.width;
+    const x = /** @type {PointerEvent} */ (event).clientX - made.getBoundingClientRect().left;
     read(places.reduce((best, place, number) => (Math.abs(scale.x(place) - x) < Math.abs(scale.x(places[best]) - x) ? number : best), 0));
   });
   made.addEventListener("keydown", (event) => {
@@ -129,7 +156,12 @@ function pointed(made, curves, about, scale) {
     event.preventDefault();
     read(at + by);
   });
-  return readout;
+  const place = (/** @type {ReturnType<typeof axes>} */ now) => {
+    scale = now;
+    cursor.replaceChildren();
+    made.append(cursor);
+  };
+  return { readout, place };
 }
 
 /** @param {number[]} values */

@@ -1,17 +1,18 @@
 // Attention: all heads as thumbnails, one as a map that can be read, several tokens summed, lines, and one query step by step.
 
-import { choice, h, save, table, tokens } from "../dom.js";
-import { colour, heatmap, rgb } from "../heatmap.js";
-import { csv, percent, said, unpack, unpackBits, visible, weights } from "../numbers.js";
+import { choice, h, labelled, save, table, tokens } from "../dom.js";
+import { colour, heatmap, picture, rgb } from "../heatmap.js";
+import { csv, said, unpack, unpackBits, visible, weight, weights } from "../numbers.js";
 import { running } from "../running.js";
 import { several } from "../state.js";
 import { lines, mapSvg } from "../svg.js";
+import { button as off } from "./switches.js";
 
 /** @typedef {import("../app.js").Context} Context */
 /** @typedef {import("../app.js").Document} Document */
 
 const LINES = 80; // tokens up to which lines are drawn
-const FEW = 16; // heads whose thumbnails are large
+const OFF = ["mask", "o"]; // what can be switched off beside the map; the rest has its own panel
 const KEYS = 200; // keys of a query's table
 
 /** @type {import("../app.js").Panel} */
@@ -28,10 +29,16 @@ export const attention = {
     if (kinds.length > 1) root.append(choice("Which attention", kinds.map((each) => [each, NAMES[each]]), kind(layer),
       (name) => context.set({ layer: found.layers.find((/** @type {Document} */ each) => kind(each) === name).layer, head: "0", query: "", rows: "" })));
     const same = found.layers.filter((/** @type {Document} */ each) => kind(each) === kind(layer));
-    root.append(h("div", { class: same.length * layer.heads <= FEW ? "heads-grid few" : "heads-grid", role: "group", "aria-label": "Heads" }, same.map((/** @type {Document} */ each) => row(each, layer, head, context))));
-    root.append(most(same), scores(same));
+    const grid = h("div", { class: "heads-grid", role: "group", "aria-label": "Heads" }, same.map((/** @type {Document} */ each) => row(each, layer, head, context)));
+    grid.style.setProperty("--heads", String(Math.max(...same.map((/** @type {Document} */ each) => each.heads))));
+    grid.style.setProperty("--layers", String(same.length));
     const map = await context.ask("map", { ...context.reading(), layer: layer.layer, head });
-    root.append(await single(map, layer, head, context));
+    const raw = unpack(map.scores), allowed = unpackBits(map.allowed), shares = weights(raw, allowed, map.rows.length, map.columns.length, map.sink);
+    const more = [scores(same), h("div", { class: "two" }, summed(map, shares, context), strongest(map)),
+      h("div", { class: "query" }, h("h3", {}, "One query, step by step"), steps(map, layer, head, context), running(map, layer, head, context))];
+    root.classList.add("screen");
+    root.append(h("div", { class: "two stage" }, h("div", { class: "overview" }, grid, most(same)), single(map, { raw, allowed, shares }, layer, head, context)),
+      h("div", {}, state.projector === "yes" ? h("details", { open: [state.steps, state.running].includes("yes") }, h("summary", {}, "Scores of all heads, selected tokens, one query step by step"), more) : more));
   },
 };
 
@@ -83,7 +90,7 @@ function most(layers) {
   const found = Object.entries({ previous: "the token before", diagonal: "the token itself", first: "the first token", induction: "what followed the same token last time" }).map(([field, words]) => {
     const heads = layers.flatMap((layer) => layer.scores[field].map((/** @type {number} */ share, /** @type {number} */ head) => ({ head: `layer ${layer.layer.split(".")[1]}, head ${head}`, share })));
     const best = heads.reduce((one, two) => (two.share > one.share ? two : one));
-    return best.share > 0 ? `${words}: ${best.head} (${percent(best.share)})` : null;
+    return best.share > 0 ? `${words}: ${best.head} (${weight(best.share)})` : null;
   }).filter((each) => each !== null);
   return h("p", { class: "soft", style: { maxWidth: "none" } }, `Which head looks most at what, on this text: ${found.join("; ")}. Layers and heads count from 0.`);
 }
@@ -91,7 +98,7 @@ function most(layers) {
 /** @param {Document[]} layers */
 function scores(layers) {
   const fields = ["previous", "diagonal", "first", "induction", "duplicate", "stripe", "entropy"];
-  const rows = layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => [`${layer.layer.split(".")[1]}.${head}`, layer.names[head], ...fields.map((field) => said(layer.scores[field][head], 3))]));
+  const rows = layers.flatMap((layer) => Array.from({ length: layer.heads }, (_, head) => [`${layer.layer.split(".")[1]}.${head}`, layer.names[head], ...fields.map((field) => weight(layer.scores[field][head]))]));
   return h("details", {}, h("summary", {}, "What each head looks at, as numbers"),
     h("p", { class: "caption" }, "Shares of attention on this text: to the token before (previous), to itself (diagonal), to the first token, to what came after the same token last time (induction), to the same token last time (duplicate), to the token that receives most (stripe). A head is named after its largest share. Entropy: 0 is one token, 1 is all tokens equally. Where no token repeats, induction and duplicate are 0. Head 3.2 is head 2 of layer 3."),
     table("Scores of all heads", ["head", "looks at", ...fields], rows, ["", "", ...fields.map(() => "number")]));
@@ -99,22 +106,21 @@ function scores(layers) {
 
 /**
  * @param {Document} found
+ * @param {{raw: ArrayLike<number>, allowed: Uint8Array, shares: Float32Array}} numbers
  * @param {Document} layer
  * @param {number} head
  * @param {Context} context
  */
-async function single(found, layer, head, context) {
+function single(found, { raw, allowed, shares }, layer, head, context) {
   const { state } = context, rows = found.rows.length, columns = found.columns.length;
-  const raw = unpack(found.scores), bits = unpackBits(found.allowed), masking = state.mask !== "off";
-  const allowed = masking ? bits : null, shares = weights(raw, allowed, rows, columns, found.sink);
   const stage = state.stage ?? "weights", name = `layer ${layer.layer.split(".")[1]}, head ${head}`;
-  const map = staged(stage, { raw, bits, shares, allowed, found, name });
-  const readout = h("p", { class: "readout", "aria-live": "polite" }, "Point at the map, or move with the arrow keys, to read its numbers.");
+  const map = { ...staged(stage, { raw, allowed, shares, found, name }), filling: state.projector === "yes" && matchMedia("(min-width: 62rem)").matches };
+  const readout = h("p", { class: "readout", "aria-live": "polite" }, "Point at the map, or use the arrow keys.");
   let locked = false;
   const say = (/** @type {number} */ row, /** @type {number} */ column) => {
     if (locked) return;
-    const place = row * columns + column, blocked = allowed && !allowed[place];
-    readout.textContent = `${visible(found.rows[row])} (${row}) → ${visible(found.columns[column])} (${column}): weight ${said(shares[place], 6)}, score ${said(raw[place], 6)}` + (blocked ? ", blocked by the mask" : "");
+    const place = row * columns + column;
+    readout.textContent = `${visible(found.rows[row])} (${row}) → ${visible(found.columns[column])} (${column}): weight ${weight(shares[place])}, score ${said(raw[place])}` + (allowed[place] ? "" : ", blocked by the mask");
     readout.dataset.weight = String(shares[place]);
   };
   const pick = (/** @type {number} */ row, /** @type {number} */ column) => {
@@ -122,29 +128,38 @@ async function single(found, layer, head, context) {
     say(row, column);
     if (locked) readout.append(" - held; click again to go on");
   };
-  const drawing = state.view === "lines" && Math.max(rows, columns) <= LINES
-    ? { element: lines(found.rows, found.columns, shares, `Attention of ${name} as lines`, state.query ? Number(state.query) : -1) }
+  const lined = state.view === "lines" && Math.max(rows, columns) <= LINES;
+  const drawing = lined ? lines(found.rows, found.columns, shares, `Attention of ${name} as lines`, state.query ? Number(state.query) : -1)
     : heatmap({ ...map, onread: say, onpick: pick });
-  const title = `${context.about.run}: ${layer.layer}, head ${head}`;
-  const file = `${layer.layer}.head${head}`.replaceAll(".", "-");
+  const cell = (/** @type {number} */ place) => (allowed[place] || stage === "weights" ? map.values[place] : "");
   const exported = {
-    SVG: async () => save(file + ".svg", await mapSvg(map, title), "image/svg+xml"),
+    SVG: async () => save(file + ".svg", await mapSvg(map, `${context.about.run}: ${layer.layer}, head ${head}`), "image/svg+xml"),
     PNG: async () => save(file + ".png", await picture(map), "image/png"),
     CSV: async () => save(file + ".csv", csv([["", ...found.columns.map(visible)], ...found.rows.map((/** @type {string} */ piece, /** @type {number} */ row) =>
-      [visible(piece), ...Array.from(map.values).slice(row * columns, (row + 1) * columns).map((value, column) => (allowed && !allowed[row * columns + column] && stage !== "weights" ? "" : value))])]), "text/csv"),
+      [visible(piece), ...Array.from({ length: columns }, (_, column) => cell(row * columns + column))])]), "text/csv"),
   };
-  const shown = h("div", {}, h("h3", {}, `${name[0].toUpperCase()}${name.slice(1)}`),
+  const file = `${layer.layer}.head${head}`.replaceAll(".", "-");
+  return h("div", { class: "single" }, h("div", { class: "titled" }, h("h3", {}, `${name[0].toUpperCase()}${name.slice(1)}`), lined ? null : readout),
     h("div", { class: "row" },
-      choice("Stage", [["scores", "1 Scores"], ["mask", "2 Mask"], ["weights", "3 Softmax"]], stage, (each) => context.set({ stage: each })),
-      choice("Drawing", [["map", "Map"], ["lines", "Lines"]], state.view ?? "map", (each) => context.set({ view: each })),
-      h("button", { type: "button", "data-keep": "mask", "aria-pressed": String(masking), onclick: () => context.set({ mask: masking ? "off" : "" }) }, "Mask"),
-      Object.entries(exported).map(([kind, act]) => h("button", { type: "button", "data-export": kind, onclick: act }, kind))),
-    state.view === "lines" && Math.max(rows, columns) > LINES ? h("p", { class: "soft" }, `Lines are drawn for up to ${LINES} tokens; this is the map.`) : null,
-    masking ? null : h("p", { class: "soft" }, "The mask is off: these are the weights if every token could attend to every token. The model was not trained this way."),
-    readout, drawing.element);
-  const side = h("div", {}, summed(found, shares, context), strongest(found));
-  const query = h("div", { class: "query" }, h("h3", {}, "One query, step by step"), steps(found, layer, head, context), running(found, layer, head, context));
-  return h("div", {}, h("div", { class: "two" }, shown, side), query);
+      labelled("Step", choice("Step", [["scores", "1 Scores"], ["mask", "2 Mask"], ["weights", "3 Softmax"]], stage, (each) => context.set({ stage: each }))),
+      labelled("Draw", choice("Drawing", [["map", "Map"], ["lines", "Lines"]], state.view ?? "map", (each) => context.set({ view: each }))),
+      switchable(layer, head, context),
+      h("span", {}, Object.entries(exported).map(([kind, act]) => h("button", { type: "button", "data-export": kind, onclick: act }, kind)))),
+    state.view === "lines" && !lined ? h("p", { class: "soft" }, `Lines are drawn for up to ${LINES} tokens; this is the map.`) : null,
+    drawing);
+}
+
+/**
+ * What of this layer's attention can be left out with a click, here and in all other panels.
+ * @param {Document} layer
+ * @param {number} head
+ * @param {Context} context
+ */
+function switchable(layer, head, context) {
+  const names = [...OFF.map((end) => `${layer.layer}.${end}`), layer.layer.split(".")[0] + ".positions"];
+  const offered = context.about.switches.filter((/** @type {string[]} */ [name]) => names.includes(name));
+  return h("div", { class: "ablation" }, labelled("Switch off", offered.map((/** @type {string[]} */ [name, label, more]) => off(context, name, label, more)),
+    off(context, `${layer.layer}.heads.${head}`, "head " + head)));
 }
 
 /**
@@ -153,9 +168,9 @@ async function single(found, layer, head, context) {
  * @param {Document} of
  * @returns {import("../heatmap.js").Map}
  */
-function staged(stage, { raw, bits, shares, allowed, found, name }) {
+function staged(stage, { raw, allowed, shares, found, name }) {
   const of = { rows: found.rows, columns: found.columns };
-  if (stage === "mask") return { ...of, values: bits, allowed: bits, low: 0, high: 1, label: `The mask of ${name}` };
+  if (stage === "mask") return { ...of, values: allowed, allowed, low: 0, high: 1, label: `The mask of ${name}` };
   if (stage !== "scores") return { ...of, values: shares, allowed, low: 0, high: 1, label: `Attention weights of ${name}` };
   let low = Infinity, high = -Infinity;
   for (const value of raw) {
@@ -163,17 +178,6 @@ function staged(stage, { raw, bits, shares, allowed, found, name }) {
     if (value > high) high = value;
   }
   return { ...of, values: raw, allowed: new Uint8Array(raw.length).fill(1), low, high, label: `Scores of ${name} before the mask` };
-}
-
-/** @param {import("../heatmap.js").Map} map @returns {Promise<Blob>} */
-async function picture(map) {
-  const { canvas } = heatmap(map);
-  const whole = new OffscreenCanvas(canvas.width, canvas.height);
-  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (whole.getContext("2d"));
-  context.fillStyle = colour("--raised");
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.drawImage(canvas, 0, 0);
-  return whole.convertToBlob({ type: "image/png" });
 }
 
 /**
@@ -194,14 +198,14 @@ function summed(found, shares, context) {
     choice("Rows or columns", [["ask", "they attend to (rows)"], ["read", "attend to them (columns)"]], back ? "read" : "ask", (name) => context.set({ side: name, rows: "" })),
     tokens(asking, { label: "Select tokens", pressed: (place) => rows.includes(place), onclick: (place) =>
       context.set({ rows: (chosen.includes(place) ? chosen.filter((each) => each !== place) : [...chosen, place]).join(","), ...(back ? {} : { query: String(place) }) }) }),
-    h("p", { class: "soft" }, `Sum over ${rows.length} selected: strongest is ${visible(other[sums.indexOf(Math.max(...sums))])} with ${said(Math.max(...sums))}.`),
+    h("p", { class: "soft" }, `Sum over ${rows.length} selected: strongest is ${visible(other[sums.indexOf(Math.max(...sums))])} with ${weight(Math.max(...sums))}.`),
     h("div", { "data-sums": JSON.stringify(sums.slice(0, 64)) }, tokens(other, { label: "Attention, summed", shade: sums.map((/** @type {number} */ each) => each / (rows.length > 1 ? most : 1)) })));
 }
 
 /** @param {Document} found */
 function strongest(found) {
   return table("The strongest pairs off the diagonal", ["token", "attends to", "weight"],
-    found.strongest.map((/** @type {[number, number, number]} */ [row, column, value]) => [`${visible(found.rows[row])} (${row})`, `${visible(found.columns[column])} (${column})`, said(value)]), ["piece", "piece", "number"]);
+    found.strongest.map((/** @type {[number, number, number]} */ [row, column, value]) => [`${visible(found.rows[row])} (${row})`, `${visible(found.columns[column])} (${column})`, weight(value)]), ["piece", "piece", "number"]);
 }
 
 /**
@@ -237,7 +241,7 @@ function stepped(got) {
   const count = Math.min(got.columns.length, KEYS, got.k.shape[0]);
   const bias = got.cap !== null || got.biased;
   const rows = Array.from({ length: count }, (_, key) => [visible(got.columns[key]), few(k, key * width, width), said(products[key]), said(scaled[key]), ...(bias ? [said(changed[key])] : []),
-    open[key] ? "yes" : "no", percent(share[key]), few(values, key * deep, deep)]);
+    open[key] ? "yes" : "no", weight(share[key]), few(values, key * deep, deep)]);
   return [h("p", {}, `The query of ${visible(got.rows[got.query])} is q = ${few(q, 0, width)}, ${width} numbers. Scale ${said(got.scale)}.`),
     table("One row for each key", ["key", "k", "q·k", "× scale", ...(bias ? ["+ bias, cap"] : []), "seen", "softmax", "v"], rows, ["piece", "number", "number", "number", ...(bias ? ["number"] : []), "", "number", "number"]),
     h("p", {}, `The sum of the values by these weights is z = ${few(output, 0, deep)}, ${deep} numbers.` + (got.columns.length > count ? ` The first ${count} of ${got.columns.length} keys are shown; the sum is over all.` : ""))];

@@ -3,7 +3,7 @@
 import { bar, choice, h, shade, table, tokens } from "../dom.js";
 import { heatmap } from "../heatmap.js";
 import { inWords } from "../names.js";
-import { percent, said, visible } from "../numbers.js";
+import { nats, percent, said, visible } from "../numbers.js";
 import { several } from "../state.js";
 import { chart } from "../svg.js";
 
@@ -33,7 +33,7 @@ function lens(found) {
   const places = found.places.map((/** @type {string} */ place) => (place === "entry" ? "entry" : "layer " + place));
   const rows = found.pieces.slice(0, ROWS).map((/** @type {string} */ piece, /** @type {number} */ at) => [`${visible(piece)} (${at})`, ...found.places.map((/** @type {string} */ _, /** @type {number} */ layer) => {
     const share = found.probabilities[layer][at][0], said = found.top[layer][at].map((/** @type {string} */ token, /** @type {number} */ rank) => visible(token) + " " + percent(found.probabilities[layer][at][rank])).join(", ");
-    return h("td", { class: "piece shaded", dir: "auto", title: said, style: { background: shade(0.55 * share) } }, visible(found.top[layer][at][0]) + " " + share.toFixed(2));
+    return h("td", { class: "piece shaded", dir: "auto", title: said, style: { background: shade(0.55 * share) } }, visible(found.top[layer][at][0]) + " " + percent(share));
   })]);
   /** @type {HTMLElement[]} */
   const made = [h("h3", {}, "The logit lens"), h("p", { class: "caption" }, "Rows are the tokens read so far. Each cell is the most probable next token if the model ended at that layer, with its probability. The last column is the model's own prediction."),
@@ -46,7 +46,7 @@ function lens(found) {
       while (layer > 0 && found.ranks[layer - 1][place] === 1) layer--;
       return layer;
     });
-    made.push(table("The loss after each layer, in nats per token", places, [found.losses.map((/** @type {number} */ loss) => said(loss))], places.map(() => "number")),
+    made.push(table("The loss after each layer, in nats per token", places, [found.losses.map(nats)], places.map(() => "number")),
       h("details", {}, h("summary", {}, "From which layer on the true next token is the most probable"), table("The layer from which on the token that follows is always the most probable one", ["read so far", "next token", "from", "final probability"],
         from.slice(0, ROWS).map((/** @type {number} */ layer, /** @type {number} */ place) => [`${visible(found.pieces[place])} (${place})`, visible(found.pieces[place + 1]), layer > last ? "never" : places[layer], percent(first(place))]), ["piece", "piece", "", "number"])));
   }
@@ -58,7 +58,7 @@ function norms(found) {
   const mean = (/** @type {number[]} */ all) => all.reduce((sum, each) => sum + each, 0) / all.length;
   const points = found.norms.map((/** @type {number[]} */ row, /** @type {number} */ place) => [place, mean(row)]);
   return h("details", {}, h("summary", {}, "Length of the residual stream's vectors"), chart([{ name: "mean length", points, colour: 0 }], { label: "Mean length of the vectors after each layer", across: "0 is the entry, then the layers", up: "length" }),
-    table("Mean length of the vectors, and entropy of what each layer would predict", ["after", "length", "entropy, nats"], found.places.map((/** @type {string} */ place, /** @type {number} */ row) => [place, said(points[row][1]), said(mean(found.entropy[row]))]), ["", "number", "number"]));
+    table("Mean length of the vectors, and entropy of what each layer would predict", ["after", "length", "entropy, nats"], found.places.map((/** @type {string} */ place, /** @type {number} */ row) => [place, said(points[row][1]), nats(mean(found.entropy[row]))]), ["", "number", "number"]));
 }
 
 /** @param {Context} context */
@@ -106,20 +106,20 @@ function loads(found, context) {
 
 /** @param {Context} context */
 function patching(context) {
-  const view = h("div", {}), { state } = context;
+  const view = h("div", {}), { state } = context, { added } = context.reading();
   const other = h("input", { type: "text", id: "other", dir: "auto", value: state.other ?? "", disabled: context.offline });
   const act = async () => {
     context.set({ other: other.value }, false);
     view.replaceChildren(h("p", { class: "busy", role: "status" }, "Exchanging activations …"));
     try {
-      const found = await context.ask("exchanged", { text: context.state.text ?? "", other: other.value, ...(by.value === "heads" ? { by: "heads" } : {}) });
+      const found = await context.ask("exchanged", { text: context.state.text ?? "", ...(added ? { added } : {}), other: other.value, ...(by.value === "heads" ? { by: "heads" } : {}) });
       const values = Float32Array.from(found.restored.flat()), readout = h("p", { class: "readout", "aria-live": "polite" }, "Point at the map to read it.");
       const columns = found.by === "positions" ? found.other : found.parts.map((/** @type {string} */ each) => "head " + each);
       const rows = found.names.map((/** @type {string} */ name) => name.split(".").slice(0, 2).join(" "));
       const map = heatmap({ values, allowed: null, rows, columns, low: 0, high: 1, label: "What each exchange restores", onread: (row, column) =>
-        (readout.textContent = `${found.names[row]}, ${found.by === "positions" ? "position" : "head"} ${column}: restores ${percent(values[row * columns.length + column])}`) });
+        (readout.textContent = `${found.names[row]}, ${found.by === "positions" ? "position" : "head"} ${column}: restores ${said(values[row * columns.length + column], 3)}`) });
       view.replaceChildren(h("p", { class: "caption" }, `The first text is continued by ${visible(found.first)}, the second by ${visible(found.second)}: scores differ by ${said(found.clean)} and ${said(found.corrupted)}. Each cell patches one activation of the first into the second. 1 restores all of the difference, 0 none.`),
-        readout, map.element, table("The same as numbers", ["", ...columns.map(visible)], rows.map((/** @type {string} */ name, /** @type {number} */ row) => [name, ...found.restored[row].map((/** @type {number} */ each) => said(each, 3))]), ["", ...columns.map(() => "number")]));
+        readout, map, table("The same as numbers", ["", ...columns.map(visible)], rows.map((/** @type {string} */ name, /** @type {number} */ row) => [name, ...found.restored[row].map((/** @type {number} */ each) => said(each, 3))]), ["", ...columns.map(() => "number")]));
     } catch (error) {
       view.replaceChildren(h("p", { class: "error", role: "alert" }, error instanceof Error ? error.message : String(error)));
     }

@@ -1,6 +1,6 @@
 // The model as a drawing: boxes that say what they are, parameters as areas, and cost by length.
 
-import { h, s, table } from "../dom.js";
+import { enlarged, fit, h, s, table } from "../dom.js";
 import { inWords } from "../names.js";
 import { percent, said } from "../numbers.js";
 import { chart, curveColour } from "../svg.js";
@@ -32,6 +32,8 @@ function drawing(found, chosen, context) {
   const bare = found.svg.replace(/<style>.*?<\/style>/s, "");
   const parsed = new DOMParser().parseFromString(bare, "image/svg+xml").documentElement;
   parsed.setAttribute("class", "drawing");
+  const width = Number((parsed.getAttribute("viewBox") ?? "").split(" ")[2]); // at this width, its type has 12 pixels
+  Object.assign(parsed.style, { minWidth: 0.94 * width + "px", maxWidth: (1.4 / 16) * width + "rem" });
   parsed.setAttribute("role", "group");
   for (const box of parsed.querySelectorAll("[data-box]")) {
     const name = box.getAttribute("data-box") ?? "", pick = () => context.set({ box: name });
@@ -89,14 +91,18 @@ const whole = (count) => count.toLocaleString("en-US");
  * @param {Document} about
  */
 function areas(found, about) {
-  const made = s("svg", { viewBox: "0 0 400 260", class: "chart", role: "img", "aria-label": "Parameters as areas" });
-  found.areas.forEach((/** @type {Document} */ area) => {
-    const ratio = area.parameters / found.parameters, share = percent(ratio), name = areaName(area.name, about);
-    made.append(s("rect", { x: 400 * area.x, y: 260 * area.y, width: 400 * area.width, height: 260 * area.height, fill: curveColour(0), "fill-opacity": 0.08 + 0.42 * ratio, stroke: curveColour(0) }, s("title", {}, `${name}: ${whole(area.parameters)}, ${share}`)));
-    if (area.width * 400 > 7 * name.length && area.height * 260 > 18) made.append(s("text", { x: 400 * area.x + 5, y: 260 * area.y + 16 }, name));
-    if (area.width * 400 > 60 && area.height * 260 > 40) made.append(s("text", { x: 400 * area.x + 5, y: 260 * area.y + 32 }, share));
+  const made = s("svg", { class: "chart", role: "img", "aria-label": "Parameters as areas" }), place = h("div", {}, made);
+  fit(place, (width) => {
+    const large = enlarged(), height = Math.round(Math.min(360, 0.65 * width));
+    made.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    made.replaceChildren(...found.areas.flatMap((/** @type {Document} */ area) => {
+      const [x, y, wide, high] = [width * area.x, height * area.y, width * area.width, height * area.height];
+      const ratio = area.parameters / found.parameters, share = percent(ratio), name = areaName(area.name, about);
+      const text = (/** @type {string} */ words, /** @type {number} */ line) => wide > 7.5 * large * words.length && high > (16 * line + 4) * large ? [s("text", { x: x + 5, y: y + 16 * line * large }, words)] : [];
+      return [s("rect", { x, y, width: wide, height: high, fill: curveColour(0), "fill-opacity": 0.08 + 0.42 * ratio, stroke: curveColour(0) }, s("title", {}, `${name}: ${whole(area.parameters)}, ${share}`)), ...text(name, 1), ...text(share, 2)];
+    }));
   });
-  return h("div", {}, h("h3", {}, "Where the parameters are"), h("p", { class: "caption" }, "Areas are proportional to the number of parameters. A part of every layer is summed over the layers of its stack."), made,
+  return h("div", {}, h("h3", {}, "Where the parameters are"), h("p", { class: "caption" }, "Areas are proportional to the number of parameters. A part of every layer is summed over the layers of its stack."), place,
     table("Parameters by part", ["part", "parameters", "share"], found.areas.map((/** @type {Document} */ area) => [areaName(area.name, about), whole(area.parameters), percent(area.parameters / found.parameters)]), ["", "number", "number"]));
 }
 

@@ -2,7 +2,7 @@
 
 import { bar, h, shade, table, tokens } from "../dom.js";
 import { inWords } from "../names.js";
-import { percent, said, visible } from "../numbers.js";
+import { nats, percent, said, visible, weight } from "../numbers.js";
 
 /** @typedef {import("../app.js").Context} Context */
 /** @typedef {import("../app.js").Document} Document */
@@ -33,8 +33,8 @@ export const prefixes = {
 /** @param {Document} found */
 function summary(found) {
   if (found.loss === null) return h("p", {}, "One token has no prefix before it: write more for a loss.");
-  return h("p", { class: "figure", "data-loss": found.loss }, "Loss on this text: ", h("strong", { class: "main" }, said(found.loss, 5)),
-    ` nats per token, the mean surprise of ${found.known} tokens; perplexity ${said(Math.exp(found.loss), 5)}, ${said(found.loss / Math.LN2, 5)} bits per token.`);
+  return h("p", { class: "figure", "data-loss": found.loss }, "Loss on this text: ", h("strong", { class: "main" }, nats(found.loss)),
+    ` nats per token, the mean surprise of ${found.known} tokens; perplexity ${said(Math.exp(found.loss))}, ${nats(found.loss / Math.LN2)} bits per token.`);
 }
 
 /** @param {[string, number][]} top */
@@ -52,8 +52,8 @@ function following(found, context) {
   const prefix = (/** @type {number} */ place) => (place > 24 ? "…" : "") + found.pieces.slice(Math.max(0, place - 24), place + 1).map(visible).join("");
   const made = [summary(found), shift(found), h("h3", {}, "Prefixes"),
     table(`${rows.length} prefixes of ${found.pieces.length} tokens: what follows, and what the model expected`, ["#", "prefix", "next token", "probability", "rank", "surprise, nats", "most probable"],
-      rows.map((/** @type {Document} */ row, /** @type {number} */ place) => [place + 1, prefix(place),
-        row.next === undefined ? h("em", {}, "not yet written") : h("span", { class: "whole" }, visible(row.next)), row.next === undefined ? "" : shaded(row.probability), row.rank ?? "", row.next === undefined ? "" : said(row.surprise), best(row.top)]),
+      rows.map((/** @type {Document} */ row, /** @type {number} */ place) => [place + 1, h("span", { class: "tail" }, h("span", {}, prefix(place))),
+        row.next === undefined ? h("em", {}, "not yet written") : h("span", { class: "whole" }, visible(row.next)), row.next === undefined ? "" : shaded(row.probability), row.rank ?? "", row.next === undefined ? "" : nats(row.surprise), best(row.top)]),
       ["number", "piece", "piece", "number", "number", "number", "piece"])];
   if (found.rows.length > SHOWN) made.push(h("p", { class: "soft" }, `The first ${SHOWN} of ${found.rows.length} prefixes; the loss counts all.`));
   if (found.free) made.push(...translation(found, context));
@@ -92,7 +92,7 @@ function translation(found, context) {
     view.replaceChildren(h("p", { class: "readout", "aria-live": "polite" }, `Step ${step + 1} of ${steps.length} writes ${visible(steps[step].token)} after `,
       [...found.start, ...steps.slice(0, step).map((/** @type {Document} */ each) => each.token)].map(visible).join(" ")),
       tokens(found.source, { label: "The source, shaded by the attention of this step", shade: row }),
-      h("p", { class: "soft" }, `The row sums to ${said(row.reduce((/** @type {number} */ sum, /** @type {number} */ each) => sum + each, 0))}; it is the mean of the layer's heads.`));
+      h("p", { class: "soft" }, `The row sums to ${weight(row.reduce((/** @type {number} */ sum, /** @type {number} */ each) => sum + each, 0))}; it is the mean of the layer's heads.`));
   };
   made.push(h("div", { class: "sliders" }, h("label", {}, "Step", slider), h("label", {}, "Cross-attention of ", layer)), view);
   draw();
@@ -102,7 +102,7 @@ function translation(found, context) {
 /** @param {Document} found */
 function masked(found) {
   return [summary(found), table("Each token is hidden in its turn, and predicted from both sides", ["place", "hidden token", "probability", "rank", "surprise, nats", "most probable"],
-    found.rows.map((/** @type {Document} */ row) => [row.place, visible(row.next), shaded(row.probability), row.rank, said(row.surprise), best(row.top)]),
+    found.rows.map((/** @type {Document} */ row) => [row.place, visible(row.next), shaded(row.probability), row.rank, nats(row.surprise), best(row.top)]),
     ["number", "piece", "number", "number", "number", "piece"])];
 }
 

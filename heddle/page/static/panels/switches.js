@@ -2,7 +2,7 @@
 
 import { h, table } from "../dom.js";
 import { branchWord, inWords, layerWord } from "../names.js";
-import { percent, probabilities, said, unpack, visible } from "../numbers.js";
+import { nats, percent, probabilities, unpack, visible } from "../numbers.js";
 import { several } from "../state.js";
 
 /** @typedef {import("../app.js").Context} Context */
@@ -42,8 +42,8 @@ export async function lossWithout(context) {
   if (before === null || after === null) return h("span", {});
   const change = after - before;
   const figure = (/** @type {string} */ text, /** @type {string} */ kind) => h("strong", { class: kind }, text);
-  return h("p", { class: "figure", "data-before": before, "data-after": after }, "Loss on this text: ", figure(said(before, 5), off ? "" : "main"),
-    off ? [" → ", figure(said(after, 5), "main"), ` nats per token, ${change < 0 ? "" : "+"}${said(change, 3)}`] : " nats per token");
+  return h("p", { class: "figure", "data-before": before, "data-after": after }, "Loss on this text: ", figure(nats(before), off ? "" : "main"),
+    off ? [" → ", figure(nats(after), "main"), ` nats per token, ${change < 0 ? "" : "+"}${nats(change)}`] : " nats per token");
 }
 
 /**
@@ -52,7 +52,7 @@ export async function lossWithout(context) {
  * @param {string} text
  * @param {string} [more] what the part does, for the pointer
  */
-function button(context, name, text, more) {
+export function button(context, name, text, more) {
   const off = several(context.state.off), isOff = off.includes(name);
   const toggle = () => context.set({ off: (isOff ? off.filter((each) => each !== name) : [...off, name]).join(",") });
   return h("button", { type: "button", "data-keep": name, "aria-pressed": String(isOff), "aria-label": `${text}: switch off ${inWords(name, context.about)}`, title: more, disabled: context.offline, onclick: toggle }, text);
@@ -119,7 +119,7 @@ async function nextToken(context) {
   const before = await context.ask("next", whole), after = off ? await context.ask("next", context.reading()) : before;
   const [one, two] = [before, after].map((each) => probabilities(unpack(each.logits), 1)), names = new Map([...before.best, ...after.best]);
   const order = [...names.keys()].sort((first, second) => Math.max(one[second], two[second]) - Math.max(one[first], two[first])).slice(0, 10);
-  const change = (/** @type {number} */ id) => (two[id] - one[id] > -0.00005 ? "+" : "") + (100 * (two[id] - one[id]) || 0).toFixed(2).replace("-0.00", "0.00");
+  const change = (/** @type {number} */ id) => (two[id] - one[id] > -0.0005 ? "+" : "") + (100 * (two[id] - one[id])).toFixed(1).replace("-0.0", "0.0");
   return [h("h3", {}, "The next token"), table("After the last one, with all parts and with those switched off", ["token", "whole model", "with parts off", "change, points"],
     order.map((id) => [visible(names.get(id)), percent(one[id]), percent(two[id]), change(id)]), ["piece", "number", "number", "number"])];
 }

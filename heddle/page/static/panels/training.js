@@ -1,8 +1,8 @@
 // Training: the curves of one run or several, live while it runs, and the texts that it wrote.
 
-import { choice, h, table } from "../dom.js";
+import { choice, fitAll, h, table } from "../dom.js";
 import { inWords } from "../names.js";
-import { said } from "../numbers.js";
+import { nats, said } from "../numbers.js";
 import { chart } from "../svg.js";
 
 /** @typedef {import("../app.js").Context} Context */
@@ -56,16 +56,17 @@ function draw(view, found, context) {
   });
   const several = found.runs.length > 1;
   const differing = [...new Set(found.runs.flatMap((/** @type {Document} */ run) => Object.keys(run.differs)))].slice(0, 12);
-  const last = (/** @type {Document} */ run, /** @type {string} */ curve) => said(run.curves[curve]?.at(-1)?.[1]);
+  const last = (/** @type {Document} */ run, /** @type {string} */ curve) => nats(run.curves[curve]?.at(-1)?.[1]);
   const at = (/** @type {Document} */ run, /** @type {string} */ curve) => run.curves[curve] ? `${last(run, curve)} at step ${run.curves[curve].at(-1)?.[0]}` : "-";
   view.replaceChildren(
-    choice("Which curve", shown.slice(0, 16).map((each) => [each, titled(each)]), name, (each) => context.set({ curve: each })),
-    h("div", { class: "row" }, h("button", { type: "button", "aria-pressed": String(context.state.log === "yes"), onclick: () => context.set({ log: context.state.log === "yes" ? "" : "yes" }) }, "Logarithmic")),
+    h("div", { class: "row" }, choice("Which curve", shown.map((each) => [each, titled(each)]), name, (each) => context.set({ curve: each })),
+      h("button", { type: "button", "data-keep": "log", "aria-pressed": String(context.state.log === "yes"), onclick: () => context.set({ log: context.state.log === "yes" ? "" : "yes" }) }, "Logarithmic")),
     chart(curves, { label: `${titled(name)} by step`, across: "step", up: titled(name), log: context.state.log === "yes" }),
     table("The runs", ["run", "state", "step", "last loss", "last validation loss", "best validation loss", "loss on all held-out text", "tokens per second", ...(several ? differing : [])],
-      found.runs.map((/** @type {Document} */ run) => [run.name, run.error ?? run.state, `${said(run.step)} of ${said(run.steps)}`, last(run, "loss"), at(run, "validation_loss"), run.best_loss === null || run.best_loss === undefined ? "-" : `${said(run.best_loss)} at step ${run.best_step}`, said(run.validation_loss), said(run.tokens_per_second), ...(several ? differing.map((key) => run.differs[key] ?? "") : [])]), ["", "", "", "number", "number", "number", "number", "number"]),
+      found.runs.map((/** @type {Document} */ run) => [run.name, run.error ?? run.state, `${said(run.step)} of ${said(run.steps)}`, last(run, "loss"), at(run, "validation_loss"), run.best_loss === null || run.best_loss === undefined ? "-" : `${nats(run.best_loss)} at step ${run.best_step}`, nats(run.validation_loss), said(run.tokens_per_second), ...(several ? differing.map((key) => run.differs[key] ?? "") : [])]), ["", "", "", "number", "number", "number", "number", "number"]),
     ...readings(found, context),
     ...found.runs.flatMap((/** @type {Document} */ run) => run.samples.length ? [h("h3", {}, `What ${run.name} wrote`), samples(run)] : []));
+  fitAll(view);
 }
 
 /** @param {string} name of a curve */

@@ -1,8 +1,8 @@
 // One pass, box by box: the boxes of the lectures' drawings with the tensors of this text, and a viewer of matrices.
 
-import { h, s, table } from "../dom.js";
+import { choice, enlarged, fitAll, h, s, table } from "../dom.js";
 import { described, isometric } from "../isometric.js";
-import { inWords, layerWord, shortName } from "../names.js";
+import { branchWord, endWord, inWords, layerWord, shortName } from "../names.js";
 import { leadingCells, said, unpack, visible } from "../numbers.js";
 import { colour, rgb } from "../heatmap.js";
 
@@ -27,8 +27,7 @@ export const walk = {
     const name = found.boxes.some((/** @type {Document} */ box) => box.name === context.state.name) ? context.state.name : found.stack + ".entry";
     const box = found.boxes.find((/** @type {Document} */ each) => each.name === name) ?? found.boxes[0];
     root.append(await vectors(found, context));
-    const layout = h("div", { class: "two" }, boxes(found, box, context), await viewer(box, context));
-    root.append(layout, five(found, box, context), await solid(context));
+    root.append(h("div", { class: "two" }, h("div", {}, boxes(found, box, context), five(found, box, context)), await viewer(box, context)), await solid(context));
   },
 };
 
@@ -39,40 +38,49 @@ export const walk = {
  */
 async function vectors(found, context) {
   const [into, out] = await Promise.all([".entry", ".output"].map((end) => context.ask("tensor", { ...context.reading(), name: found.stack + end })));
-  const count = Math.min(24, into.matrix.shape[0]), width = 12, gap = 42, shown = 32;
+  const large = enlarged(), count = Math.min(24, into.matrix.shape[0]), width = 12 * large, gap = 42 * large, high = 3 * large, shown = 32;
   const strip = (/** @type {Document} */ of, /** @type {number} */ top) => {
     const values = unpack(of.matrix), [, columns] = of.matrix.shape, deep = Math.min(shown, columns), made = s("g", {});
     let most = 1e-9;
     for (const value of values) most = Math.max(most, Math.abs(value));
-    const high = rgb(colour("--high"));
+    const [positive, negative] = ["--high", "--less"].map((name) => `rgb(${rgb(colour(name)).join(",")})`);
     for (let row = 0; row < count; row++)
       for (let column = 0; column < deep; column++) {
         const value = values[row * columns + column] / most;
-        made.append(s("rect", { x: 10 + row * gap, y: top + column * 3, width, height: 3, fill: value < 0 ? "#c64600" : `rgb(${high.join(",")})`, "fill-opacity": Math.min(1, 0.08 + 1.8 * Math.abs(value)) }));
+        made.append(s("rect", { x: (row + 0.5) * gap - width / 2, y: top + column * high, width, height: high, fill: value < 0 ? negative : positive, "fill-opacity": Math.min(1, 0.08 + 1.8 * Math.abs(value)) }));
       }
     return made;
   };
-  const tall = 3 * Math.min(shown, into.matrix.shape[1]), made = s("svg", { class: "chart vectors", role: "img", viewBox: `0 0 ${count * gap + 10} ${2 * tall + 100}`, "aria-label": `${into.rows.length} vectors in, ${out.rows.length} vectors out`, style: { maxWidth: count * gap * 1.6 + "px" } });
-  into.rows.slice(0, count).forEach((/** @type {string} */ piece, /** @type {number} */ row) => made.append(s("text", { x: 16 + row * gap, y: 16, "text-anchor": "middle" }, visible(piece).slice(0, 4))));
-  made.append(strip(into, 26), s("text", { x: 10, y: tall + 58 }, `${into.rows.length} vectors in, the model, ${out.rows.length} vectors out`), strip(out, tall + 74));
-  return h("details", { open: true }, h("summary", {}, "A set of vectors in, a set of vectors out"), made,
+  const tall = high * Math.min(shown, into.matrix.shape[1]), label = `${into.rows.length} vectors in, ${out.rows.length} vectors out`;
+  const made = s("svg", { class: "vectors", role: "img", width: count * gap, height: 2 * tall + 76 * large, "aria-label": label });
+  into.rows.slice(0, count).forEach((/** @type {string} */ piece, /** @type {number} */ row) => made.append(s("text", { x: (row + 0.5) * gap, y: 16 * large, "text-anchor": "middle" }, visible(piece).slice(0, 4))));
+  made.append(strip(into, 26 * large), s("text", { x: 10, y: tall + 50 * large }, `↓ the model: ${label} ↓`), strip(out, tall + 66 * large));
+  return h("details", { open: true }, h("summary", {}, "A set of vectors in, a set of vectors out"), h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label }, made),
     h("p", { class: "caption" }, `Each column is a token's vector of ${into.shape[into.shape.length - 1]} numbers, of which the first ${Math.min(shown, into.matrix.shape[1])} are drawn: above with its position, below after the last layer. Blue is positive, orange negative.`));
 }
 
 /**
+ * The tensors of one layer at a time, a line for each branch.
  * @param {Document} found
  * @param {Document} current
  * @param {Context} context
  */
 function boxes(found, current, context) {
-  const groups = new Map(), { about } = context;
-  for (const box of found.boxes) {
-    const parts = box.name.split("."), group = /^\d+$/.test(parts[1]) ? layerWord(parts[0], parts[1], about) : `${parts[0]}: before and after its layers`;
-    groups.set(group, [...(groups.get(group) ?? []), box]);
+  const { about } = context, show = (/** @type {string} */ name) => context.set({ name, head: "0" });
+  const place = (/** @type {Document} */ box) => /^\w+\.\d+(?=\.)/.exec(box.name)?.[0] ?? box.name.split(".")[0];
+  const places = [...new Set(found.boxes.map(place))], here = place(current);
+  const all = found.boxes.filter((/** @type {Document} */ box) => place(box) === here);
+  /** @type {Map<string, HTMLElement[]>} */
+  const lines = new Map();
+  for (const box of all) {
+    const [, , branch, ...end] = box.name.split("."), title = end.length ? branchWord(`${here}.${branch}`, about) : here.includes(".") ? "stream" : here;
+    const text = end.length ? endWord(end.join(".")) : shortName(box.name, about).replace(/^stream /, "");
+    lines.set(title, [...(lines.get(title) ?? []), h("button", { type: "button", "data-keep": box.name, title: `${box.said}, ${shape(box)}`, "aria-pressed": String(box === current), onclick: () => show(box.name) }, text)]);
   }
-  return h("div", { class: "boxes" }, [...groups].map(([group, all]) => h("details", { open: all.includes(current) || groups.size < 5 }, h("summary", {}, group),
-    h("div", { class: "row" }, all.map((/** @type {Document} */ box) => h("button", { type: "button", "data-keep": box.name, title: box.said, "aria-pressed": String(box === current), onclick: () => context.set({ name: box.name, head: "0" }) },
-      shortName(box.name, about), " ", h("span", { class: "shape" }, shape(box))))))));
+  const words = (/** @type {string} */ each) => (each.includes(".") ? layerWord(each.split(".")[0], each.split(".")[1], about) : about.family === "encoder-decoder" ? `${each}, outside layers` : "outside the layers");
+  const turn = (/** @type {string} */ to) => show((found.boxes.find((/** @type {Document} */ box) => box.name === current.name.replace(here, to)) ?? found.boxes.find((/** @type {Document} */ box) => place(box) === to)).name);
+  return h("div", { class: "boxes" }, choice("Part of the model", places.map((each) => [each, words(each)]), here, turn),
+    [...lines].map(([title, buttons]) => h("div", { class: "layer", role: "group", "aria-label": title }, h("span", { class: "name" }, title), h("span", { class: "heads" }, buttons))));
 }
 
 /** @param {Document} box the shape of one text's tensor */
@@ -86,7 +94,7 @@ const shape = (box) => box.shape.slice(1).join(" × ");
 async function viewer(box, context) {
   const view = h("div", { class: "viewer" }, h("h3", {}, inWords(box.name, context.about), " ", h("code", {}, box.name)), h("p", {}, `${box.said}; axes ${box.axes}, shape ${box.shape.join(" × ")}` + (box.mean === null ? "" : `, mean ${said(box.mean)}, spread ${said(box.spread)}`)));
   const heads = box.shape.length === 4 ? box.shape[1] : 1, head = Math.min(Number(context.state.head ?? 0), heads - 1);
-  if (heads > 1) view.append(h("div", { class: "row", role: "group", "aria-label": "Heads" }, Array.from({ length: heads }, (_, number) => h("button", { type: "button", "data-keep": "head" + number, "aria-pressed": String(number === head), onclick: () => context.set({ head: String(number) }) }, "head " + number))));
+  if (heads > 1) view.append(choice("Head", Array.from({ length: heads }, (_, number) => [String(number), "head " + number]), String(head), (number) => context.set({ head: number })));
   try {
     const got = await context.ask("tensor", { ...context.reading(), name: box.name, ...(head ? { head } : {}) });
     const values = unpack(got.matrix), [rows, columns] = got.matrix.shape, wide = context.state.columns === "all" ? 40 : 3;
@@ -117,13 +125,15 @@ function sized(got) {
  * @param {Context} context
  */
 function five(found, current, context) {
-  const layer = /^(.*\.(?:mixer|cross))\./.exec(current.name)?.[1] ?? found.boxes.find((/** @type {Document} */ box) => box.name.endsWith(".heads"))?.name.replace(/\.heads$/, "");
+  const heads = found.boxes.filter((/** @type {Document} */ box) => box.name.endsWith(".heads"));
+  const near = heads.find((/** @type {Document} */ box) => box.name.startsWith(current.name.split(".").slice(0, 2).join(".") + "."));
+  const layer = /^(.*\.(?:mixer|cross))\./.exec(current.name)?.[1] ?? (near ?? heads[0])?.name.replace(/\.heads$/, "");
   const of = (/** @type {string} */ end) => found.boxes.find((/** @type {Document} */ box) => box.name === `${layer}.${end}`);
   if (!layer || !of("heads")) return h("span", {});
-  const [, heads, , width] = of("heads").shape;
+  const [, count, , width] = of("heads").shape;
   return h("div", { class: "five" }, h("h3", {}, `Multi-head attention in five steps: ${inWords(layer, context.about)}`),
-    h("p", { class: "caption" }, `${heads} heads of ${width} numbers: ${heads} matrices Z, which are joined to ${heads * width} columns.`),
-    h("ol", {}, STEPS.map(([title, ends, said]) => h("li", {}, h("strong", {}, title + ". "), said + " ", ends.map((end) => of(end) && h("button", { type: "button", onclick: () => context.set({ name: `${layer}.${end}`, head: "0" }) }, `${end} ${shape(of(end))}`))))));
+    h("p", { class: "caption" }, `${count} heads of ${width} numbers: ${count} matrices Z, which are joined to ${count * width} columns.`),
+    h("ol", {}, STEPS.map(([title, ends, said]) => h("li", {}, h("strong", {}, title + ". "), said + " ", ends.map((end) => of(end) && h("button", { type: "button", "data-keep": `five ${layer}.${end}`, "aria-pressed": String(of(end) === current), onclick: () => context.set({ name: `${layer}.${end}`, head: "0" }) }, `${end} `, h("span", { class: "shape" }, shape(of(end)))))))));
 }
 
 /**
@@ -141,10 +151,11 @@ async function solid(context) {
   const play = h("button", { type: "button", id: "walk", onclick: () => (timer ? halt() : start()) }, "Play");
   const draw = () => {
     const level = found.levels[at], held = view.contains(document.activeElement);
-    const canvas = isometric(found, at, go);
+    const { element, canvas } = isometric(found, at, go);
     const words = level.plates.map((/** @type {Document} */ plate) => plate.words).join(" · ");
     view.replaceChildren(h("p", { class: "figure" }, h("strong", {}, words)), h("ul", {}, level.plates.map((/** @type {Document} */ plate) => h("li", {}, described(plate), " ",
-      plate.name === "probabilities" ? null : h("button", { type: "button", onclick: () => context.set({ name: plate.name, head: "0" }) }, "Numbers")))), canvas);
+      plate.name === "probabilities" ? null : h("button", { type: "button", onclick: () => context.set({ name: plate.name, head: "0" }) }, "Numbers")))), element);
+    fitAll(view);
     if (held) canvas.focus();
     label.textContent = `step ${at + 1} of ${last + 1}`;
     slider.value = String(at);

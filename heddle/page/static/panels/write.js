@@ -18,7 +18,7 @@ export const write = {
   shown: (about) => about.predicts === "next" || about.predicts === "translation" || about.predicts === "masked",
   async render(root, context) {
     const { state } = context, added = several(state.added).map(Number);
-    const reading = { ...context.reading(), ...(added.length ? { added } : {}) };
+    const reading = context.reading();
     const at = state.at ? Number(state.at) : null;
     const found = await context.ask("next", at === null ? reading : { ...reading, at });
     const logits = unpack(found.logits), grows = context.about.predicts !== "masked";
