@@ -99,7 +99,7 @@ def test_scores_of_normed_rows_are_correlations() -> None:
     """Attention considers correlations: of rows with mean 0 and variance 1, x · y / d is Pearson's coefficient."""
     assert "considers the correlations between tokens" in WORDS["attention"]
     x = torch.randn(5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3 + 1
-    rows = LayerNorm(16, eps=0).double()(x).detach()
+    rows = LayerNorm(16, eps=0.0).double()(x).detach()
     torch.testing.assert_close(rows @ rows.T / 16, torch.corrcoef(x))
     weights = AttentionSteps().softmax(rows @ rows.T / 16**0.5)
     related = torch.corrcoef(x)

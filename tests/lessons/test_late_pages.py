@@ -69,11 +69,11 @@ def test_edges_are_those_of_the_masks() -> None:
 
 def test_the_signs_that_come_again_follow_the_same_neighbours() -> None:
     ids, targets = REPEATS.draw(50, torch.Generator().manual_seed(0))
-    for row, wanted_row in zip(ids.tolist(), targets.tolist(), strict=True):
-        assert len(set(row[:9])) == 9
-        for place in range(9, 12):
-            assert wanted_row[place] == row[row.index(row[place]) + 1]
-        assert set(wanted_row[:9]) == {-100}
+    for row, target_row in zip(ids.tolist(), targets.tolist(), strict=True):
+        assert len(set(row[:10])) == 10
+        for place in range(10, 13):
+            assert target_row[place] == row[row.index(row[place]) + 1]
+        assert set(target_row[:10]) == {-100}
 
 
 @pytest.mark.parametrize(("padding", "ends"), [("length", True), ("id", False)])
