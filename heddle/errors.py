@@ -67,6 +67,15 @@ def for_each(function: Callable[[Item], Outcome], items: Iterable[Item]) -> list
     return outcomes
 
 
+def problems_of(call: Callable[[], object]) -> tuple[str, ...]:
+    """The problems for which a call is refused, if it is."""
+    try:
+        call()
+    except HeddleError as error:
+        return error.problems
+    return ()
+
+
 def together(problems: Sequence[str], call: Callable[[], Outcome]) -> Outcome:
     """The outcome of a call.
 
