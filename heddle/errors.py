@@ -2,7 +2,11 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 
 _LONGER = 3  # maximum number of suggestions when a word is a prefix of several names
 _CONTROLS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")  # line breaks and terminal control characters
@@ -12,11 +16,13 @@ _LONG = re.compile(r"(\S{200})\S{200,}(?=\S{20})")  # very long words, such as d
 class HeddleError(Exception):
     """Bad input. The message is one line: what is wrong, where, and what to do about it.
 
-    Control characters, such as a line break in a file's name, are escaped. Words of more than 400 characters are cut.
+    Several problems are numbered: `(1) no such file (2) no such run`. Control characters, such as a line break in a file's name,
+    are escaped. Words of more than 400 characters are cut.
     """
 
-    def __init__(self, message: str) -> None:
-        line = _CONTROLS.sub(lambda sign: repr(sign.group())[1:-1], message)
+    def __init__(self, *problems: str) -> None:
+        self.problems = tuple(dict.fromkeys(problems))
+        line = _CONTROLS.sub(lambda sign: repr(sign.group())[1:-1], listed(self.problems))
         super().__init__(_LONG.sub(r"\1…", line))
 
 
@@ -36,6 +42,55 @@ class TextError(HeddleError):
     def at(self, location: str) -> HeddleError:
         """The same fault with a location, such as `source.txt:3`."""
         return HeddleError(f"{location} {self.fault}")
+
+
+def listed(problems: Sequence[str]) -> str:
+    """One problem as it is, several with numbers."""
+    numbered = (f"({number}) {problem}" for number, problem in enumerate(problems, start=1))
+    return problems[0] if len(problems) == 1 else " ".join(numbered)
+
+
+def for_each(function: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
+    """The outcome of a function for each item.
+
+    Raises:
+        HeddleError: the function refused some of the items; the error has all of these problems.
+    """
+    outcomes, errors = [], []
+    for item in items:
+        try:
+            outcomes.append(function(item))
+        except HeddleError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else HeddleError(*(line for error in errors for line in error.problems))
+    return outcomes
+
+
+def problems_of(call: Callable[[], object]) -> tuple[str, ...]:
+    """The problems for which a call is refused, if it is."""
+    try:
+        call()
+    except HeddleError as error:
+        return error.problems
+    return ()
+
+
+def together(problems: Sequence[str], call: Callable[[], Outcome]) -> Outcome:
+    """The outcome of a call.
+
+    Raises:
+        HeddleError: there are problems already, or the call was refused; the error has all of these problems.
+    """
+    try:
+        outcome = call()
+    except HeddleError as error:
+        if not problems:
+            raise
+        raise HeddleError(*problems, *error.problems) from None
+    if problems:
+        raise HeddleError(*problems)
+    return outcome
 
 
 def pluralize(number: int, thing: str) -> str:

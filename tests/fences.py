@@ -10,6 +10,7 @@ import shlex
 import tomllib
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,20 @@ OUTSIDE = {
 REST = {"vocab_size": 256, "dim": 64, "context": 64, "decoder": {"depth": 1}}
 
 
+# Options of heddle and the shell whose value is what a command writes, and what an argument that names a file looks like.
+WRITES = {"--name", "--out", "--png", "--html", "--csv", "--plot", "--model", "--tensorboard", ">"}
+FILE = re.compile(r"runs/[\w-]+|[\w-]+\.(?:txt|tsv|csv|jsonl?|yaml|toml|py|npy|safetensors|conll)(?:\.gz)?")
+
+
 @dataclass(frozen=True)
 class Fence:
-    """One block: its language, the other words of its info string, its text, and the line that it starts in."""
+    """One block: its language, the other words of its info string, its text, the line that it starts in, and the prose before."""
 
     language: str
     words: tuple[str, ...]
     body: str
     line: int
+    prose: str
 
     @property
     def is_run(self) -> bool:
@@ -88,14 +95,27 @@ class Command:
         """Whether it is a call of heddle alone, which ends by itself."""
         return self.words[0] == "heddle" and "|" not in self.words and self.words[1:2] not in (["serve"], ["chat"])
 
+    def files(self) -> tuple[set[str], set[str]]:
+        """The files and runs that it names: those that it needs, and those that it writes."""
+        words = self.words
+        written = {word for option, word in pairwise(words) if option in WRITES}
+        if words[1:2] in (["import"], ["export"]) or words[1:3] == ["adapter", "merge"]:
+            written.add(words[-1])
+        elif words[1:3] == ["tokenizer", "train"]:
+            written.add(words[3])
+        runs = {f"runs/{word}" for word in written if "/" not in word and "." not in word}
+        return {word for word in words if FILE.fullmatch(word)} - written, written | runs
+
 
 def fences(text: str) -> list[Fence]:
     """Every fenced block of a page, in its order."""
     blocks = []
+    end, prose = 0, ""
     for match in FENCE.finditer(text):
+        prose, end = prose + text[end : match.start()], match.end()
         language, *words = match["info"].split() or [""]
         body = re.sub(f"^{match['indent']}", "", match["body"], flags=re.M)
-        blocks.append(Fence(language, tuple(words), body, text[: match.start()].count("\n") + 1))
+        blocks.append(Fence(language, tuple(words), body, text[: match.start()].count("\n") + 1, prose))
     return blocks
 
 

@@ -1,22 +1,21 @@
 """Every fenced block and every link of the pages: run, or compared with what exists. A block of an unknown kind is an error.
 
-A page runs from top to bottom in a folder of its own, which has the texts and the small runs that it names.
+A page runs from top to bottom in an empty folder. Before a block, the folder gets the texts that the page has named until then.
+Runs are made by the page's own commands.
 """
 
 import json
 import os
 import re
-import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from heddle.cli.main import run
-from tests.cli.conftest import Heddle, make_quick_and_large
+from tests.cli.conftest import Heddle
 from tests.cli.conftest import heddle as heddle
 from tests.fences import PAGES, ROOT, Command, agrees, commands, compared, compile_cell, fences, kind_of, read_toml
 
@@ -72,16 +71,6 @@ FILES = {
 # The smallest runs. These settings replace what a page's commands say, unless the block says `whole`.
 SIZES = {"dim": "16", "depth": "1", "heads": "2", "context": "64"}
 QUICK = {"batch": "4", "steps": "4", "evaluate_every": "4", "threads": "1", "precision": "fp32", "products": "torch"}
-RUNS = {
-    "mine": ["my.txt"],
-    "gpt2": ["my.txt"],
-    "other": ["other.txt"],
-    "reviews": ["reviews.csv", "task=classification"],
-    "pairs": ["pairs.tsv", "task=translation"],
-    "talk": ["talks.jsonl", "task=chat"],
-    "bert": ["my.txt", "task=masked"],
-    "tuned": ["my.txt", "from=runs/mine", "lora.rank=2"],
-}
 NUMBER = r"[-+]?\d[\d,.]*(?:e[-+]?\d+)?"
 
 
@@ -105,48 +94,22 @@ def shrunk(words: list[str]) -> list[str]:
     return [*rest, *(f"{key}={value}" for key, value in changed.items())]
 
 
-@pytest.fixture(scope="session")
-def shed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A folder with the texts that pages name; `shed("mine")` trains that run in it, once."""
-    folder = tmp_path_factory.mktemp("shed")
-    for name, lines in FILES.items():
-        (folder / name).write_text("\n".join(lines) + "\n")
-
-    def prepared(name: str = "") -> Path:
-        if name and not (folder / "runs" / name).exists():
-            for start in re.findall(r"from=runs/(\w+)", " ".join(RUNS[name])):
-                prepared(start)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.chdir(folder)
-                make_quick_and_large(patch)
-                run(shrunk(["train", *RUNS[name], "--name", name]))
-        return folder
-
-    return prepared
-
-
 @pytest.fixture
-def folder(
-    heddle: Heddle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shed: Callable[[str], Path]
-) -> Callable[[str], Path]:
-    """Fill this test's folder with what a page names and does not make itself."""
+def folder(heddle: Heddle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder, from which a page's own modules can be imported."""
     known = set(sys.modules)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-
-    def filled(text: str) -> Path:
-        made = re.findall(r'--name (?:runs/)?([\w-]+)|prepare\(\w+, "runs/([\w-]+)"', text)
-        for name in sorted(
-            {name for name in RUNS if f"runs/{name}" in text} - {name for pair in made for name in pair}
-        ):
-            shutil.copytree(shed(name) / "runs" / name, tmp_path / "runs" / name, copy_function=os.link)
-        for name in FILES:
-            shutil.copy(shed("") / name, tmp_path / name)
-        return tmp_path
-
-    yield filled
-    for name in set(sys.modules) - known:  # modules of the page itself
+    yield tmp_path
+    for name in set(sys.modules) - known:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+def put_named_files(folder: Path, prose: str) -> None:
+    """Write the files of `FILES` that a page's prose has named."""
+    for name, lines in FILES.items():
+        if f"`{name}`" in prose and not (folder / name).exists():
+            (folder / name).write_text("\n".join(lines) + "\n")
 
 
 def execute(command: Command, heddle: Heddle, whole: bool) -> None:
@@ -170,15 +133,13 @@ def execute(command: Command, heddle: Heddle, whole: bool) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_blocks_of_a_page_run(page: Path, heddle: Heddle, folder: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    text = page.read_text(encoding="utf-8")
-    blocks = fences(text)
-    if any(kind_of(fence) == "executed" for fence in blocks):
-        folder("".join(fence.body for fence in blocks))
+def test_the_blocks_of_a_page_run(page: Path, heddle: Heddle, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = fences(page.read_text(encoding="utf-8"))
     namespace: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
     for fence in blocks:
         place = f"{name_of(page)}:{fence.line}"
+        put_named_files(folder, fence.prose)
         if fence.file and kind_of(fence) != "shown":
             Path(fence.file).parent.mkdir(parents=True, exist_ok=True)
             Path(fence.file).write_text(fence.body)
@@ -204,6 +165,26 @@ def test_the_blocks_of_a_page_run(page: Path, heddle: Heddle, folder: Any, capsy
             assert agrees(fence.body, printed), f"{place}: printed is\n{printed}"
     for fence in blocks:
         kind_of(fence)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_command_needs_was_made_or_named_before(page: Path) -> None:
+    """Also of commands that are not run: a reader types a page from top to bottom."""
+    made: set[str] = set()
+    missing = []
+    for fence in fences(page.read_text(encoding="utf-8")):
+        made |= {fence.file or ""}
+        made |= set(re.findall(r"\"([\w./-]+)\"", fence.body)) if fence.language == "python" else set()
+        calls = (
+            [command for command in commands(fence.body) if "heddle" in command.words]
+            if fence.language == "console"
+            else []
+        )
+        for command in calls:
+            needed, written = command.files()
+            missing += [f"{fence.line}: {name}" for name in needed - made if f"`{name}`" not in fence.prose]
+            made |= written | needed
+    assert not missing, "\n".join(missing)
 
 
 @pytest.mark.parametrize("page", LESSONS, ids=name_of)

@@ -70,13 +70,13 @@ def test_numbers_of_smaller_runs_may_differ() -> None:
     ],
 )
 def test_every_block_has_a_kind(language: str, words: tuple[str, ...], kind: str) -> None:
-    assert kind_of(Fence(language, words, "$ heddle runs\n", 1)) == kind
+    assert kind_of(Fence(language, words, "$ heddle runs\n", 1, "")) == kind
 
 
 @pytest.mark.parametrize(("language", "words"), [("", ()), ("fish", ()), ("python", ("perhaps",))])
 def test_a_block_of_an_unknown_kind_is_an_error(language: str, words: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError, match="line 7"):
-        kind_of(Fence(language, words, "", 7))
+        kind_of(Fence(language, words, "", 7, ""))
 
 
 @pytest.mark.parametrize(

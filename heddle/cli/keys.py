@@ -8,7 +8,7 @@ import textwrap
 from typing import Any, Literal, get_args, get_origin
 
 from heddle.config import data, run, tasks, train, vectors
-from heddle.config.base import models_in
+from heddle.config.problems import models_in
 from heddle.config.run import RunConfig
 from heddle.config.vectors import VectorsConfig
 

@@ -12,7 +12,7 @@ from heddle.cli.models import Ready, open_model
 from heddle.cli.options import AllowHost, Device, Run, Text
 from heddle.cli.output import bar, console, find_run, print_json
 from heddle.config.serve import ServeConfig
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, for_each
 from heddle.look.picture import check_image
 from heddle.look.texts import read_text
 from heddle.serve.network import address_of, bind, is_loopback
@@ -95,7 +95,8 @@ def look(
         _refuse(serving, "--html does not serve a page")
     if not views:
         _check_page(host, html)
-    ready = open_model(find_run(run), device)
+    paths = for_each(find_run, (run, *others))
+    ready = open_model(paths[0], device)
     if names:
         print_names(ready, json)
     elif heads:
@@ -108,10 +109,9 @@ def look(
         else:
             print_lens(ready, text, png, json)
     elif html is not None:
-        _write(ready, [find_run(run), *(find_run(other) for other in others)], html, prompt or "", target, json)
+        _write(ready, paths, html, prompt or "", target, json)
     else:
         start = {name: text for name, text in (("text", prompt), ("target", target)) if text is not None}
-        paths = [find_run(run), *(find_run(other) for other in others)]
         _serve(ready, paths, start, (host, port), allow_host or [], not no_browser, json)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from heddle.cli.options import Json
 from heddle.cli.output import RUNS, console, find_run, format_cell, pluralize, print_json, table
 from heddle.display import duration, estimate
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, for_each
 from heddle.runs.compare import compare_runs, runs_in
 from heddle.runs.export import write_csv, write_events
 from heddle.runs.plot import plot_runs
@@ -52,7 +52,7 @@ def runs(
         raise HeddleError("--follow needs --tensorboard DIR")
     if csv is not None:
         refuse_unwritable(csv)
-    paths = [path for name in names for path in runs_in(_resolve(name))] if names else runs_in(RUNS)
+    paths = [path for each in for_each(_resolve, names) for path in runs_in(each)] if names else runs_in(RUNS)
     paths = list(dict.fromkeys(paths))
     out = console(json)
     outputs = csv, tensorboard, plot

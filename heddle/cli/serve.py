@@ -16,7 +16,7 @@ from heddle.cli.options import AllowHost, Compile, Device, Weights
 from heddle.cli.output import find_run
 from heddle.config.decoding import EngineConfig, WeightKind
 from heddle.config.serve import ServeConfig
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, for_each
 from heddle.serve.network import address_of, bind, is_loopback
 
 REQUIRED = ("fastapi", "uvicorn", "prometheus_client")
@@ -74,7 +74,7 @@ def serve(
     """
     if missing := [name for name in REQUIRED if importlib.util.find_spec(name) is None]:
         raise HeddleError(f"heddle serve needs {', '.join(missing)}: pip install 'heddle-lm[serve]'")
-    paths = [find_run(run) for run in runs]
+    paths = for_each(find_run, runs)
     _check_names(paths)
     settings = {
         "api_key": api_key,

@@ -1,16 +1,17 @@
 """`heddle train`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from heddle.cli.keys import SECTIONS
 from heddle.cli.options import Device, Json
 from heddle.cli.output import console, find_run, new_run
-from heddle.config.base import parse_overrides, read_table, resolve_alias, set_path, unknown_key
+from heddle.config.base import parse_overrides, read_table, resolve_alias, set_path
+from heddle.config.key_names import unknown_keys
 from heddle.config.run import RunConfig
 from heddle.config.sweep import Variant, variants
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, together
 
 
 def train(
@@ -52,7 +53,9 @@ def train(
     if resume is not None:
         if name or device or seeds is not None or dry_run or any("=" not in word for word in words):
             raise HeddleError("--resume accepts only settings such as steps=4000, not sources or other options")
-        settings = {full_key(key): value for key, value in parse_overrides(words).items()}
+        settings, problems = full_keys(parse_overrides(words).items())
+        if problems:
+            raise HeddleError(*problems)
         from heddle.cli.training import resume_run
 
         resume_run(find_run(resume), settings, out, json, reading_steps)
@@ -89,33 +92,28 @@ def parse_steps(text: str) -> int | list[int]:
 
 def parse_config(words: tuple[str, ...]) -> RunConfig:
     """Parse sources, a run file and settings into a config; settings override the file."""
-    return _resolve_start(RunConfig.of(*_parse(words)))
+    table, where, problems = _parse(words)
+    return together(problems, lambda: _resolve_start(RunConfig.of(table, where)))
 
 
 def parse_series(words: tuple[str, ...], seeds: int | None = None) -> list[Variant]:
     """Parse arguments into one config per combination of setting values and seeds."""
-    table, where = _parse(words)
-    return [Variant(variant.settings, _resolve_start(variant.config)) for variant in variants(table, seeds, where)]
+    table, where, problems = _parse(words)
+    series = together(problems, lambda: variants(table, seeds, where))
+    return [Variant(variant.settings, _resolve_start(variant.config)) for variant in series]
 
 
-def _parse(words: tuple[str, ...]) -> tuple[dict[str, Any], str]:
-    """Parse arguments into one table of settings; the second result names it in error messages."""
+def _parse(words: tuple[str, ...]) -> tuple[dict[str, Any], str, list[str]]:
+    """Parse arguments into one table of settings, with its name in error messages, and the problems with its keys."""
     sources, file, settings = split_words(words, "run file")
     data: dict[str, Any] = {} if file is None else read_table(file)
     if not isinstance(data.get("task", {}), dict):
         data["task"] = {"kind": data["task"]}
-    given_as: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    for key, value in [("sources", sources)] * bool(sources) + list(settings.items()):
-        path = "task.kind" if key == "task" else full_key(key)
-        if path in given_as:
-            raise HeddleError(f"{given_as[path]} and {key}={value} are the same setting; give it once")
-        given_as[path] = ", ".join(sources) if value is sources else f"{key}={value}"
-        values[path] = value
+    values, problems = full_keys([("sources", sources)] * bool(sources) + list(settings.items()))
     # Setting a kind clears its table, so kinds come before their keys.
     for path in sorted(values, key=lambda path: not path.endswith(".kind")):
         set_path(data, path, values[path])
-    return data, file or "settings"
+    return data, file or "settings", problems
 
 
 def split_words(words: Sequence[str], kind: str) -> tuple[list[str], str | None, dict[str, Any]]:
@@ -137,13 +135,32 @@ def _resolve_start(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"model": model})
 
 
-def full_key(key: str) -> str:
-    """Add the section to a key: `steps` is `train.steps`, since every field is in one section only."""
+def full_keys(settings: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+    """Values by the path of their key, and the problems with the keys: they are unknown, or the same."""
+    values: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
+    unknown, repeated = [], []
+    for key, value in settings:
+        path = "task.kind" if key == "task" else _full_key(key)
+        text = ", ".join(value) if key == "sources" and isinstance(value, list) else f"{key}={value}"
+        if path is None:
+            unknown.append(key)
+        elif path in values:
+            repeated.append(f"{spelled[path]} and {key}={value} are the same setting; give it once")
+        else:
+            values[path], spelled[path] = value, text
+    return values, [*unknown_keys(unknown, [field for fields in _fields().values() for field in fields]), *repeated]
+
+
+def _full_key(key: str) -> str | None:
+    """The key with its section, or None if no section has it."""
     first = key.split(".")[0]
     if first in SECTIONS:
         return key
-    sections = {name: [key for config in configs for key in config.model_fields] for name, configs in SECTIONS.items()}
-    for section, fields in sections.items():
-        if resolve_alias(first, None, fields)[0] in fields:
-            return f"{section}.{key}"
-    raise unknown_key(key, [field for fields in sections.values() for field in fields])
+    sections = (name for name, fields in _fields().items() if resolve_alias(first, None, fields)[0] in fields)
+    return next((f"{section}.{key}" for section in sections), None)
+
+
+def _fields() -> dict[str, list[str]]:
+    """The fields of each section."""
+    return {name: [key for config in configs for key in config.model_fields] for name, configs in SECTIONS.items()}

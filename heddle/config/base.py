@@ -10,60 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from heddle.checks import checked, short_repr, unique_keys, wrong
+from heddle.checks import checked, unique_keys, wrong
+from heddle.config.key_names import ALIASES
+from heddle.config.problems import config_error
 from heddle.display import config_html, config_lines, screen
-from heddle.errors import HeddleError, did_you_mean
-
-# The lectures' spellings are accepted wherever a table has that key (L0-60, L1-60, D-50); configs are written with heddle's
-# names only.
-ALIASES = {
-    "L": "depth", "n_layer": "depth", "n_layers": "depth",
-    "D": "dim", "d_model": "dim", "n_embd": "dim", "h_dim": "dim",
-    "N": "heads", "n_head": "heads", "n_heads": "heads",
-    "V": "vocab_size", "n_vocab": "vocab_size",
-    "T": "context", "S": "context", "n_ctx": "context", "block_size": "context",
-    "keep_prob": "dropout",
-    "from": "start",  # a word that Python reserves
-}  # fmt: skip
-# Names that other codebases use. They are refused, and the error names heddle's key.
-OTHER_NAMES = {
-    "num_layers": "depth", "num_hidden_layers": "depth",
-    "hidden_size": "dim", "embed_dim": "dim", "width": "dim",
-    "num_heads": "heads", "num_attention_heads": "heads",
-    "n_kv_heads": "kv_heads", "n_kv_head": "kv_heads", "num_key_value_heads": "kv_heads", "n_query_groups": "kv_heads",
-    "d_head": "head_dim", "d_k": "head_dim", "head_size": "head_dim",
-    "d_ff": "hidden", "ffn_dim": "hidden", "intermediate_size": "hidden", "d_mlp": "hidden", "n_inner": "hidden",
-    "n_positions": "context", "max_seq_len": "context", "seq_len": "context",
-    "max_position_embeddings": "context", "context_length": "context", "max_length": "context",
-    "vocabulary_size": "vocab_size",
-    "lr": "learning_rate", "max_lr": "learning_rate", "batch_size": "batch", "max_iters": "steps", "max_steps": "steps",
-    "iterations": "steps", "grad_clip": "clip", "warmup_iters": "warmup", "warmup_steps": "warmup", "wd": "weight_decay",
-    "gradient_accumulation_steps": "accumulate", "grad_accum": "accumulate", "p_drop": "dropout", "act": "activation",
-    "activation_function": "activation", "eval_interval": "evaluate_every",
-    "gradient_checkpointing": "checkpoint_activations", "activation_checkpointing": "checkpoint_activations",
-    "ema_decay": "ema", "early_stopping": "patience", "early_stopping_patience": "patience", "param_groups": "groups",
-    "tie_embeddings": "tied", "tie_word_embeddings": "tied", "rope_theta": "base", "norm_eps": "eps", "dtype": "precision",
-}  # fmt: skip
-
-
-# Keys that belong to a stack, not to the model.
-DEEPER = {"depth": "decoder.depth", "heads": "decoder.block.mixer.heads"}
-
-
-def unknown_key(key: str, known: Iterable[str], where: str = "") -> HeddleError:
-    """The error for an unknown key, which names the nearest known one."""
-    names = list(known)
-    leaf = key.rsplit(".", 1)[-1]
-    translated = ALIASES.get(leaf) or OTHER_NAMES.get(leaf)
-    hint = f" heddle calls it {translated!r}." if translated else did_you_mean(leaf, names)
-    if leaf in DEEPER and "decoder" in names:
-        hint = f" Give the full path: {DEEPER[leaf]!r}."
-    elif not hint and "decoder" in names:
-        hint = next((f" Did you mean {path!r}?" for name, path in DEEPER.items() if did_you_mean(leaf, [name])), "")
-    if (translated or leaf) == "dim" and "." in key:  # L1-51
-        hint = " A model has one width: set 'dim' at the top level."
-    return HeddleError(f"unknown key {key!r}{where}.{hint or ' Known keys: ' + ', '.join(sorted(set(names))) + '.'}")
-
+from heddle.errors import HeddleError
 
 NONE = ("none", "None", "null")  # spellings of None, for formats without null
 
@@ -100,7 +51,7 @@ class _OneLine(ModelMetaclass):
             try:
                 return super().__call__(*args, **values)
             except ValidationError as error:
-                raise first_error(cls, error, cls.__name__) from None
+                raise config_error(cls, error, cls.__name__) from None
 
 
 class Config(BaseModel, metaclass=_OneLine):
@@ -146,7 +97,7 @@ class Config(BaseModel, metaclass=_OneLine):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise first_error(cls, error, where) from None
+            raise config_error(cls, error, where) from None
 
     @classmethod
     @checked()
@@ -208,21 +159,25 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
     """Parse `key=value` words into a dict. A value is read as TOML if it can be (3, 0.5, true, [1, 2]), else as text.
 
     Raises:
-        HeddleError: a word has another form, or a key occurs twice.
+        HeddleError: some words have another form, or some keys occur twice.
     """
     changes: dict[str, Any] = {}
+    problems = []
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
-            raise HeddleError(f"{pair!r} is not of the form key=value")
+            problems.append(f"{pair!r} is not of the form key=value")
+            continue
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except (ValueError, RecursionError):  # ValueError covers TOMLDecodeError and numbers of thousands of digits
             value = text
         name = key.strip().replace("-", "_")
         if name in changes:
-            raise HeddleError(f"{name} is given twice, the second time as {pair!r}; give it once")
+            problems.append(f"{name} is given twice, the second time as {pair!r}; give it once")
         changes[name] = value
+    if problems:
+        raise HeddleError(*problems)
     return changes
 
 
@@ -302,39 +257,6 @@ def _toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def first_error(cls: type[BaseModel], error: ValidationError, where: str) -> HeddleError:
-    """A HeddleError with the first validation problem, in one line."""
-    problems = error.errors(include_url=False)
-    # A misspelt key is both unknown and, under its right name, missing; report the unknown one, which the user wrote.
-    problem = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
-    # A union adds tags and types to the location; keep only fields, which the user wrote.
-    path = [str(part) for part in problem["loc"]]
-    names: list[str] = []
-    model: Any = cls
-    for part in path:
-        if part in getattr(model, "model_fields", {}) or (part is path[-1] and problem["type"] == "extra_forbidden"):
-            names.append(part)
-        model = _step(model, part)
-    key = ".".join(names) or "config"
-    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if problem["type"] == "extra_forbidden":
-        model_of_key: Any = cls
-        for part in path[:-1]:
-            model_of_key = _step(model_of_key, part)
-        return unknown_key(key, getattr(model_of_key, "model_fields", {}), f" in {where}")
-    if problem["type"] == "missing":
-        return HeddleError(f"{where}: {key!r} is missing")
-    if problem["type"] == "union_tag_invalid":
-        expected = [tag.strip("' ") for tag in problem["ctx"]["expected_tags"].split(",")]
-        kind = problem["ctx"]["tag"]
-        return HeddleError(
-            f"{where}: {key}.kind = {kind!r} is not one of {', '.join(expected)}.{did_you_mean(kind, expected)}"
-        )
-    if problem["type"] == "value_error":
-        return HeddleError(f"{where}: {message}" if key == "config" else f"{where}: {key}: {message}")
-    return HeddleError(f"{where}: {key} = {short_repr(problem.get('input'))}: {message[0].lower() + message[1:]}")
-
-
 def _is_number(cls: type[BaseModel], key: str) -> bool:
     """Whether a field accepts only numbers, or None."""
     field = cls.model_fields.get(resolve_alias(key, None, cls.model_fields)[0])
@@ -357,28 +279,3 @@ def _none_means_null(cls: type[BaseModel], key: str) -> bool:
     words = [word for choice in choices if get_origin(choice) is Literal for word in get_args(choice)]
     verbatim = field is not None and any(isinstance(marker, Verbatim) for marker in field.metadata)
     return NoneType in choices and "none" not in words and not verbatim
-
-
-def models_in(annotation: Any) -> list[Any]:
-    """Every config class in an annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in get_args(annotation) for model in models_in(inner)]
-
-
-def _kind(model: Any) -> str | None:
-    field = model.model_fields.get("kind")
-    return None if field is None else field.default
-
-
-def _step(model: Any, part: str) -> Any:
-    """Follow one part of an error's location: a field, a union's tag, or a list index."""
-    if isinstance(model, list):
-        return next((option for option in model if _kind(option) == part), model)
-    if part.isdigit():  # a list index: the model of its items
-        return model
-    field = getattr(model, "model_fields", {}).get(part)
-    if field is None:
-        return None
-    models = models_in(field.annotation)
-    return models[0] if len(models) == 1 else models

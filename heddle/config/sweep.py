@@ -9,8 +9,9 @@ from math import prod
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from heddle.checks import at_least, checked
-from heddle.config.base import models_in, parse_overrides, resolve_alias
+from heddle.config.base import parse_overrides, resolve_alias
 from heddle.config.model import TransformerConfig
+from heddle.config.problems import models_in
 from heddle.config.run import RunConfig
 from heddle.display import displayed
 from heddle.errors import HeddleError

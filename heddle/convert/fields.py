@@ -253,9 +253,24 @@ class FieldTable:
         """The nearest config.json.
 
         Raises:
-            HeddleError: the family has no value for a setting.
+            HeddleError: the family has no value for some settings.
         """
-        return {name: value for row in self.rows for name, value in row.write(config).items()}
+        fields, problems = self.nearest(config)
+        if problems:
+            raise HeddleError(*problems)
+        return fields
+
+    def nearest(self, config: TransformerConfig) -> tuple[Data, list[str]]:
+        """The nearest config.json, and the problems with settings for which the family has no value: it has their defaults."""
+        fields: Data = {}
+        problems: list[str] = []
+        for row in self.rows:
+            try:
+                fields |= row.write(config)
+            except HeddleError as error:
+                fields |= row.defaults
+                problems += error.problems
+        return fields, problems
 
     def read(self, published: Fields) -> Data:
         """The fields of the table, from a config.json or by default.

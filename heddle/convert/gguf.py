@@ -2,19 +2,21 @@
 
 from contextlib import closing
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from heddle.checks import checked
-from heddle.convert.fitting import choose
-from heddle.convert.llama_cpp import architecture_of, divisors
+from heddle.convert.fitting import ADVICE, Fit, expressible
+from heddle.convert.gguf_fitting import choose_for_llama_cpp
+from heddle.convert.llama_cpp import ARCHITECTURES, divisors
 from heddle.convert.llama_cpp_tokenizer import TOKENS, tokenizer_metadata
 from heddle.convert.mapping import to_published
 from heddle.convert.published import special_ids
 from heddle.convert.token_roles import published_tokenizer
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, problems_of, together
 from heddle.weights.files import fill_file, refuse_unwritable
-from heddle.weights.run import load
+from heddle.weights.run import load, read_config
 
 FLOAT32 = 0  # llama.cpp's number for an fp32 file
 SUFFIX = ".gguf"
@@ -33,24 +35,18 @@ def export_gguf(run: str | Path, file: str | Path) -> dict[str, Any]:
         `tokenizer`, whether the file has one; `notes` for the user.
 
     Raises:
-        HeddleError: the package `gguf` is missing, llama.cpp would compute something else (the message says what), or the file
-            cannot be written. Nothing is left behind then.
+        HeddleError: the package `gguf` is missing, llama.cpp would compute something else, or the file cannot be written. The
+            message has all that is against the export. Nothing is left behind then.
     """
-    try:
-        import gguf
-    except ImportError:
-        raise HeddleError("GGUF files need the package gguf: pip install 'heddle-lm[gguf]'") from None
     file = Path(file)
-    refuse_unwritable(file)
+    fit = _check(run, file)
+    import gguf
+
     model, tokenizer = load(run, "cpu")
-    family, notes = choose(model.config)
+    family, notes = fit.written(model.config), fit.notes()
     config, tensors = family.rewrite(model.config, model.state_dict())
-    try:
-        architecture = architecture_of(family)
-        metadata = architecture.metadata(family.published_config(config), config)
-    except HeddleError as error:
-        advice = "to export it for Hugging Face transformers, name a directory"
-        raise HeddleError(f"{run}: cannot be exported as GGUF: {error}; {advice}") from None
+    architecture = ARCHITECTURES[family.architecture]
+    metadata = architecture.metadata(family.published_config(config), config)
     ids = special_ids(config, tokenizer)
     exported_tokenizer = None if tokenizer is None else published_tokenizer(model.config, tokenizer)
     tokenizer_fields, tokenizer_notes = tokenizer_metadata(exported_tokenizer, ids, config.vocab_size, config.chat)
@@ -77,6 +73,25 @@ def export_gguf(run: str | Path, file: str | Path) -> dict[str, Any]:
     has = TOKENS in tokenizer_fields
     counts = {"architecture": architecture.name, "tensors": len(gguf_tensors), "tokenizer": has}
     return {"family": family.name, **counts, "notes": [*notes, *tokenizer_notes]}
+
+
+def _check(run: str | Path, file: Path) -> Fit:
+    """The family to write; or refuse the export, with all that is against it, before any work."""
+    config = read_config(run).model
+    problems = list(problems_of(lambda: refuse_unwritable(file)))
+    if find_spec("gguf") is None:
+        problems.append("GGUF files need the package gguf: pip install 'heddle-lm[gguf]'")
+    try:
+        return together(problems, lambda: choose_for_llama_cpp(config))
+    except HeddleError as error:
+        if len(error.problems) == len(problems):  # the model itself can be written
+            raise
+        advice = (
+            "; to export it for Hugging Face transformers, name a directory"
+            if expressible(config)[0]
+            else f". {ADVICE}"
+        )
+        raise HeddleError(f"{run}: cannot be exported as GGUF: {error}{advice}") from None
 
 
 def _named(names: Any, published: str) -> str:

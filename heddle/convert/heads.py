@@ -104,9 +104,7 @@ def _against_peft(family: Family, config: TransformerConfig, train: TrainConfig)
 
 def _of_head(family: Family, config: TransformerConfig) -> list[str]:
     """The settings of the head with which a family could express a model; empty if other settings differ too."""
-    try:
-        changed = [each for each in family.changed_settings(config) if not each[0].endswith("dropout")]
-    except HeddleError:
-        return []
-    of_head = all(path.startswith(HEAD) and not path.endswith(".kind") for path, *_ in changed)
+    changed, problems = family.changed_settings(config)
+    changed = [each for each in changed if not each[0].endswith("dropout")]
+    of_head = not problems and all(path.startswith(HEAD) and not path.endswith(".kind") for path, *_ in changed)
     return [f"{path}={needed}" for path, _, needed in changed] if of_head else []

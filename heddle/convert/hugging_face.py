@@ -22,10 +22,10 @@ from heddle.convert.published import open_weights, read_chat, read_json, read_to
 from heddle.convert.sentence_transformers import Sentences, read_sentences, write_sentences
 from heddle.convert.special_ids import read_ids
 from heddle.convert.token_roles import has_other_types
-from heddle.errors import HeddleError, did_you_mean
+from heddle.errors import HeddleError, did_you_mean, problems_of, together
 from heddle.text.tokenizer import Tokenizer
-from heddle.weights.files import write_directory, write_manifest
-from heddle.weights.run import build_empty, load, write_model
+from heddle.weights.files import refuse_unwritable, write_directory, write_manifest
+from heddle.weights.run import build_empty, load, read_config, write_model
 from heddle.weights.start import is_head
 from heddle.weights.tensors import check_depth, specs_of
 from heddle.weights.tensors import compare as compare_specs
@@ -226,11 +226,13 @@ def export_model(run: str | Path, directory: str | Path) -> dict[str, Any]:
         checked; `notes` for the user.
 
     Raises:
-        HeddleError: no family can express the model, Hugging Face transformers encodes a text as other ids, or its scores differ
-            in fp32 by more than 1e-5 and more than 8 times the rounding error of either side. Nothing is left behind then.
+        HeddleError: no family can express the model, the directory cannot be written, Hugging Face transformers encodes a text as
+            other ids, or its scores differ in fp32 by more than 1e-5 and more than 8 times the rounding error of either side.
+            Nothing is left behind then.
     """
+    target_problems = problems_of(lambda: refuse_unwritable(Path(directory)))
+    family, notes = together(target_problems, lambda: choose(read_config(run).model))
     model, tokenizer = load(run, "cpu")
-    family, notes = choose(model.config)
     with write_directory(Path(directory)) as partial:
         write_published(partial, family, model, tokenizer)
         if isinstance(model.config.head, EmbeddingHeadConfig):

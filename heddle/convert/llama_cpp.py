@@ -1,32 +1,35 @@
 """The architectures of llama.cpp: the published families that it runs, their names in GGUF, and the settings that it lacks.
 
-llama.cpp ignores settings that it does not know, so a setting that is not in this table is refused rather than written. Names of
-metadata are those of GGUF, without the leading name of the architecture.
+Names of metadata are those of GGUF, without the leading name of the architecture.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import isclose
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from heddle.config.model import TransformerConfig
-from heddle.config.positions import DynamicScaling, LinearScaling, Llama3Scaling, NTKScaling, RotaryConfig, YarnScaling
-from heddle.convert.families import Family, layers
+from heddle.config.positions import LinearScaling, Llama3Scaling, RotaryConfig, YarnScaling
 from heddle.convert.families.rotary import plain_base
-from heddle.convert.fields import one_block, without
-from heddle.errors import HeddleError
+from heddle.convert.fields import Fields, one_block, without
+from heddle.convert.llama_cpp_limits import (
+    CAPS,
+    Obstacle,
+    gemma2_obstacles,
+    gemma3_obstacles,
+    is_scaled,
+    rotary_obstacles,
+    smollm3_obstacles,
+)
 from heddle.nn.position import SCALINGS
 
-Fields = Mapping[str, Any]
 Change = Callable[[str, Tensor, TransformerConfig], Tensor]
 
 FREQUENCIES = "rope_freqs.weight"
 TANH = ("gelu_new", "gelu_pytorch_tanh")  # llama.cpp's gelu is the tanh approximation
-PLAIN = (NTKScaling, DynamicScaling)  # equivalent to a larger base
 EXPERT = re.compile(r"\.experts\.\d+\.")
 SIZES = {
     "max_position_embeddings": "context_length", "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
@@ -51,7 +54,8 @@ class Architecture:
         square: whether all heads together must be as wide as the model.
         copied: whether a tied head is written as a second tensor.
         change: converts a published tensor, given its name.
-        more: further metadata for a config. Raises for what llama.cpp lacks.
+        more: further metadata for a config.
+        limits: further obstacles of a config.
     """
 
     name: str
@@ -62,36 +66,43 @@ class Architecture:
     copied: bool = False
     change: Change = lambda name, tensor, config: tensor
     more: Callable[[Fields, TransformerConfig], dict[str, Any]] = lambda published, config: {}
+    limits: Callable[[Fields, TransformerConfig], Iterable[Obstacle]] = lambda published, config: ()
 
     def metadata(self, published: Fields, config: TransformerConfig) -> dict[str, Any]:
         """The metadata of a model, without that of its tokenizer.
 
         Args:
             published: its published config.json.
-            config: its config, rewritten for the published family.
-
-        Raises:
-            HeddleError: llama.cpp would compute something else.
+            config: its config, rewritten for the published family; it has no obstacles.
         """
         published = without_idle_window(published)
-        for field, values in self.only.items():
-            if published.get(field) not in values:
-                supported = " or ".join(map(repr, values))
-                raise HeddleError(
-                    f"{field} = {published.get(field)!r} in its config.json, and llama.cpp supports only {supported}"
-                )
         mixer = one_block(config).mixer
         width = mixer.width(config.dim)
-        if self.square and mixer.heads * width != config.dim:
-            raise HeddleError(
-                f"{mixer.heads} heads of width {width}, and llama.cpp needs them as wide as dim = {config.dim}"
-            )
         fields = {key: published[field] for field, key in self.keys.items()}
         fields |= {"attention.head_count_kv": mixer.key_heads()}
         fields |= {"attention.key_length": width, "attention.value_length": width}
         if isinstance(mixer.relative, RotaryConfig):
-            fields |= rotary_metadata(mixer.relative, width, self.scalings)
+            fields |= rotary_metadata(mixer.relative, width)
         return fields | self.more(published, config)
+
+    def obstacles(self, published: Fields, config: TransformerConfig) -> Iterator[Obstacle]:
+        """Why llama.cpp would compute something else. The arguments are those of `metadata`."""
+        published = without_idle_window(published)
+        for field, values in self.only.items():
+            if published.get(field) not in values:
+                supported = " or ".join(map(repr, values))
+                text = f"{field} = {published.get(field)!r} in its config.json, and llama.cpp supports only {supported}"
+                yield Obstacle(text, {field: values[0]})
+        mixer = one_block(config).mixer
+        width = mixer.width(config.dim)
+        if self.square and mixer.heads * width != config.dim:
+            yield Obstacle(
+                f"{mixer.heads} heads of width {width}, and llama.cpp needs them as wide as dim = {config.dim}",
+                {"head_dim": config.dim // mixer.heads},
+            )
+        if isinstance(mixer.relative, RotaryConfig):
+            yield from rotary_obstacles(mixer.relative, width, self.scalings)
+        yield from self.limits(published, config)
 
     def tensors(self, published: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
         """The published tensors as llama.cpp stores them, by their published names. Those of experts are stacked."""
@@ -118,37 +129,17 @@ def without_idle_window(published: Fields) -> Fields:
     }
 
 
-def rotary_metadata(relative: RotaryConfig, width: int, scalings: Iterable[type]) -> dict[str, Any]:
-    """The metadata of rotary positions in heads of `width` channels.
-
-    Raises:
-        HeddleError: llama.cpp would use other angles.
-    """
+def rotary_metadata(relative: RotaryConfig, width: int) -> dict[str, Any]:
+    """The metadata of rotary positions in heads of `width` channels."""
     rotated, scaling = relative.rotated_dim(width), relative.scaling
-    if rotated % 2:
-        raise HeddleError(f"{rotated} channels of a head are rotated, and llama.cpp rotates them in pairs")
     fields: dict[str, Any] = {"rope.dimension_count": rotated, "rope.freq_base": plain_base(relative, rotated)}
-    if scaling is None or isinstance(scaling, PLAIN) or scaling == LinearScaling(factor=1):
+    if not is_scaled(relative):
         return fields
-    if not isinstance(scaling, tuple(scalings)):
-        raise HeddleError(
-            f"its rotary angles are scaled by {scaling.kind}, which llama.cpp lacks for this architecture"
-        )
     if isinstance(scaling, LinearScaling | YarnScaling):
         fields |= {"rope.scaling.type": scaling.kind, "rope.scaling.factor": scaling.factor}
     if isinstance(scaling, YarnScaling):
-        default = YarnScaling(factor=scaling.factor, original=scaling.original)
-        if scaling != default and not _same_length(scaling, default):
-            raise HeddleError("its yarn scaling has other settings than the defaults, which llama.cpp would ignore")
         fields |= {"rope.scaling.original_context_length": scaling.original}
     return fields
-
-
-def _same_length(scaling: YarnScaling, default: YarnScaling) -> bool:
-    """Whether the scaling differs from the default only by an explicit magnitude with the default value."""
-    if scaling.model_copy(update={"magnitude": None}) != default:
-        return False
-    return isclose(SCALINGS[YarnScaling](scaling).magnitude, SCALINGS[YarnScaling](default).magnitude, rel_tol=1e-6)
 
 
 def divisors(config: TransformerConfig) -> dict[str, Tensor]:
@@ -183,48 +174,16 @@ def ungrouped(name: str, tensor: Tensor, config: TransformerConfig) -> Tensor:
     return by_head.transpose(0, 1).flatten(0, 2)
 
 
-def _check_gemma_scale(published: Fields, config: TransformerConfig, largest: int) -> None:
-    """Refuse another scale of scores than llama.cpp's: from head_dim, but in the largest model from hidden_size / heads."""
-    heads, width = published["num_attention_heads"], published["head_dim"]
-    expected = published["hidden_size"] // heads if published["num_hidden_layers"] == largest else width
-    if published["query_pre_attn_scalar"] != expected:
-        raise HeddleError(
-            f"query_pre_attn_scalar = {published['query_pre_attn_scalar']}, and llama.cpp supports only {expected}"
-        )
-
-
-def _check_windows(published: Fields, period: int) -> None:
-    """Refuse other windows than llama.cpp's: in all layers except the last of every period."""
-    expected = [
-        layers.LOCAL if (number + 1) % period else layers.FULL for number in range(published["num_hidden_layers"])
-    ]
-    if layers.FULL not in expected:
-        raise HeddleError(
-            f"it has {len(expected)} layers, all with a window, and llama.cpp needs one without, the {period}th"
-        )
-    if published["layer_types"] != expected:
-        raise HeddleError(f"llama.cpp has a window in all layers but every {period}th, and this model in others")
-
-
 def _gemma2(published: Fields, config: TransformerConfig) -> dict[str, Any]:
-    _check_gemma_scale(published, config, largest=46)
-    _check_windows(published, 2)
-    caps = {name: published[name] for name in ("attn_logit_softcapping", "final_logit_softcapping")}
-    missing = next((name for name, cap in caps.items() if cap is None), None)
-    if missing is not None:
-        raise HeddleError(f"no {missing}, and llama.cpp always has one")
-    return dict(caps)
+    return {name: published[name] for name in CAPS}
 
 
 def _gemma3(published: Fields, config: TransformerConfig) -> dict[str, Any]:
-    """The rotary bases of local and global layers. Only the angles of global layers may be scaled."""
-    _check_gemma_scale(published, config, largest=62)
-    _check_windows(published, 6)
+    """The rotary bases of local and global layers."""
     fields: dict[str, Any] = {}
-    width = published["head_dim"]
     for block in config.stacks()["decoder"].blocks:
         mixer: Any = block.mixer
-        rotary = rotary_metadata(mixer.relative, width, () if mixer.window is not None else (LinearScaling,))
+        rotary = rotary_metadata(mixer.relative, published["head_dim"])
         fields |= {"rope.freq_base_swa": rotary["rope.freq_base"]} if mixer.window is not None else rotary
     return fields
 
@@ -248,15 +207,6 @@ def _cohere(published: Fields, config: TransformerConfig) -> dict[str, Any]:
     return {"logit_scale": float(published["logit_scale"])}
 
 
-def _smollm3(published: Fields, config: TransformerConfig) -> dict[str, Any]:
-    """The rotary metadata of its layers, of which every fourth has no positions."""
-    expected = [int((number + 1) % 4 > 0) for number in range(published["num_hidden_layers"])]
-    if published["no_rope_layers"] != expected:
-        raise HeddleError("llama.cpp has rotary positions in all layers but every 4th, and this model in others")
-    mixer: Any = config.stacks()["decoder"].blocks[0].mixer
-    return rotary_metadata(mixer.relative, mixer.width(config.dim), (LinearScaling, YarnScaling))
-
-
 LLAMA = Architecture(
     "llama",
     LLAMA_SIZES,
@@ -273,6 +223,7 @@ GEMMA2 = Architecture(
     {"hidden_activation": TANH, "attention_bias": (False,), "tie_word_embeddings": (True,)},
     scalings=(),
     more=_gemma2,
+    limits=gemma2_obstacles,
 )
 ALL_EXPERTS = {**QWEN3.only, "mlp_only_layers": ([],)}
 
@@ -315,7 +266,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": replace(
-        GEMMA2, name="gemma3", only={**GEMMA2.only, "final_logit_softcapping": (None,)}, scalings=(LinearScaling,), more=_gemma3
+        GEMMA2, name="gemma3", only={**GEMMA2.only, "final_logit_softcapping": (None,)}, scalings=(LinearScaling,), more=_gemma3,
+        limits=gemma3_obstacles,
     ),
     "GPTNeoXForCausalLM": Architecture(
         "gptneox",
@@ -356,7 +308,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         LLAMA,
         name="smollm3",
         only={**LLAMA.only, "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,)},
-        more=_smollm3,
+        scalings=(LinearScaling, YarnScaling),
+        limits=smollm3_obstacles,
     ),
     "CohereForCausalLM": Architecture(
         "command-r",
@@ -366,14 +319,3 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         more=_cohere,
     ),
 }  # fmt: skip
-
-
-def architecture_of(family: Family) -> Architecture:
-    """llama.cpp's architecture for a published family.
-
-    Raises:
-        HeddleError: heddle does not write GGUF files of this family.
-    """
-    if family.architecture not in ARCHITECTURES:
-        raise HeddleError(f"its class is {family.architecture}; heddle writes GGUF files of {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[family.architecture]

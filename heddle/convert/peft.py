@@ -23,13 +23,13 @@ from heddle.convert.families import Family
 from heddle.convert.fitting import choose
 from heddle.convert.mapping import TensorRow, rows_of
 from heddle.convert.published import read_json
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, problems_of, together
 from heddle.model.lora import A, B
 from heddle.text.tokenizer import load_tokenizer
 from heddle.weights.adapter import METADATA, Adapter, from_metadata, read_adapter
 from heddle.weights.checkpoints import ADAPTER, TOKENIZER
 from heddle.weights.checkpoints import CONFIG as RUN_CONFIG
-from heddle.weights.files import write_directory
+from heddle.weights.files import refuse_unwritable, write_directory
 from heddle.weights.run import build_empty, load, read_config, write_model
 from heddle.weights.start import grown
 from heddle.weights.tensors import Weights, save_tensors
@@ -77,8 +77,8 @@ def export_adapter(run: str | Path, directory: str | Path) -> dict[str, Any]:
     if not (run / ADAPTER).is_file():
         raise HeddleError(f"{run} has no {ADAPTER}: it was not trained with [train.lora], or has not finished")
     adapter = read_adapter(run / ADAPTER)
-    family, _ = choose(config.model)
-    tensors, peft_config = to_peft(adapter, family, config.model)
+    target_problems = problems_of(lambda: refuse_unwritable(Path(directory)))
+    tensors, peft_config, family = together(target_problems, lambda: _exported(adapter, config.model))
     peft_config["lora_dropout"] = config.train.lora.dropout if config.train is not None and config.train.lora else 0.0
     with write_directory(Path(directory)) as partial:
         (partial / CONFIG).write_text(json.dumps(peft_config, indent=2) + "\n", encoding="utf-8")
@@ -86,6 +86,19 @@ def export_adapter(run: str | Path, directory: str | Path) -> dict[str, Any]:
     modules = sum(name.endswith(".lora_A.weight") for name in tensors)
     parameters = sum(tensor.numel() for name, tensor in adapter.tensors.items() if name.endswith((A, B)))
     return {"family": family.name, "modules": modules, "rank": peft_config["r"], "parameters": parameters}
+
+
+def _exported(adapter: Adapter, config: TransformerConfig) -> tuple[dict[str, Tensor], dict[str, Any], Family]:
+    """The tensors and the `adapter_config.json` of an adapter, and the family of its base.
+
+    Raises:
+        HeddleError: no family can express the base, or peft's format has no place for some tensors.
+    """
+    try:
+        family, _ = choose(config)
+    except HeddleError as error:
+        raise HeddleError(*_in_full(adapter), *error.problems) from None
+    return *to_peft(adapter, family, config), family
 
 
 @checked()
@@ -142,15 +155,9 @@ def to_peft(adapter: Adapter, family: Family, config: TransformerConfig) -> tupl
     """The tensors and the `adapter_config.json` of an adapter.
 
     Raises:
-        HeddleError: peft's format has no place for one of its tensors.
+        HeddleError: peft's format has no place for some of its tensors.
     """
-    for name in adapter.others():
-        if not (name.startswith("head.") and isinstance(adapter.head, ClassifierHeadConfig)):
-            raise HeddleError(
-                f"{name} was trained in full, but peft stores only adapters and classifiers: "
-                "export the merged model with heddle export"
-            )
-    rows, config, weights = _rows(adapter.layers(), family, config)
+    rows, config, weights = together(_in_full(adapter), lambda: _rows(adapter.layers(), family, config))
     tensors: dict[str, Tensor] = {}
     ranks: dict[str, int] = {}
     transposed = set()
@@ -184,6 +191,17 @@ def to_peft(adapter: Adapter, family: Family, config: TransformerConfig) -> tupl
         "inference_mode": True,
     }
     return tensors, peft_config
+
+
+def _in_full(adapter: Adapter) -> list[str]:
+    """The problem with tensors that were trained in full and that peft does not store; empty if there are none."""
+    is_classifier = isinstance(adapter.head, ClassifierHeadConfig)
+    names = sorted(name for name in adapter.others() if not (is_classifier and name.startswith("head.")))
+    line = (
+        f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} trained in full, but peft stores only adapters and "
+        "classifiers: export the merged model with heddle export"
+    )
+    return [line] if names else []
 
 
 def from_peft(folder: Path, base: TransformerConfig, base_weights: Mapping[str, Tensor]) -> Adapter:
@@ -306,11 +324,11 @@ def _rows(
     """The family's rows by published name, with the config and the tensors (on the meta device) that they are for."""
     state = build_empty(config, Path(family.name)).state_dict()
     config, tensors = family.rewrite(config, state)
-    for layer in layers:
-        if tensors[f"{layer}.weight"] is not state[f"{layer}.weight"]:
-            raise HeddleError(
-                f"{family.architecture} scales {layer}, which an adapter cannot: use heddle export instead"
-            )
+    scaled = [layer for layer in layers if tensors[f"{layer}.weight"] is not state[f"{layer}.weight"]]
+    if scaled:
+        raise HeddleError(
+            f"{family.architecture} scales {', '.join(scaled)}, which an adapter cannot: use heddle export instead"
+        )
     return {row.published: row for row in rows_of(family.table, config, list(tensors))}, config, tensors
 
 

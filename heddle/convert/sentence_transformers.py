@@ -231,9 +231,6 @@ def write_sentences(folder: Path, config: TransformerConfig, tensors: Mapping[st
         folder: the directory.
         config: a model with an embedding head.
         tensors: the tensors of the model; only those of the dense layers are written.
-
-    Raises:
-        HeddleError: sentence-transformers lacks an activation.
     """
     head = config.head
     assert isinstance(head, EmbeddingHeadConfig)
@@ -280,10 +277,18 @@ def _pooling_fields(head: EmbeddingHeadConfig, dim: int) -> dict[str, Any]:
     }
 
 
+def lacking(head: EmbeddingHeadConfig) -> list[str]:
+    """The settings of a head that files of sentence-transformers cannot store."""
+    names = ", ".join(ACTIVATIONS.values())
+    return [
+        f"head.dense.{number}.activation is {dense.activation}, sentence-transformers has {names}"
+        for number, dense in enumerate(head.dense)
+        if dense.activation not in ACTIVATIONS.values()
+    ]
+
+
 def _dense_fields(dense: DenseConfig, inputs: int, outputs: int) -> dict[str, Any]:
-    name = next((published for published, heddle in ACTIVATIONS.items() if heddle == dense.activation), None)
-    if name is None:
-        raise HeddleError(f"sentence-transformers has no activation {dense.activation!r} after a dense layer")
+    name = next(published for published, heddle in ACTIVATIONS.items() if heddle == dense.activation)
     module = "linear" if name == "Identity" else "activation"
     activation = f"torch.nn.modules.{module}.{name}"
     return {"in_features": inputs, "out_features": outputs, "bias": dense.bias, "activation_function": activation}

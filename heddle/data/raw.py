@@ -26,7 +26,7 @@ from heddle.data.sources.examples import Example, check_folders, example_files, 
 from heddle.data.sources.files import STDIN, find_files, standard_input
 from heddle.data.sources.notes import Notes, Reader
 from heddle.data.store import TokenStore, build_store
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError, for_each, pluralize
 from heddle.progress import counting, heartbeat
 from heddle.text.tokenizer import Tokenizer
 
@@ -184,7 +184,7 @@ class RawText(RawDataset):
         return f"{pluralize(self.described.documents, 'document')}, {self.described.bytes / 1e6:,.1f} MB"
 
     def files(self, sources: list[str | Path]) -> list[Path]:
-        return [file for source in sources for file in find_files(source, KNOWN)[0]]
+        return [file for files, _ in for_each(lambda each: find_files(each, KNOWN), sources) for file in files]
 
     def settings(self) -> dict[str, Any]:
         return {"reads": "texts", "text": self.data.text, "validation": self.share, **self.reader_settings()}

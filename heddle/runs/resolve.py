@@ -8,9 +8,9 @@ from typing import get_args
 import torch
 
 from heddle.checks import checked
-from heddle.config.base import models_in
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset
+from heddle.config.problems import models_in
 from heddle.config.run import RunConfig
 from heddle.config.tasks import ChatConfig, TaskConfig
 from heddle.convert.word_vectors import vector_width

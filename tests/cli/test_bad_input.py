@@ -97,6 +97,49 @@ def test_settings_that_cannot_work(refused: Refused, corpus: str, settings: str)
     assert SETTINGS[settings] in refused("train", corpus, *TINY, *settings.split())
 
 
+# Several problems, each with a part of its line: one error names all.
+SEVERAL: dict[str, list[str]] = {
+    "depht=4 stepz=3": ["unknown key 'depht'. Did you mean 'depth'?", "unknown key 'stepz'. Did you mean 'steps'?"],
+    "zzz=1 qqq=2 dim=-1": ["unknown keys 'zzz', 'qqq'. Known keys: ", "model.dim = -1: input should be greater than 0"],
+    "depth=0 steps=x": [
+        "model.depth = 0: input should be greater",
+        "train.steps = 'x': input should be a valid integer",
+    ],
+    "train.lora.x=3 model.bar=2": ["unknown key 'train.lora.x' in settings.", "unknown key 'model.bar' in settings."],
+    "optimizer=adm task=maskd": ["train.optimizer = 'adm'", "task.kind = 'maskd' is not one of"],
+    "clip=1 train.clip=2 steps=0": ["clip=1 and train.clip=2 are the same setting", "train.steps = 0"],
+    "clip=1 clip=2 =3": ["clip is given twice", "'=3' is not of the form key=value"],
+    "missing.txt absent.txt": ["missing.txt: no such file or folder", "absent.txt: no such file or folder"],
+    "decoder.block.mixer.a=1 decoder.block.ffn.b=2": [
+        "'decoder.block.mixer.a' in model",
+        "'decoder.block.ffn.b' in model",
+    ],
+}
+
+
+@pytest.mark.parametrize("words", SEVERAL, ids=lambda words: words)
+def test_one_error_names_all_that_is_wrong(refused: Refused, corpus: str, words: str) -> None:
+    line = refused("train", corpus, *TINY, *words.split())
+    parts = SEVERAL[words]
+    assert all(part in line for part in parts)
+    assert [f"({number}) " in line for number in range(1, len(parts) + 2)] == [True] * len(parts) + [False]
+
+
+def test_run_files_name_all_that_is_wrong(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[train]\nsteps = "x"\nfooo = 2\n[model]\ndim = -4\ndepht = 1\n')
+    line = refused("train", "run.toml")
+    for part in ("'train.fooo' in run.toml", "'model.depht' in run.toml", "train.steps = 'x'", "model.dim = -4"):
+        assert part in line
+
+
+@pytest.mark.parametrize("command", ["serve", "look", "runs"])
+def test_all_runs_that_are_missing_are_named(heddle: Heddle, command: str) -> None:
+    result = heddle(command, "a", "b")
+    assert result.code == 2
+    assert "(1) no run 'a'" in result.err
+    assert "(2) no run 'b'" in result.err
+
+
 def test_texts_to_classify_need_folders_of_several_classes(refused: Refused, corpus: str, tmp_path: Path) -> None:
     line = refused("train", corpus, *TINY, "task=classification")
     assert line == (

@@ -14,7 +14,7 @@ import torch
 
 import heddle as package
 from heddle.cli.main import COMMANDS, GROUPS, _flags, _without_dash, make_app
-from heddle.config.base import models_in
+from heddle.config.problems import models_in
 from heddle.config.run import RunConfig
 from tests import programs
 

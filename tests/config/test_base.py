@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from heddle.cli.train import full_key
+from heddle.cli.train import full_keys
 from heddle.config import ModelChoice, RunConfig, TransformerConfig, parse_overrides, preset
-from heddle.config.base import ALIASES, OTHER_NAMES, merge, read_table, set_path, unknown_key, write_toml
+from heddle.config.base import merge, read_table, set_path, write_toml
+from heddle.config.key_names import ALIASES, OTHER_NAMES, unknown_keys
 from heddle.errors import HeddleError
 from tests.refusing import refusal
 
@@ -138,7 +139,7 @@ def test_an_alias_replaces_what_it_stands_for() -> None:
     assert config.override(path) == config.override({"decoder.depth": 3, "dim": 96, "decoder.block.mixer.heads": 3})
     choice = RunConfig.of({"model": {"L": 2, "decoder": {"block": {"mixer": {"n_heads": 1}}}}}).model
     assert choice.resolve(100, 1, 16).decoder.block.mixer.heads == 1
-    assert full_key("n_layer") == "model.n_layer"
+    assert full_keys([("n_layer", 2)]) == ({"model.n_layer": 2}, [])
     with pytest.raises(HeddleError, match=r"decoder: L = 2 and depth = 3 contradict each other; set only 'depth'"):
         TransformerConfig.of({**TINY, "decoder": {**TINY["decoder"], "L": 2, "depth": 3}})
     with pytest.raises(HeddleError, match=r"^unknown key 'n_layer' in config\. heddle calls it 'depth'\.$"):
@@ -146,11 +147,11 @@ def test_an_alias_replaces_what_it_stands_for() -> None:
 
 
 def test_an_unknown_key_far_from_all_lists_them() -> None:
-    assert str(unknown_key("qqq", ["dim", "context"])) == "unknown key 'qqq'. Known keys: context, dim."
-    assert (
-        str(unknown_key("a.contex", ["dim", "context"], " in x.toml"))
-        == "unknown key 'a.contex' in x.toml. Did you mean 'context'?"
-    )
+    assert unknown_keys(["qqq"], ["dim", "context"]) == ["unknown key 'qqq'. Known keys: context, dim."]
+    assert unknown_keys(["a.contex", "qqq", "zzz"], ["dim", "context"], " in x.toml") == [
+        "unknown key 'a.contex' in x.toml. Did you mean 'context'?",
+        "unknown keys 'qqq', 'zzz' in x.toml. Known keys: context, dim.",
+    ]
 
 
 def test_configs_are_frozen() -> None:

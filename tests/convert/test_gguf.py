@@ -282,12 +282,13 @@ def test_what_llama_cpp_lacks_is_refused(toys: Toys, tmp_path: Path, kind: str) 
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_no_family_has_is_refused_as_for_a_directory(tmp_path: Path) -> None:
+def test_what_no_family_has_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     config = preset("laptop-rnn").override({"dim": 16, "vocab_size": 61, "context": 20})
     write_model(tmp_path / "run", build(config, seed=1).state_dict(), SavedConfig(model=config), None, step=1)
     line = refusing.refusal(lambda: export_gguf(tmp_path / "run", tmp_path / "model.gguf"))
-    assert line.startswith("no Hugging Face family can express this model")
+    assert "decoder.block.mixer.kind is recurrent, StableLmForCausalLM has attention" in line
+    assert line.endswith("To export it, train a model with the values that one class has")
 
 
 @pytest.mark.parametrize("kind", ["taken", "full disk", "interrupted", "no package", "no folder"])

@@ -150,6 +150,10 @@ class Family:
         """The family's nearest config.json, for a config with layers of any kind."""
         return self.from_config(nearest(config, self.options))
 
+    def nearest_fields(self, config: TransformerConfig) -> tuple[dict[str, Any], list[str]]:
+        """The nearest config.json of any config with its stacks, and the problems with settings for which it has no value."""
+        return self.fields.nearest(nearest(config, self.options))
+
     def reasons(self, config: TransformerConfig) -> tuple[list[str], list[str]]:
         """Why the family cannot express `config` (empty if it can), and the lost settings that matter only in training.
 
@@ -159,28 +163,31 @@ class Family:
         has = set(config.stacks())
         if has != set(self.options.stacks):
             return [f"the model has {_named(has)}, but {self.architecture} has {_named(self.options.stacks)}"], []
-        try:
-            changed = self.changed_settings(config)
-        except HeddleError as error:
-            return [str(error)], []
+        changed, problems = self.changed_settings(config)
         lines = {path: f"{path} is {value}, {self.architecture} has {published}" for path, value, published in changed}
         lost = [path for path in lines if TRAINING_ONLY.fullmatch(path)]
-        return [text for path, text in lines.items() if path not in lost], [lines[path] for path in lost]
+        against = [*problems, *(text for path, text in lines.items() if path not in lost)]
+        return against, [lines[path] for path in lost]
 
-    def changed_settings(self, config: TransformerConfig) -> list[tuple[str, str, str]]:
+    def changed_settings(self, config: TransformerConfig) -> tuple[list[tuple[str, str, str]], list[str]]:
         """(setting, value in `config`, value in the family) for each setting that the round trip of `config` changes.
 
-        Raises:
-            HeddleError: it cannot be converted.
+        The second result has the problems with settings for which the family has no value. If the family cannot have these sizes,
+        only kinds of layers are compared.
         """
         config, _ = self.rewrite(config, {})
-        back = self.to_config(self.published_config(config))
+        fields, problems = self.nearest_fields(config)
+        try:
+            back = self.to_config(fields)
+        except HeddleError as error:
+            back = nearest(config, self.options)
+            problems = [*problems, *error.problems]
         if self.own_head is not None and not getattr(config.head, "tied", True):
             back = untied(back)
         changed = differences(resolved(config), resolved(back))
         if isinstance(config.head, EmbeddingHeadConfig):  # sentence-transformers stores any embedding head
             changed = [each for each in changed if not each[0].startswith("head.")]
-        return changed
+        return changed, problems
 
 
 def untied(config: TransformerConfig) -> TransformerConfig:

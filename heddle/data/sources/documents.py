@@ -12,7 +12,7 @@ from heddle.data.sources.files import PEEK_BYTES, TABLES, TEXTS, find_files, kin
 from heddle.data.sources.notes import Reader
 from heddle.data.sources.tables import read_rows
 from heddle.display import displayed
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, for_each
 
 KNOWN = (*TEXTS, *TABLES)
 """The extensions that are read from a folder, each also compressed. A file named directly or by a glob may have any extension."""
@@ -106,8 +106,10 @@ def read_documents(sources: Sequence[str | Path], text: str = TEXT, reader: Read
         MalformedError: a file is binary, in another encoding or damaged, or a table has no such column.
     """
     emit_warnings, tables, reader = reader is None, text == TEXT, reader or Reader()
-    for source in sources:
-        files, is_file = find_files(source, KNOWN, reader.notes)
+    notes = reader.notes
+    for source, (files, is_file) in zip(
+        sources, for_each(lambda each: find_files(each, KNOWN, notes), sources), strict=True
+    ):
         any_document, malformed_at_start = False, reader.notes.malformed
         for file in files:
             tables = tables or kind_of(file) in TABLES

@@ -15,7 +15,7 @@ from heddle.data.sources.notes import MalformedError, Reader
 from heddle.data.sources.tables import TableRow, as_text, read_rows
 from heddle.data.sources.values import BLANKS, SEPARATOR, label_of, message_of, several_labels, split_words, words_of
 from heddle.display import displayed
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError, for_each, pluralize
 from heddle.text.chat_template import checked_messages
 
 TAGGED = (".conll", ".conllu", ".bio", ".iob", ".iob2")
@@ -148,8 +148,8 @@ def example_files(
         extensions += tuple(f".{columns[side]}".lower() for side in ("source", "target") if side in columns)
     files: list[Path] = []
     notes = (reader or Reader()).notes
-    for source in sources:
-        source_files, is_file = find_files(source, extensions, notes)
+    by_source = for_each(lambda each: find_files(each, extensions, notes), sources)
+    for source, (source_files, is_file) in zip(sources, by_source, strict=True):
         tables = [file for file in source_files if kind_of(file) in TABLES]
         if tables and not is_file:
             notes.other_files(Path(source), [file for file in source_files if kind_of(file) not in TABLES])
