@@ -11,7 +11,8 @@ In reading order:
   what an export will be (`exported`), before training.
 - `hugging_face`: import into a run, and export for Hugging Face transformers; `agreement`: compares the two, starting from text;
   `sentence_transformers`: directories of that package; `mxfp4`: quantized experts.
-- `llama_cpp`: the architectures of llama.cpp; `llama_cpp_tokenizer`: tokenizers in GGUF; `gguf`: export to GGUF.
+- `llama_cpp`: the architectures of llama.cpp, and `llama_cpp_limits`: what they lack; `llama_cpp_tokenizer`: tokenizers in GGUF;
+  `gguf_fitting`: which of them computes a model, or all that is against it; `gguf`: export to GGUF.
 - `peft`: adapters in peft's format, and merging them.
 - `word_vectors`: files of word vectors, as initial values of a token table.
 

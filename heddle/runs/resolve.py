@@ -1,6 +1,6 @@
 """From a user's settings to what a run will be, before its text is read: every refusal that needs no text is here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import get_args
@@ -15,7 +15,7 @@ from heddle.config.run import RunConfig
 from heddle.config.tasks import ChatConfig, TaskConfig
 from heddle.convert.word_vectors import vector_width
 from heddle.display import displayed
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError, pluralize, problems_of, together
 from heddle.model.build import build
 from heddle.model.device import pick_device
 from heddle.model.groups import check_groups
@@ -79,11 +79,11 @@ def resolve(config: RunConfig, now: str | None = None) -> Resolved:
         now: the moment that a chat template asks for, as ISO 8601; None: the present one.
 
     Raises:
-        HeddleError: the settings cannot work; one line says what to change.
+        HeddleError: the settings cannot work; one line says what to change, for all settings that can be judged alone.
     """
     config = config.with_tuning().with_preset_training()
     model = None if config.model.start is None else read_config(Path(config.model.start)).model
-    check_trainable(config, model)
+    device = together(problems_of(lambda: check_trainable(config, model)), lambda: pick_device(config.train.device))
     if isinstance(config.task, ChatConfig):
         now = now or datetime.now().isoformat(timespec="seconds")
         config = config.model_copy(update={"task": config.task.completed(None if model is None else model.chat, now)})
@@ -93,20 +93,29 @@ def resolve(config: RunConfig, now: str | None = None) -> Resolved:
     start, notes = None, list[str]()
     if before is not None and tokenizer is not None and model is not None:
         start, notes = Start.of(config, model, before, tokenizer), new_token_notes(config, before, tokenizer)
-    device = pick_device(config.train.device)
     base = None if start is None else start.base
     smallest = config.model.resolve(config.data.tokenizer_size, min(DEPTHS), CONTEXT, config.task, base)
+    problems = []
     if (reason := config.task.refuses_layout(config.data.layout, tuple(smallest.stacks()))) is not None:
-        raise HeddleError(reason)
-    skeleton = build(smallest, "meta")
-    if start is not None:
-        config = check_start(config, skeleton, start)
+        problems.append(reason)
+    if (vectors := config.train.vectors) is not None:
+        problems += problems_of(lambda: check_width(config, vectors, smallest))
     resolved = Resolved(config, start, tokenizer, device, smallest, tuple(notes))
+    return together(problems, lambda: _with_checked_names(resolved))
+
+
+def _with_checked_names(resolved: Resolved) -> Resolved:
+    """The same, with what the names of the model's parameters decide.
+
+    Raises:
+        HeddleError: the run to start from, adapters or groups name parameters that the model does not have.
+    """
+    config, skeleton = resolved.config, build(resolved.smallest, "meta")
+    if resolved.start is not None:
+        config = check_start(config, skeleton, resolved.start)
     if resolved.has_depth:
         check_groups(adapt(skeleton, config.train.lora), config.train)
-    if config.train.vectors is not None:
-        check_width(config, config.train.vectors, smallest)
-    return resolved
+    return replace(resolved, config=config)
 
 
 def check_trainable(config: RunConfig, start: TransformerConfig | None = None) -> None:

@@ -97,6 +97,7 @@ def test_settings_that_cannot_work(refused: Refused, corpus: str, settings: str)
     assert SETTINGS[settings] in refused("train", corpus, *TINY, *settings.split())
 
 
+ABSENT = "mps" if torch.cuda.is_available() else "cuda"
 # Several problems, each with a part of its line: one error names all.
 SEVERAL: dict[str, list[str]] = {
     "depht=4 stepz=3": ["unknown key 'depht'. Did you mean 'depth'?", "unknown key 'stepz'. Did you mean 'steps'?"],
@@ -110,6 +111,7 @@ SEVERAL: dict[str, list[str]] = {
     "clip=1 train.clip=2 steps=0": ["clip=1 and train.clip=2 are the same setting", "train.steps = 0"],
     "clip=1 clip=2 =3": ["clip is given twice", "'=3' is not of the form key=value"],
     "missing.txt absent.txt": ["missing.txt: no such file or folder", "absent.txt: no such file or folder"],
+    f"device={ABSENT} lora.rank=2": ["does not find this device here", "name it, from=RUN, or leave lora out"],
     "decoder.block.mixer.a=1 decoder.block.ffn.b=2": [
         "'decoder.block.mixer.a' in model",
         "'decoder.block.ffn.b' in model",

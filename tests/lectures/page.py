@@ -116,9 +116,9 @@ def page() -> str:
         "codes. Each row is *settled* by a test that runs, or *open* under one word. The last two tables list the decisions "
         "made where the lectures disagree or leave something open (`D-08`), and the costs that they state (`C-06`).",
         "",
-        "`python -m tests.lectures.page` writes this page; a test fails if a row is neither settled nor open, or both, and if "
-        "the page is out of date. The column *code* has the files that name the row; if none does, those that its tests use, "
-        "the most relevant first.",
+        "`python -m tests.lectures.page` writes this page. A test fails if a row is neither settled nor open, or both. It also "
+        "fails if the page is out of date. The column *code* has the files that name the row; if none does, those that its "
+        "tests use, the most relevant first.",
         "",
         f"{done} rows are settled, {len(OPEN)} are open, {len(NOTHING)} ask for nothing.",
         "",
