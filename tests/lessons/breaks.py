@@ -69,7 +69,12 @@ TABLE = (
     ),
     Break(7, "both scale: prediction over training", 1, "both scale: prediction over training, one layer"),
     Break(7, "neither scales: prediction over training", 1, "neither scales: prediction over training, one layer"),
-    Break(7, "another mask in the backward", "recomputed with the same mask: relative difference", "recomputed with another: relative difference"),
+    Break(
+        7,
+        "another mask in the backward",
+        "recomputed with the same mask: relative difference",
+        "recomputed with another: relative difference",
+    ),
     Break(
         8,
         "the end left out by id: texts of 10 that end",
