@@ -69,7 +69,12 @@ TABLE = (
     ),
     Break(7, "both scale: prediction over training", 1, "both scale: prediction over training, one layer"),
     Break(7, "neither scales: prediction over training", 1, "neither scales: prediction over training, one layer"),
-    Break(7, "another mask in the backward", "recomputed with the same mask: relative difference", "recomputed with another: relative difference"),
+    Break(
+        7,
+        "another mask in the backward",
+        "recomputed with the same mask: relative difference",
+        "recomputed with another: relative difference",
+    ),
     Break(
         8,
         "the end left out by id: texts of 10 that end",
@@ -150,8 +155,9 @@ def section(page: Page, results: list[dict[str, Any]]) -> str:
 
 TITLE = f"""# What breaks
 
-Each *break it* of the lessons, run with three seeds: the mean ± the standard deviation. Right and broken are at least {APART} of the
-larger standard deviation apart. Numbers without a deviation do not depend on a seed. `python -m tests.lessons.breaks` writes this page.
+Each *break it* of the lessons, run with three seeds: the mean ± the standard deviation. Right and broken are at least
+{APART} of the larger standard deviation apart. Numbers without a deviation do not depend on a seed.
+`python -m tests.lessons.breaks` writes this page.
 """
 
 
