@@ -56,8 +56,16 @@ html_css_files, html_js_files = ["site.css"], ["site.js"]
 html_copy_source = html_show_sourcelink = False
 html_theme_options = {
     # The accent of heddle/page/static/style.css.
-    "light_css_variables": {"color-brand-primary": "#1a5fb4", "color-brand-content": "#1a5fb4"},
-    "dark_css_variables": {"color-brand-primary": "#8ab8f5", "color-brand-content": "#8ab8f5"},
+    "light_css_variables": {
+        "color-brand-primary": "#1a5fb4",
+        "color-brand-content": "#1a5fb4",
+        "color-highlight-on-target": "#e4ecf6",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#8ab8f5",
+        "color-brand-content": "#8ab8f5",
+        "color-highlight-on-target": "#28323e",
+    },
 }
 pygments_style, pygments_dark_style = "github-light-high-contrast", "github-dark-high-contrast"  # furo brings them
 copybutton_prompt_text = "$ "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from math import inf, isfinite, log2
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -37,6 +38,8 @@ class Figure:
 def grids(matrices: Mapping[str, Float[Tensor, "R C"]], rows: Sequence[str], columns: Sequence[str]) -> Figure:
     """Matrices of one shape as grids: the larger a number, the stronger its colour; negative ones are orange.
 
+    A matrix of whole numbers has no decimals.
+
     Args:
         matrices: by their titles.
         rows: the names of the rows.
@@ -45,8 +48,9 @@ def grids(matrices: Mapping[str, Float[Tensor, "R C"]], rows: Sequence[str], col
     parts = []
     for title, matrix in matrices.items():
         numbers = matrix.tolist()
-        words = _words(numbers, rows) if len(columns) <= FEW else f"{len(rows)} × {len(columns)} numbers"
-        parts.append((title, words, _grid(f"{title}: {words}", numbers, rows, columns)))
+        places = 0 if torch.equal(matrix, matrix.round()) else 2
+        words = _words(numbers, rows, places) if len(columns) <= FEW else f"{len(rows)} × {len(columns)} numbers"
+        parts.append((title, words, _grid(f"{title}: {words}", numbers, rows, columns, places)))
     return Figure(tuple(parts))
 
 
@@ -93,7 +97,7 @@ def curves(
     return Figure(((title, words, picture),))
 
 
-def _grid(words: str, numbers: list[list[float]], rows: Sequence[str], columns: Sequence[str]) -> str:
+def _grid(words: str, numbers: list[list[float]], rows: Sequence[str], columns: Sequence[str], places: int) -> str:
     largest = max((abs(number) for row in numbers for number in row if isfinite(number)), default=0.0) or 1.0
     is_read = len(columns) <= FEW
     side, height = (max(CELL[0], *(7 * len(name) + 8 for name in columns)), CELL[1]) if is_read else DOT
@@ -114,7 +118,7 @@ def _grid(words: str, numbers: list[list[float]], rows: Sequence[str], columns: 
                 f'stroke="currentColor" stroke-opacity="{0.25 if is_read else 0}"/>'
             )
             if is_read:
-                lines.append(_text(x + side / 2, y + height / 2 + 4, _number(number)))
+                lines.append(_text(x + side / 2, y + height / 2 + 4, _number(number, places)))
     return _svg((left + side * len(columns) + 10, 24 + height * len(rows)), words, lines)
 
 
@@ -123,12 +127,13 @@ def _line(points: Sequence[tuple[float, float]], dashes: str) -> str:
     return f'<polyline points="{path}" fill="none" stroke="{POSITIVE}" stroke-width="2" {dashes}/>'
 
 
-def _words(numbers: list[list[float]], rows: Sequence[str]) -> str:
-    return "; ".join(f"{name} {' '.join(map(_number, row))}" for name, row in zip(rows, numbers, strict=True))
+def _words(numbers: list[list[float]], rows: Sequence[str], places: int) -> str:
+    written = ([_number(number, places) for number in row] for row in numbers)
+    return "; ".join(f"{name} {' '.join(row)}" for name, row in zip(rows, written, strict=True))
 
 
-def _number(number: float) -> str:
-    return "−∞" if number == -inf else f"{number:.2f}".replace("-", "−")
+def _number(number: float, places: int) -> str:
+    return "−∞" if number == -inf else f"{number:.{places}f}".replace("-", "−")
 
 
 def _tick(number: float) -> str:

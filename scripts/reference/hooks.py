@@ -18,6 +18,7 @@ from scripts.reference.api import homes
 from scripts.reference.text import NAME, escaped
 
 PARAMETERS = re.compile(r"<dl>\s*((?:<dd>(?:(?!</?d[dl]>).)*</dd>\s*)+)</dl>", re.DOTALL)
+ROW_CODES = re.compile(r"(<[^>]*>)|\b((?:L\d|D)-\d{2,3})\b")
 # Other packages whose names signatures show without their module.
 FOREIGN = ("torch", "torch.nn", "numpy", "types", "rich.console")
 
@@ -85,6 +86,8 @@ def readable(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     context["body"] = PARAMETERS.sub(
         lambda lines: f'<div class="parameters">{lines[1].replace("dd>", "div>")}</div>', context.get("body", "")
     )
+    # A row's code, such as L0-32, takes one line.
+    context["body"] = ROW_CODES.sub(lambda part: part[1] or f'<span class="whole">{part[2]}</span>', context["body"])
     # A folded cell is named by what it shows: "Solution".
     context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
     if "furo_navigation_tree" in context:

@@ -155,8 +155,9 @@ def section(page: Page, results: list[dict[str, Any]]) -> str:
 
 TITLE = f"""# What breaks
 
-Each *break it* of the lessons, run with three seeds: the mean ± the standard deviation. Right and broken are at least {APART} of the
-larger standard deviation apart. Numbers without a deviation do not depend on a seed. `python -m tests.lessons.breaks` writes this page.
+Each *break it* of the lessons, run with three seeds: the mean ± the standard deviation. Right and broken are at least
+{APART} of the larger standard deviation apart. Numbers without a deviation do not depend on a seed.
+`python -m tests.lessons.breaks` writes this page.
 """
 
 

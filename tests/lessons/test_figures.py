@@ -33,6 +33,12 @@ def test_a_grid_has_each_number_and_the_largest_has_the_strongest_colour() -> No
     assert repr(figure).splitlines() == ["scores: a < b 1.00 −∞; b −2.00 0.50", "weights: a < b 1.00 0.00; b 0.08 0.92"]
 
 
+def test_whole_numbers_have_no_decimals() -> None:
+    counts, shares = torch.tensor([[19.0, 0.0], [-math.inf, -3.0]]), torch.tensor([[19.0, 0.5]])
+    assert repr(grids({"counts": counts}, ["i", "n"], ["n", "g"])) == "counts: i 19 0; n −∞ −3"
+    assert repr(grids({"shares": shares}, ["i"], ["n", "g"])) == "shares: i 19.00 0.50"
+
+
 def test_a_wide_grid_has_colours_alone_and_zeros_have_none() -> None:
     columns = [str(column) for column in range(FEW + 1)]
     (picture,) = pictures(grids({"P": torch.zeros(2, FEW + 1)}, ["0", "1"], columns))

@@ -118,10 +118,10 @@ test("a logarithmic axis says the values themselves", () => {
   near(ys[0] - ys[1], ys[1] - ys[2]);
 });
 
-test("one point is a dot, a dashed curve is dashed, and colours come again after six", () => {
-  const made = placed(chart([{ name: "a", points: [[3, 1]], colour: 7 }, { name: "b", points: [[3, 1], [4, 2]], colour: 1, dashed: true }], { label: "", across: "", up: "" }));
+test("one point is a dot, a dashed curve is dashed, and colours come again after six, dotted", () => {
+  const made = placed(chart([{ name: "a", points: [[3, 1]], colour: 7 }, { name: "b", points: [[3, 1], [4, 2]], colour: 1, dashed: true }, { name: "c", points: [[3, 1], [4, 2]], colour: 7, dashed: true }], { label: "", across: "", up: "" }));
   assert.equal(made.all("circle").length, 1);
-  assert.deepEqual(made.all("path").map((path) => path.given["stroke-dasharray"]), [undefined, "5 4"]);
+  assert.deepEqual(made.all("path").map((path) => path.given["stroke-dasharray"]), ["2 3", "5 4", "9 3 2 3"]);
   assert.equal(curveColour(7), curveColour(1));
   assert.notEqual(curveColour(0), curveColour(5));
 });

@@ -64,7 +64,7 @@ FAULTS = [
           "number % COLOURS.length", "Math.min(number, COLOURS.length - 1)",
           test="test_app.py::test_the_pure_functions_hold_in_node"),
     Fault("seen curves are never dashed", "page/static/svg.js",
-          'curve.dashed ? "5 4" :', "",
+          "Number(curve.dashed ?? false)", "0",
           test="test_app.py::test_the_pure_functions_hold_in_node"),
     Fault("seen curves break at NaN", "page/static/svg.js",
           "points.filter((point) => Number.isFinite(point[1]))", "points",

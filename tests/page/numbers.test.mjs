@@ -69,6 +69,10 @@ test("numbers are said in few digits", () => {
   assert.equal(numbers.said(-Infinity), "-∞");
 });
 
+test("large counts have four digits and a letter", () => {
+  assert.deepEqual([552960, 33_900_000, 271_234_567, 1.25e12, 12, 0].map(numbers.short), ["553K", "33.9M", "271.2M", "1.25T", "12", "0"]);
+});
+
 test("probabilities are percentages, losses have four digits, weights are decimal numbers", () => {
   assert.deepEqual([0, 1e-9, 0.12345, 1].map(numbers.percent), ["0\u00a0%", "< 0.1\u00a0%", "12.3\u00a0%", "100.0\u00a0%"]);
   assert.deepEqual([5.19684, 0.5, -0.04, 0, 0.00001, 123456.7, null, Infinity].map(numbers.nats), ["5.197", "0.5000", "-0.04000", "0", "1.00e-5", "123500", "-", "∞"]);

@@ -69,6 +69,14 @@ def test_the_front_page_works_from_disk(chromium: Any, site: Path) -> None:
     assert seen.faults == []
 
 
+def test_the_code_of_a_row_takes_one_line(open_page: Callable[..., Any]) -> None:
+    page = open_page("map.html", viewport={"width": 360, "height": 740})
+    codes = page.locator("article .whole")
+    assert codes.count() > 100
+    assert codes.evaluate_all("codes => codes.filter(code => code.getClientRects().length > 1).length") == 0
+    assert "L0-32" in codes.all_inner_texts()
+
+
 def test_the_front_page_counts(open_page: Callable[..., Any]) -> None:
     page = open_page("index.html")
     numbers = [

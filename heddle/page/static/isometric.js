@@ -6,7 +6,7 @@ import { corners, iso, said, unpack } from "./numbers.js";
 
 /** @typedef {import("./app.js").Document} Document */
 
-const HEIGHT = 460, THICK = 5, GAP = 2, FAR = 3; // pixels, cells between heads, levels to each side that are drawn
+const MOST = 520, THICK = 5, GAP = 2, FAR = 3; // pixels, cells between heads, levels to each side that are drawn
 
 /**
  * @param {Document} found levels of plates
@@ -21,11 +21,11 @@ export function isometric(found, chosen, pick) {
   /** @type {{level: number, points: number[][]}[]} */
   let drawn = [];
   fit(element, (available) => {
-    const width = Math.min(900, available), context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-    Object.assign(canvas, { width: width * devicePixelRatio, height: HEIGHT * devicePixelRatio });
-    Object.assign(canvas.style, { width: width + "px", height: HEIGHT + "px" });
+    const width = Math.min(900, available), height = Math.min(MOST, Math.round(200 + 0.4 * width)), context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    Object.assign(canvas, { width: width * devicePixelRatio, height: height * devicePixelRatio });
+    Object.assign(canvas.style, { width: width + "px", height: height + "px" });
     context.scale(devicePixelRatio, devicePixelRatio);
-    drawn = scene(context, found, chosen, width);
+    drawn = scene(context, found, chosen, width, height);
   });
   canvas.addEventListener("click", (event) => {
     const box = canvas.getBoundingClientRect();
@@ -47,23 +47,24 @@ export function isometric(found, chosen, pick) {
  * @param {Document} found
  * @param {number} chosen
  * @param {number} width
+ * @param {number} height
  */
-function scene(context, found, chosen, width) {
+function scene(context, found, chosen, width, height) {
   /** @type {{level: number, points: number[][]}[]} */
   const drawn = [];
   /** @type {(() => void)[]} */
   const labels = [];
-  const side = Math.max(2.2, Math.min(8, width / 112)), apart = HEIGHT / 3.2;
+  const side = Math.max(2.2, Math.min(7.4, width / 112)), apart = 0.35 * height, middle = Math.min(height / 2, 0.3 * height + chosen * apart);
   const order = Array.from({ length: 2 * FAR + 1 }, (_, place) => chosen + FAR - place).filter((at) => at >= 0 && at < found.levels.length);
   for (const at of order) {
-    const away = Math.abs(at - chosen), y = HEIGHT / 2 + (at - chosen) * apart;
+    const away = Math.abs(at - chosen), y = middle + (at - chosen) * apart;
     context.globalAlpha = away === 0 ? 1 : Math.max(0.15, 0.6 - 0.2 * away);
     if (at + 1 < found.levels.length) arrow(context, width / 2, y + 20, y + apart - 20);
     found.levels[at].plates.forEach((/** @type {Document} */ plate, /** @type {number} */ number, /** @type {Document[]} */ all) => {
       const room = width / Math.max(2.6, all.length), x = width / 2 + (number - (all.length - 1) / 2) * room;
       const points = draw(context, plate, x, y, all.length > 1 ? side * 0.46 : side, away === 0);
       drawn.push({ level: at, points });
-      if (away <= 1) labels.push(() => label(context, plate, x, points[0][1] - 6, room - 8, away === 0));
+      if (away <= 1) labels.push(() => label(context, plate, points[0], x, (all.length > 1 ? room : width) - 8, away === 0));
     });
   }
   context.globalAlpha = 1;
@@ -72,28 +73,29 @@ function scene(context, found, chosen, width) {
 }
 
 /**
- * The name of a plate and its shape above it, in as many lines as its room needs.
+ * The name of a plate and its shape above its back corner, in as many lines as its room needs.
  * @param {CanvasRenderingContext2D} context
  * @param {Document} plate
- * @param {number} x of its middle
- * @param {number} bottom
+ * @param {number[]} corner
+ * @param {number} middle of its room
  * @param {number} room
  * @param {boolean} chosen
  */
-function label(context, plate, x, bottom, room, chosen) {
+function label(context, plate, corner, middle, room, chosen) {
   const size = 12 * enlarged(), lines = [""];
   context.strokeStyle = colour("--ground");
   context.lineWidth = 4;
   context.fillStyle = colour(chosen ? "--ink" : "--soft");
   context.font = `${chosen ? "bold " : ""}${size}px system-ui, sans-serif`;
   context.textAlign = "center";
-  for (const word of [...(plate.words ?? plate.name).split(" "), plate.shape.slice(1).join(" × ")]) {
+  for (const word of [...(plate.words ?? plate.name).split(" "), "· " + plate.shape.slice(1).join(" × ")]) {
     const longer = `${lines[lines.length - 1]} ${word}`.trim();
-    if (context.measureText(longer).width > room) lines.push(word);
+    if (context.measureText(longer).width > room) lines.push(word.replace("· ", ""));
     else lines[lines.length - 1] = longer;
   }
+  const x = Math.max(corner[0], middle - room / 2 + Math.max(...lines.map((line) => context.measureText(line).width)) / 2);
   lines.forEach((line, number) => {
-    const y = bottom - (lines.length - 1 - number) * 1.15 * size;
+    const y = corner[1] - 6 - (lines.length - 1 - number) * 1.15 * size;
     context.strokeText(line, x, y);
     context.fillText(line, x, y);
   });

@@ -138,6 +138,11 @@ export function said(value, digits = 4) {
   return size >= 1e6 || size < 1e-4 ? value.toExponential(digits - 2) : String(Number(value.toPrecision(digits)));
 }
 
+/** @param {number} value a count with too many digits to read: four of them, and K, M, B or T */
+export function short(value) {
+  return value.toLocaleString("en-US", { notation: "compact", maximumSignificantDigits: 4 });
+}
+
 /** @param {number} share a probability, or a part of a whole, in [0, 1] */
 export function percent(share) {
   return (share === 0 ? "0" : share < 0.001 ? "< 0.1" : (100 * share).toFixed(1)) + "\u00a0%";

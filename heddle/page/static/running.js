@@ -26,7 +26,7 @@ export function running(found, layer, head, context) {
     }
   };
   const open = h("details", { open: state.running === "yes", ontoggle: () => { context.set({ running: open.open ? "yes" : "" }, false); if (open.open) void show(); } },
-    h("summary", {}, `Running softmax: the same tile by tile, as FlashAttention computes it, for ${visible(found.rows[query < 0 ? found.rows.length - 1 : query] ?? "")}`), view);
+    h("summary", {}, "Running softmax: the same tile by tile, as FlashAttention computes it, for ", h("span", { class: "token" }, visible(found.rows[query < 0 ? found.rows.length - 1 : query] ?? ""))), view);
   if (state.running === "yes") void show();
   return open;
 }

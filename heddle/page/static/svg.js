@@ -6,12 +6,16 @@ import { said, ticks, visible, weight } from "./numbers.js";
 
 const COLOURS = ["#1a5fb4", "#c64600", "#26794a", "#813d9c", "#a51d2d", "#63452c"];
 const LIGHTER = ["#8ab8f5", "#ffb27a", "#86d9a3", "#d6a6ee", "#ff9c94", "#d3b594"];
+const DASHES = [undefined, "5 4", "2 3", "9 3 2 3"], SIGNS = ["━━ ", "╍╍ ", "┅┅ ", "╍┅ "];
 
 /** @param {number} number the colour of a curve, one that can be told apart on this ground */
 export function curveColour(number) {
   const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
   return (dark ? LIGHTER : COLOURS)[number % COLOURS.length];
 }
+
+/** @param {Curve} curve which dashes it has: those after the last colour differ from those that have it too */
+const dashing = (curve) => Number(curve.dashed ?? false) + (curve.colour < COLOURS.length ? 0 : 2);
 
 /**
  * A map as an SVG text with labels; the cells are a picture inside it.
@@ -69,7 +73,7 @@ export function lines(rows, columns, values, label, only = -1) {
 
 /**
  * @typedef {{name: string, points: number[][], dashed?: boolean, colour: number}} Curve
- * @typedef {{label: string, across: string, up: string, log?: boolean}} About
+ * @typedef {{label: string, across: string, up: string, log?: boolean, form?: (value: number) => string}} About
  */
 
 /**
@@ -83,7 +87,7 @@ export function chart(curves, about) {
   if (drawn.length === 0) return h("figure", {}, made);
   const reader = pointed(made, drawn, about);
   const figure = h("figure", {}, made, reader.readout, h("figcaption", { class: "row" }, drawn.map((curve) => h("span", {},
-    h("span", { style: { color: curveColour(curve.colour) }, "aria-hidden": true }, curve.dashed ? "╍╍ " : "━━ "), curve.name))));
+    h("span", { style: { color: curveColour(curve.colour) }, "aria-hidden": true }, SIGNS[dashing(curve)]), curve.name))));
   fit(figure, (width) => reader.place(axes(made, drawn, about, width)));
   return figure;
 }
@@ -96,13 +100,14 @@ export function chart(curves, about) {
  * @param {number} width
  */
 function axes(made, drawn, about, width) {
+  const form = about.form ?? ((/** @type {number} */ value) => said(value, 3));
   const large = enlarged(), height = Math.round(Math.min(300, 160 + width / 5) * large), right = 20 * large, top = 10, bottom = 40 * large;
   const scaled = (/** @type {number} */ value) => (about.log ? Math.log10(Math.max(value, 1e-12)) : value);
   const every = drawn.flatMap((curve) => curve.points).filter((point) => Number.isFinite(point[1]));
   const xs = every.map((point) => point[0]), ys = every.map((point) => scaled(point[1]));
   const [x0, x1] = [least(xs), most(xs)], [low, high] = [least(ys), most(ys)];
   const margin = (high - low || Math.abs(high) || 1) * 0.04, y0 = low - margin, y1 = high + margin;
-  const steps = ticks(y0, y1).map((/** @type {number} */ value) => ({ value, text: said(about.log ? 10 ** value : value, 3) }));
+  const steps = ticks(y0, y1).map((/** @type {number} */ value) => ({ value, text: form(about.log ? 10 ** value : value) }));
   const left = Math.max(58, ...steps.map(({ text }) => 28 + 7 * text.length)) * large;
   const x = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const y = (/** @type {number} */ value) => height - bottom - ((scaled(value) - y0) / (y1 - y0)) * (height - top - bottom);
@@ -117,7 +122,7 @@ function axes(made, drawn, about, width) {
     s("text", { x: width / 2, y: height - 6, "text-anchor": "middle" }, about.across), s("text", { transform: `translate(${14 * large} ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, about.up));
   for (const curve of drawn) {
     const path = curve.points.filter((point) => Number.isFinite(point[1])).map((point, place) => (place ? "L" : "M") + x(point[0]).toFixed(1) + " " + y(point[1]).toFixed(1)).join("");
-    made.append(s("path", { class: "curve", d: path, stroke: curveColour(curve.colour), "stroke-dasharray": curve.dashed ? "5 4" : undefined }, s("title", {}, curve.name)));
+    made.append(s("path", { class: "curve", d: path, stroke: curveColour(curve.colour), "stroke-dasharray": DASHES[dashing(curve)] }, s("title", {}, curve.name)));
     const last = curve.points[curve.points.length - 1];
     if (curve.points.length === 1) made.append(s("circle", { cx: x(last[0]), cy: y(last[1]), r: 3, fill: curveColour(curve.colour) }));
   }
@@ -143,7 +148,7 @@ function pointed(made, curves, about) {
     const values = curves.map((curve) => ({ curve, point: nearest(curve.points, places[at]) })).filter(({ point }) => Number.isFinite(point[1]));
     cursor.replaceChildren(s("line", { x1: scale.x(places[at]), x2: scale.x(places[at]), y1: scale.top, y2: scale.bottom }),
       ...values.map(({ curve, point }) => s("circle", { cx: scale.x(point[0]), cy: scale.y(point[1]), r: 4, fill: curveColour(curve.colour) })));
-    readout.textContent = `${about.across} ${said(places[at])}: ` + values.map(({ curve, point }) => `${curve.name} ${said(point[1])}${point[0] === places[at] ? "" : ` (at ${said(point[0])})`}`).join("; ");
+    readout.textContent = `${about.across} ${said(places[at])}: ` + values.map(({ curve, point }) => `${curve.name} ${(about.form ?? said)(point[1])}${point[0] === places[at] ? "" : ` (at ${said(point[0])})`}`).join("; ");
   };
   made.setAttribute("tabindex", "0");
   made.addEventListener("pointermove", (event) => {

@@ -198,7 +198,7 @@ function summed(found, shares, context) {
     choice("Rows or columns", [["ask", "they attend to (rows)"], ["read", "attend to them (columns)"]], back ? "read" : "ask", (name) => context.set({ side: name, rows: "" })),
     tokens(asking, { label: "Select tokens", pressed: (place) => rows.includes(place), onclick: (place) =>
       context.set({ rows: (chosen.includes(place) ? chosen.filter((each) => each !== place) : [...chosen, place]).join(","), ...(back ? {} : { query: String(place) }) }) }),
-    h("p", { class: "soft" }, `Sum over ${rows.length} selected: strongest is ${visible(other[sums.indexOf(Math.max(...sums))])} with ${weight(Math.max(...sums))}.`),
+    h("p", { class: "soft" }, `Sum over ${rows.length} selected: strongest is `, h("span", { class: "token" }, visible(other[sums.indexOf(Math.max(...sums))])), ` with ${weight(Math.max(...sums))}.`),
     h("div", { "data-sums": JSON.stringify(sums.slice(0, 64)) }, tokens(other, { label: "Attention, summed", shade: sums.map((/** @type {number} */ each) => each / (rows.length > 1 ? most : 1)) })));
 }
 
@@ -227,7 +227,7 @@ function steps(found, layer, head, context) {
     }
   };
   const open = h("details", { open: state.steps === "yes", ontoggle: () => { context.set({ steps: open.open ? "yes" : "" }, false); if (open.open) void show(); } },
-    h("summary", {}, `q·k → scale → mask → softmax → weighted sum, for ${visible(found.rows[state.query ? Number(state.query) : found.rows.length - 1] ?? "")}`), view);
+    h("summary", {}, "q·k → scale → mask → softmax → weighted sum, for ", h("span", { class: "token" }, visible(found.rows[state.query ? Number(state.query) : found.rows.length - 1] ?? ""))), view);
   if (state.steps === "yes") void show();
   return open;
 }

@@ -2,7 +2,7 @@
 
 import { enlarged, fit, h, s, table } from "../dom.js";
 import { inWords } from "../names.js";
-import { percent, said } from "../numbers.js";
+import { percent, said, short } from "../numbers.js";
 import { chart, curveColour } from "../svg.js";
 
 /** @typedef {import("../app.js").Context} Context */
@@ -110,7 +110,7 @@ function areas(found, about) {
 function cost(found) {
   const once = found.costs[0]?.once ?? 0;
   const points = (/** @type {string} */ name) => found.costs.map((/** @type {Document} */ each) => [each.length, each[name]]);
-  return h("div", {}, h("h3", {}, "What a longer text costs"), h("p", { class: "caption" }, "Operations of one pass: a part that grows with the length n, and the attention between tokens, which grows with n² for full attention." + (once ? ` The head runs once per text: ${said(once)} operations, however long it is.` : "")),
-    chart([{ name: "grows with n", points: points("linear"), colour: 0 }, { name: "the rest, n²", points: points("quadratic"), colour: 1 }], { label: "Operations by length", across: "tokens", up: "operations" }),
-    table("Operations of one pass", ["tokens", "grow with n", "the rest", "share of the rest"], found.costs.map((/** @type {Document} */ each) => [each.length, said(each.linear), said(each.quadratic), percent(each.quadratic / (each.once + each.linear + each.quadratic))]), ["number", "number", "number", "number"]));
+  return h("div", {}, h("h3", {}, "What a longer text costs"), h("p", { class: "caption" }, "Operations of one pass: a part that grows with the length n, and the attention between tokens, which grows with n² for full attention." + (once ? ` The head runs once per text: ${short(once)} operations, however long it is.` : "")),
+    chart([{ name: "grows with n", points: points("linear"), colour: 0 }, { name: "the rest, n²", points: points("quadratic"), colour: 1 }], { label: "Operations by length", across: "tokens", up: "operations", form: short }),
+    table("Operations of one pass", ["tokens", "grow with n", "the rest", "share of the rest"], found.costs.map((/** @type {Document} */ each) => [each.length, short(each.linear), short(each.quadratic), percent(each.quadratic / (each.once + each.linear + each.quadratic))]), ["number", "number", "number", "number"]));
 }

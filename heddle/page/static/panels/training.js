@@ -62,8 +62,8 @@ function draw(view, found, context) {
     h("div", { class: "row" }, choice("Which curve", shown.map((each) => [each, titled(each)]), name, (each) => context.set({ curve: each })),
       h("button", { type: "button", "data-keep": "log", "aria-pressed": String(context.state.log === "yes"), onclick: () => context.set({ log: context.state.log === "yes" ? "" : "yes" }) }, "Logarithmic")),
     chart(curves, { label: `${titled(name)} by step`, across: "step", up: titled(name), log: context.state.log === "yes" }),
-    table("The runs", ["run", "state", "step", "last loss", "last validation loss", "best validation loss", "loss on all held-out text", "tokens per second", ...(several ? differing : [])],
-      found.runs.map((/** @type {Document} */ run) => [run.name, run.error ?? run.state, `${said(run.step)} of ${said(run.steps)}`, last(run, "loss"), at(run, "validation_loss"), run.best_loss === null || run.best_loss === undefined ? "-" : `${nats(run.best_loss)} at step ${run.best_step}`, nats(run.validation_loss), said(run.tokens_per_second), ...(several ? differing.map((key) => run.differs[key] ?? "") : [])]), ["", "", "", "number", "number", "number", "number", "number"]),
+    table("The runs", ["run", "state", "step", "last loss", "last validation\u00a0loss", "best validation\u00a0loss", "loss\u00a0on\u00a0all held-out\u00a0text", "tokens per\u00a0second", ...(several ? differing : [])],
+      found.runs.map((/** @type {Document} */ run) => [run.name, run.error ?? run.state, h("span", { class: "whole" }, `${said(run.step)} of ${said(run.steps)}`), last(run, "loss"), at(run, "validation_loss"), run.best_loss === null || run.best_loss === undefined ? "-" : `${nats(run.best_loss)} at step ${run.best_step}`, nats(run.validation_loss), said(run.tokens_per_second), ...(several ? differing.map((key) => run.differs[key] ?? "") : [])]), ["", "", "", "number", "number", "number", "number", "number"]),
     ...readings(found, context),
     ...found.runs.flatMap((/** @type {Document} */ run) => run.samples.length ? [h("h3", {}, `What ${run.name} wrote`), samples(run)] : []));
   fitAll(view);
