@@ -73,7 +73,8 @@ EXPORTED = (
 def vectors(run: Path, texts: list[str] = TEXTS, **how: Any) -> np.ndarray[Any, Any]:
     model, tokenizer = heddle.load(run, "cpu")
     assert tokenizer is not None
-    return heddle.embed(model.double(), tokenizer, texts, **how).vectors  # fp64, so that no kernel's rounding is compared
+    # In fp64, so that no kernel's rounding is compared.
+    return heddle.embed(model.double(), tokenizer, texts, **how).vectors
 
 
 @pytest.mark.parametrize("name", CASES)
