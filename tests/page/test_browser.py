@@ -481,6 +481,12 @@ def test_axe_finds_nothing_serious(look: Callable[..., Seen], kind: str, scheme:
         assert problems == [], (kind, panel)
 
 
+def test_a_phone_shows_the_probability_beside_the_next_token(look: Callable[..., Seen]) -> None:
+    panel = look("decoder", viewport={"width": 360, "height": 740}).show(panel="prefixes", text=TEXT)
+    box = panel.locator("th", has_text="probability").first.bounding_box()
+    assert box["x"] + box["width"] <= 360
+
+
 @pytest.mark.parametrize("width", [360, 1920])
 def test_nothing_is_wider_than_the_window(look: Callable[..., Seen], width: int) -> None:
     seen = look("decoder", {"text": TEXT}, viewport={"width": width, "height": 700})
