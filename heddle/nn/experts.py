@@ -273,7 +273,7 @@ class _Grouped(torch.autograd.Function):
         weights, biases = list(parameters[:count]), list(parameters[count:])
         out, *intermediates = _grouped(x, gates, choice, load, weights, biases, *gating, True)
         ctx.save_for_backward(x, gates, load, *intermediates, *weights)
-        ctx.biased, ctx.gating = bool(biases), gating
+        ctx.biased, ctx.gating = len(biases) > 0, gating
         return out
 
     @staticmethod
