@@ -90,7 +90,9 @@ class _RMSNorm(torch.autograd.Function):
         if ctx.rows >= len(x):  # splitting would take a tenth of a short norm's time
             normed, scale = rms_normed(x, eps)
             ctx.save_for_backward(x, weight, scale)
-            return normed.to(x.dtype).mul_(gain)
+            normed = normed.to(x.dtype)
+            # In place it takes no memory, but see `numeric.cast`.
+            return normed * gain if torch.compiler.is_compiling() else normed.mul_(gain)
         out, scales = torch.empty_like(x), []
         for rows, target in zip(x.split(ctx.rows), out.split(ctx.rows), strict=True):
             normed, scale = rms_normed(rows, eps)

@@ -10,6 +10,15 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x` in another precision, and `x` itself where it has it, without an operation.
+
+    An autograd.Function returns what it computed last: where its forward ends with an operation that changes nothing, or that
+    writes in place, torch 2.11's compiler silently gives no gradient.
+    """
+    return x if x.dtype == dtype else x.to(dtype)
+
+
 def with_sinks(scores: Float[Tensor, "*b T S"], sinks: Float[Tensor, " H"] | None) -> Float[Tensor, "*b T s"]:
     """Scores with each head's sink as a last column, which takes its share of the softmax; unchanged without sinks
     (gpt-oss; Xiao et al. 2024, 3.3)."""

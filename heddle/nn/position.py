@@ -28,7 +28,7 @@ from heddle.config.positions import (
     YarnScaling,
 )
 from heddle.nn.layout import EVEN, Layout
-from heddle.nn.numeric import wide_dtype
+from heddle.nn.numeric import cast, wide_dtype
 from heddle.nn.setting import Setting
 
 SHARED = (*EVEN, "padded")  # forms in which all rows have the same positions
@@ -254,7 +254,8 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
     else:  # few passes over whole rows: the other channel of each pair is half a row away
         wide = paired.to(torch.promote_types(x.dtype, cos.dtype), memory_format=torch.contiguous_format)
         turned = wide * torch.cat((cos, cos), -1) + wide.roll(half, -1) * torch.cat((-sin, sin), -1)
-    return torch.cat((turned.to(x.dtype), unrotated), dim=-1) if unrotated.shape[-1] else turned.to(x.dtype)
+    turned = cast(turned, x.dtype)
+    return torch.cat((turned, unrotated), dim=-1) if unrotated.shape[-1] else turned
 
 
 class _Rotate(torch.autograd.Function):
