@@ -51,14 +51,16 @@ def train(
     reading_steps = None if readings is None else parse_steps(readings)
     out = console(json, None if dry_run else "training continues")
     if resume is not None:
-        if name or device or seeds is not None or dry_run or any("=" not in word for word in words):
-            raise HeddleError("--resume accepts only settings such as steps=4000, not sources or other options")
+        if name or seeds is not None or dry_run or any("=" not in word for word in words):
+            raise HeddleError(
+                "--resume accepts only --device and settings such as steps=4000, not sources or other options"
+            )
         settings, problems = full_keys(parse_overrides(words).items())
         if problems:
             raise HeddleError(*problems)
         from heddle.cli.training import resume_run
 
-        resume_run(find_run(resume), settings, out, json, reading_steps)
+        resume_run(find_run(resume), settings, out, json, reading_steps, device)
         return
     if device is not None:
         words = (*words, f"device={device}")

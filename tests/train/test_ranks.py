@@ -18,7 +18,7 @@ from heddle.errors import HeddleError
 from heddle.runs import Trainer
 from heddle.tasks import DataSpec, make_task
 from heddle.text import train_tokenizer
-from heddle.train.ranks import Ranks
+from heddle.train.ranks import Ranks, join_ranks
 from tests import programs
 from tests.running import Begin
 
@@ -54,6 +54,28 @@ def test_alone_nothing_is_shared() -> None:
     assert alone.share("runs/1") == "runs/1"
     module = torch.nn.Linear(1, 1)
     assert alone.wrap(module) is module
+
+
+@pytest.mark.parametrize(
+    ("device", "line"),
+    [
+        ("auto", "torchrun started 2 processes here, each of which needs a GPU, but this machine has 1 GPU: use "
+         "--nproc-per-node 1, or device=cpu"),
+        ("cuda:0", "device = 'cuda:0': 2 processes take a GPU each: set device = cuda"),
+    ],
+)  # fmt: skip
+def test_processes_need_a_gpu_each(device: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them refuses by itself, before it waits for another."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert join_ranks(device) == Ranks()
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    with pytest.raises(HeddleError) as error:
+        join_ranks(device)
+    assert str(error.value) == line
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
