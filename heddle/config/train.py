@@ -143,6 +143,8 @@ class TrainConfig(Config):
     """torch.compile; auto: if the run is long and compiling was measured to be faster."""
     device: Annotated[str, AfterValidator(_device)] = "auto"
     """Where to compute: cpu, cuda, a card such as cuda:1, or mps; auto: cuda or mps if available, else cpu. Same as --device."""
+    rank_timeout: Annotated[float, Field(gt=0, le=7 * 24 * 60)] = 30.0
+    """Minutes that one of several processes waits for another, such as for rank 0 while it evaluates, before the run ends."""
     threads: PositiveInt | None = None
     """Number of threads; defaults to all cores."""
     evaluate_every: Count | None = None
