@@ -162,8 +162,8 @@ def open_session(run: str | Path) -> Session:
     Raises:
         HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
     """
-    ranks = join_ranks()
     opened = read_run(Path(run))
+    ranks = join_ranks(opened.chosen.device).waiting(opened.train.rank_timeout)
     opened = replace(opened, hold=Hold(opened.directory) if ranks.leads else None)
     try:
         return _start(opened, ranks)

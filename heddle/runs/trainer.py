@@ -79,8 +79,8 @@ class Trainer:
 
         Raises:
             Interrupted: SIGINT or SIGTERM arrived; the run is saved and can be resumed.
-            HeddleError: the loss became NaN or infinite, the disk is full, or this trainer has already run; the last good
-                checkpoint is kept.
+            HeddleError: the loss became NaN or infinite, the disk is full, another process is lost, or this trainer has already
+                run; the last good checkpoint is kept.
         """
         directory, hold = self.session.run.directory, self.session.run.hold
         if hold is not None and not hold.release.alive:
@@ -89,6 +89,13 @@ class Trainer:
             return self._run()
         except WriteError as error:
             raise WriteError(error.problem, f". Make room, then continue with: {resume_command(directory)}") from error
+        except RuntimeError as error:
+            if not self.session.ranks.lost(error):
+                raise
+            raise HeddleError(
+                f"step {self.session.step + 1}: another process has ended, or did not answer for rank_timeout = "
+                f"{self.session.train.rank_timeout:g} minutes; {self.session.last_good()}"
+            ) from error
         finally:
             if hold is not None:
                 hold.release()

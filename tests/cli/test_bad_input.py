@@ -198,8 +198,8 @@ def test_what_is_there_is_not_overwritten(refused: Refused, run_a: Path, corpus:
 
 
 def test_resume_takes_nothing_else(refused: Refused, run_a: Path, corpus: str) -> None:
-    for words in ([corpus], ["--name", "b"], ["--device", "cpu"], ["--dry-run"]):
-        assert "--resume accepts only settings" in refused("train", "--resume", "a", *words)
+    for words in ([corpus], ["--name", "b"], ["--dry-run"]):
+        assert "--resume accepts only --device and settings" in refused("train", "--resume", "a", *words)
     assert "train.learning_rate cannot change" in refused("train", "--resume", "a", "learning_rate=1")
     assert "steps = 4: runs/a has already done 4" in refused("train", "--resume", "a", "steps=4")
 
@@ -244,7 +244,7 @@ def test_damaged_files_of_a_run(refused: Refused, run_a: Path, name: str, data: 
     assert "runs/a" in refused("eval", "a")
 
 
-def test_a_machine_without_the_device(refused: Refused, run_a: Path) -> None:
+def test_a_machine_without_the_device(refused: Refused, run_a: Path, corpus: str) -> None:
     """A run of another machine."""
     for folder in (run_a, *(run_a / "checkpoints").iterdir()):
         file = folder / "config.json"
@@ -252,7 +252,16 @@ def test_a_machine_without_the_device(refused: Refused, run_a: Path) -> None:
             file.read_text().replace('"device": "cpu",\n    "precision"', '"device": "mps",\n    "precision"')
         )
     assert "device = 'mps': torch " in refused("train", "--resume", "a")
-    assert "is not one of auto, cpu, cuda, mps. Did you mean 'cpu'?" in refused("generate", "a", "--device", "gpu")
+    line = "--device cpu: runs/a started on mps, so it cannot continue on cpu"
+    assert refused("train", "--resume", "a", "--device", "cpu") == line
+    assert "device = 'cuda:1': torch " in refused("generate", "a", "--device", "cuda:1")
+    assert (
+        refused("train", corpus, "device=gpu")
+        == "settings: train.device: 'gpu' is not one of auto, cpu, cuda, cuda:N, mps"
+    )
+    assert "is not one of auto, cpu, cuda, cuda:N, mps. Did you mean 'cpu'?" in refused(
+        "generate", "a", "--device", "gpu"
+    )
 
 
 GENERATE = {
