@@ -13,7 +13,7 @@ from heddle.checks import between, checked, one_of
 from heddle.errors import HeddleError
 from heddle.model.device import find_device
 from heddle.model.measured import measured_once, one_thread
-from heddle.model.precision import DTYPES, NUMBERS
+from heddle.model.precision import DTYPES, NUMBERS, tf32_products
 from heddle.model.products import has_onednn, onednn
 
 WARM_UP = 2  # calls; the first ones start threads, libraries and clocks
@@ -21,6 +21,7 @@ AT_LEAST = 3  # calls, so that the median is meaningful
 BF16 = frozenset(("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "svebf16"))  # as Linux names them
 Clock = Callable[[], float]
 LONGEST = 3600.0  # seconds of a measurement
+AMPERE = (8, 0)  # compute capability from which NVIDIA's cards have units for bf16 and for TF32
 TOO_SLOW = 2.0  # times as slow as fp32; beyond it a lower precision does not pay
 
 
@@ -35,11 +36,12 @@ def matmul_rate(
     return _matmul_rate(dtype, size, seconds, find_device(device))
 
 
-def peak_rate(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
+def peak_rate(dtype: torch.dtype, device: torch.device | str = "cpu", tf32: bool = False) -> float:
     """The `matmul_rate` of this machine, measured once and cached (see `heddle.model.measured`)."""
     device = find_device(device)
-    properties = {"dtype": str(dtype)}
-    return measured_once("matrix-product", properties, lambda: matmul_rate(dtype, device=device), device.type)
+    properties = {"dtype": "tf32" if tf32 else str(dtype)}
+    with tf32_products(tf32):
+        return measured_once("matrix-product", properties, lambda: matmul_rate(dtype, device=device), device.type)
 
 
 @contextmanager
@@ -97,13 +99,36 @@ def has_bf16(info: Path = Path("/proc/cpuinfo")) -> bool | None:
     return None if flags is None else not BF16.isdisjoint(flags)
 
 
+def card_has_bf16(device: torch.device | str) -> bool:
+    """Whether a CUDA device has units for bf16, by its compute capability. One small product would take as long in fp32."""
+    return torch.cuda.get_device_capability(device) >= AMPERE
+
+
+def check_units(precision: str, tf32: bool, device: torch.device | str) -> None:
+    """Refuse what a device has no units for. On a CPU, bf16 is computed without them, if slowly.
+
+    Raises:
+        HeddleError: bf16 on a card without units for it, or TF32 elsewhere than on a card of NVIDIA's that has it.
+    """
+    device = find_device(device)
+    card = device.type == "cuda"
+    has_units = card and card_has_bf16(device)
+    name = torch.cuda.get_device_name(device) if card else f"device = {device.type}"
+    if precision == "bf16" and card and not has_units:
+        raise HeddleError(f"precision = bf16: {name} has no units for bf16, so it would be slower; use fp32 or auto")
+    if tf32 and not (has_units and torch.version.hip is None):
+        raise HeddleError(f"tf32 = true: {name} has no units for TF32; leave it out")
+
+
 @checked(precision=one_of(DTYPES))
 def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
-    """The given precision, or `fp32` if that is more than twice as fast on this machine.
+    """The given precision, or `fp32` if a card has no units for it, or if fp32 is more than twice as fast on this machine.
 
     With `fp32` instead of `bf16`, results differ by rounding; callers must report the change.
     """
     device = find_device(device)
+    if device.type == "cuda":
+        return precision if card_has_bf16(device) else "fp32"
     return "fp32" if precision != "fp32" and slowdown(DTYPES[precision], device) > TOO_SLOW else precision
 
 

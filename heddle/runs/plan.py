@@ -141,7 +141,7 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
             "batch": batch,
             "batch_tokens": task.spec.batch_tokens,
             **_pace(train, steps, evaluations.every, model.dim, start is not None),
-            "peak": peak_rate(DTYPES[precision], device),
+            "peak": peak_rate(DTYPES[precision], device, train.tf32),
             "tokens_per_second": rate,
             "onednn": () if compile_ else best.by_onednn,  # a compiler makes its own choice
             "vectors": vectors,

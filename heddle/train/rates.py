@@ -11,7 +11,7 @@ from statistics import median
 
 import torch
 
-from heddle.account.machine import has_bf16, slowdown
+from heddle.account.machine import card_has_bf16, has_bf16, slowdown
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.config.train import ProductKind, TrainConfig
@@ -25,7 +25,7 @@ from heddle.model.groups import skeleton
 from heddle.model.lora import adapt
 from heddle.model.measured import measured_once, one_thread
 from heddle.model.packing import faster_products, use_products
-from heddle.model.precision import DTYPES
+from heddle.model.precision import DTYPES, tf32_products
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task, tokens_read
@@ -47,6 +47,7 @@ OF_A_STEP = (
     "clip",
     "nesterov",
     "loss",
+    "tf32",
 )
 
 
@@ -101,7 +102,7 @@ def measure(
     }
 
     def seconds() -> float:
-        with one_thread() if steady else nullcontext():
+        with one_thread() if steady else nullcontext(), tf32_products(train.tf32):
             taken = _seconds(task, train, batch, device, precision, by_onednn, compiled, steady)
         # Else the training's tensors come on top of these: a model and its optimizer refer to each other until they are collected.
         gc.collect()
@@ -158,9 +159,11 @@ def measurable(config: RunConfig, model: TransformerConfig) -> RunConfig:
 def faster_precision(spec: DataSpec, device: str, config: RunConfig) -> str:
     """The precision in which one block of the model, with its head, trains faster on this machine.
 
-    A processor without units for bf16 multiplies more slowly in it, so there nothing is measured; nor is a precision tried whose
-    matrix products are slower than those of fp32.
+    On CUDA it is bf16 if the card has units for it; else fp32. A processor without units for bf16 multiplies more slowly in it, so
+    there nothing is measured; nor is a precision tried whose matrix products are slower than those of fp32.
     """
+    if torch.device(device).type == "cuda":
+        return "bf16" if card_has_bf16(device) else "fp32"
     if (device == "cpu" and has_bf16() is False) or slowdown(DTYPES["bf16"], device) >= 1:
         return "fp32"
     one = spec.model.shallow()

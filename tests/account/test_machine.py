@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from heddle.account import available_memory, copy_rate, machine, matmul_rate, slowdown, usable_precision
+from heddle.errors import HeddleError
+from tests.cards import OLD, SMALL, Card, put_in
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -64,6 +66,48 @@ def test_a_precision_over_twice_as_slow_as_fp32_is_not_used(
     assert usable_precision("bf16") == expected
     monkeypatch.setattr(machine, "slowdown", lambda dtype, device: pytest.fail("fp32 was measured"))
     assert usable_precision("fp32") == "fp32"
+
+
+@pytest.mark.parametrize(("card", "expected"), [(OLD, "fp32"), (SMALL, "bf16")])
+def test_a_card_says_what_it_has_units_for(card: Card, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its compute capability: nothing is measured."""
+    put_in(card, monkeypatch)
+    monkeypatch.setattr(machine, "slowdown", lambda *arguments: pytest.fail("a card was measured"))
+    assert usable_precision("bf16", "cuda") == expected
+    assert usable_precision("fp32", "cuda") == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("card", "device", "precision", "tf32", "message"),
+    [
+        (OLD, "cuda", "bf16", False, "precision = bf16: a Turing card of 8 GiB has no units for bf16"),
+        (OLD, "cuda", "fp32", True, "tf32 = true: a Turing card of 8 GiB has no units for TF32; leave it out"),
+        (OLD, "cuda", "auto", False, None),
+        (OLD, "cpu", "bf16", False, None),
+        (OLD, "cpu", "fp32", True, "tf32 = true: device = cpu has no units for TF32; leave it out"),
+        (SMALL, "cuda", "bf16", False, None),
+        (SMALL, "cuda", "fp32", True, None),
+    ],
+)
+def test_what_a_device_has_no_units_for_is_refused(
+    card: Card, device: str, precision: str, tf32: bool, message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in(card, monkeypatch)
+    if message is None:
+        machine.check_units(precision, tf32, device)
+        return
+    with pytest.raises(HeddleError) as refused:
+        machine.check_units(precision, tf32, device)
+    assert str(refused.value).startswith(message)
+
+
+def test_tf32_has_a_peak_of_its_own(new_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is measured with TF32 on, which is off again afterwards."""
+    rates = {"highest": 1e9, "high": 8e9}
+    monkeypatch.setattr(machine, "_matmul_rate", lambda *settings: rates[torch.get_float32_matmul_precision()])
+    assert machine.peak_rate(torch.float32) == 1e9
+    assert machine.peak_rate(torch.float32, tf32=True) == 8e9
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_measuring_leaves_the_random_state_alone() -> None:

@@ -32,6 +32,7 @@ from heddle.train import rates
 from heddle.train.length import SHARE
 from heddle.train.rates import faster_precision, measure
 from tests import refusing
+from tests.cards import OLD, SMALL, Card, put_in
 from tests.running import Begin
 
 Make = Callable[..., RunConfig]
@@ -309,6 +310,23 @@ def test_a_precision_that_cannot_win_is_not_tried(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(rates, "slowdown", lambda *arguments, slower=slower: slower)
         assert faster_precision(READING, "cpu", RunConfig()) == expected
         assert sorted(tried) == ([] if units is False or slower > 1 else ["bf16", "fp32"])
+
+
+@pytest.mark.parametrize(("card", "expected"), [(OLD, "fp32"), (SMALL, "bf16")])
+def test_the_precision_on_a_card_is_not_measured(card: Card, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(card, monkeypatch)
+    for name in ("measure", "slowdown"):
+        monkeypatch.setattr(rates, name, never)
+    assert faster_precision(READING, "cuda", RunConfig()) == expected
+
+
+def test_tf32_is_asked_for_with_fp32_and_a_card_for_it(config: Make, run: Path) -> None:
+    for precision in ("auto", "bf16"):
+        with pytest.raises(HeddleError, match=f"tf32 = true has no effect with precision = {precision}"):
+            config(precision=precision, tf32=True)
+    assert refusal(config(precision="fp32", tf32=True), run) == (
+        "tf32 = true: device = cpu has no units for TF32; leave it out"
+    )
 
 
 @pytest.mark.parametrize(("train", "rows"), [({"batch": 8}, 8), ({"batch_tokens": 256}, 32)])
