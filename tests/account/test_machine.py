@@ -132,6 +132,36 @@ def test_a_median_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine._seconds(call, 60.0, torch.device("cpu")) == 3.0
 
 
+def test_an_accelerator_is_waited_for_once_in_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes while the host goes on: a millisecond for each call, and as much again for a wait."""
+    clock, waiting, waits = [0.0], [0], [0]
+
+    def call() -> None:
+        waiting[0] += 1
+
+    def finish(device: torch.device) -> None:
+        waits[0] += 1
+        clock[0] += 0.001 * waiting[0] + 0.001
+        waiting[0] = 0
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(machine, "finish", finish)
+    assert machine._seconds(call, 0.2, torch.device("cuda")) == pytest.approx(0.001 * 33 / 32)
+    assert waits[0] < 20
+
+
+@pytest.mark.parametrize(("device", "size"), [("cpu", 2048), ("cuda", 8192)])
+def test_a_ceiling_is_measured_on_matrices_that_keep_the_device_busy(
+    device: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in(SMALL, monkeypatch)
+    steps: list[object] = []
+    monkeypatch.setattr(machine, "_matmul_rate", lambda dtype, size, *more: steps.append(size) or 1.0)
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: steps.append("given back"))
+    assert matmul_rate(device=device) == 1.0
+    assert steps == [size, *(["given back"] if device == "cuda" else [])]
+
+
 def test_real_rates_are_positive() -> None:
     assert matmul_rate(size=16, seconds=0.0) > 0
     assert copy_rate(megabytes=1, seconds=0.0) > 0
