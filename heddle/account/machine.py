@@ -13,7 +13,7 @@ from heddle.checks import between, checked, one_of
 from heddle.errors import HeddleError
 from heddle.model.device import find_device
 from heddle.model.measured import measured_once, one_thread
-from heddle.model.precision import DTYPES, NUMBERS
+from heddle.model.precision import DTYPES, NUMBERS, tf32_products
 from heddle.model.products import has_onednn, onednn
 
 WARM_UP = 2  # calls; the first ones start threads, libraries and clocks
@@ -21,25 +21,41 @@ AT_LEAST = 3  # calls, so that the median is meaningful
 BF16 = frozenset(("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "svebf16"))  # as Linux names them
 Clock = Callable[[], float]
 LONGEST = 3600.0  # seconds of a measurement
+SIZE, LARGE_SIZE = 2048, 8192  # of matrices that keep a CPU busy, and an accelerator
+ENOUGH = 0.02  # least seconds of calls between two waits for an accelerator; a wait takes some 10 microseconds
+AMPERE = (8, 0)  # compute capability from which NVIDIA's cards have units for bf16 and for TF32
 TOO_SLOW = 2.0  # times as slow as fp32; beyond it a lower precision does not pay
 
 
 @checked(dtype=NUMBERS, size=between(1, 2**20), seconds=between(0, LONGEST))
 def matmul_rate(
-    dtype: torch.dtype = torch.float32, size: int = 2048, seconds: float = 0.3, device: torch.device | str = "cpu"
+    dtype: torch.dtype = torch.float32,
+    size: int | None = None,
+    seconds: float = 0.3,
+    device: torch.device | str = "cpu",
 ) -> float:
     """FLOP/s of square matrix products of `size`: the ceiling that a training step is compared with.
 
     In fp32 on a CPU, torch and oneDNN share the time, and the faster one counts (see `heddle.model.products`).
+
+    Args:
+        dtype: of the matrices.
+        size: rows and columns; None: as many as keep the device busy, 2,048 on a CPU, 8,192 on an accelerator.
+        seconds: about how long to measure.
+        device: where.
     """
-    return _matmul_rate(dtype, size, seconds, find_device(device))
+    device = find_device(device)
+    rate = _matmul_rate(dtype, size or (SIZE if device.type == "cpu" else LARGE_SIZE), seconds, device)
+    release_cached(device)
+    return rate
 
 
-def peak_rate(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
+def peak_rate(dtype: torch.dtype, device: torch.device | str = "cpu", tf32: bool = False) -> float:
     """The `matmul_rate` of this machine, measured once and cached (see `heddle.model.measured`)."""
     device = find_device(device)
-    properties = {"dtype": str(dtype)}
-    return measured_once("matrix-product", properties, lambda: matmul_rate(dtype, device=device), device.type)
+    properties = {"dtype": "tf32" if tf32 else str(dtype)}
+    with tf32_products(tf32):
+        return measured_once("matrix-product", properties, lambda: matmul_rate(dtype, device=device), device.type)
 
 
 @contextmanager
@@ -81,7 +97,8 @@ def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
 
     def compare() -> float:
         with one_thread():
-            rates = [_matmul_rate(kind, 256, 0.02, device, clock) for kind in (torch.float32, dtype)]
+            size = 256 if steady else SIZE
+            rates = [_matmul_rate(kind, size, 0.02, device, clock) for kind in (torch.float32, dtype)]
         return rates[0] / rates[1]
 
     return measured_once("slowdown", {"dtype": str(dtype)}, compare, device.type, steady)
@@ -97,13 +114,36 @@ def has_bf16(info: Path = Path("/proc/cpuinfo")) -> bool | None:
     return None if flags is None else not BF16.isdisjoint(flags)
 
 
+def card_has_bf16(device: torch.device | str) -> bool:
+    """Whether a CUDA device has units for bf16, by its compute capability. One small product would take as long in fp32."""
+    return torch.cuda.get_device_capability(device) >= AMPERE
+
+
+def check_units(precision: str, tf32: bool, device: torch.device | str) -> None:
+    """Refuse what a device has no units for. On a CPU, bf16 is computed without them, if slowly.
+
+    Raises:
+        HeddleError: bf16 on a card without units for it, or TF32 elsewhere than on a card of NVIDIA's that has it.
+    """
+    device = find_device(device)
+    card = device.type == "cuda"
+    has_units = card and card_has_bf16(device)
+    name = torch.cuda.get_device_name(device) if card else f"device = {device.type}"
+    if precision == "bf16" and card and not has_units:
+        raise HeddleError(f"precision = bf16: {name} has no units for bf16, so it would be slower; use fp32 or auto")
+    if tf32 and not (has_units and torch.version.hip is None):
+        raise HeddleError(f"tf32 = true: {name} has no units for TF32; leave it out")
+
+
 @checked(precision=one_of(DTYPES))
 def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
-    """The given precision, or `fp32` if that is more than twice as fast on this machine.
+    """The given precision, or `fp32` if a card has no units for it, or if fp32 is more than twice as fast on this machine.
 
     With `fp32` instead of `bf16`, results differ by rounding; callers must report the change.
     """
     device = find_device(device)
+    if device.type == "cuda":
+        return precision if card_has_bf16(device) else "fp32"
     return "fp32" if precision != "fp32" and slowdown(DTYPES[precision], device) > TOO_SLOW else precision
 
 
@@ -114,7 +154,10 @@ def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device |
     with explain_out_of_memory(f"megabytes = {megabytes}"):
         source = torch.zeros(megabytes * 2**20, dtype=torch.uint8, device=device)
         target = torch.ones_like(source)
-    return 2 * source.numel() / _seconds(lambda: target.copy_(source), seconds, device)
+    rate = 2 * source.numel() / _seconds(lambda: target.copy_(source), seconds, device)
+    del source, target
+    release_cached(device)
+    return rate
 
 
 @checked()
@@ -147,24 +190,40 @@ def total_memory(device: torch.device | str = "cpu") -> int:
 
 
 def _seconds(call: Callable[[], object], seconds: float, device: torch.device, clock: Clock | None = None) -> float:
-    """Median time of a call, repeated for about `seconds`."""
+    """Median time of a call, repeated for about `seconds`.
+
+    An accelerator gets so many calls at a time that they take at least `ENOUGH`; then it is waited for once.
+    """
     clock = clock or time.perf_counter
-    for _ in range(WARM_UP):
-        call()
-    _finish(device)
+
+    def taken(calls: int) -> float:
+        start = clock()
+        for _ in range(calls):
+            call()
+        finish(device)
+        return clock() - start
+
+    taken(WARM_UP)
+    calls = 1
+    while device.type != "cpu" and taken(calls) < ENOUGH:
+        calls *= 2
     times: list[float] = []
     begin = clock()
     while len(times) < AT_LEAST or clock() - begin < seconds:
-        start = clock()
-        call()
-        _finish(device)
-        times.append(clock() - start)
+        times.append(taken(calls) / calls)
     return max(median(times), 1e-9)
 
 
-def _finish(device: torch.device) -> None:
+def finish(device: torch.device) -> None:
+    """Wait until a device has computed what it was given; a CPU always has."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+def release_cached(device: torch.device) -> None:
+    """Give the memory back that an accelerator's allocator keeps for tensors that are gone, so that it counts as free."""
+    if device.type != "cpu":
+        torch.accelerator.empty_cache()
 
 
 def _available(meminfo: Path) -> int | None:

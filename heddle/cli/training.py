@@ -34,7 +34,7 @@ def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int 
     ranks = join_ranks(config.train.device)
     if ranks.leads:
         with phases(out) as report:
-            plan = prepare(config, run, report)
+            plan = prepare(config, run, report, ranks=ranks.count)
         out.print(describe_plan(plan, run, config.with_tuning().train))
     train_run(Path(ranks.share(str(run))), out, json, readings)
 

@@ -34,6 +34,7 @@ class TrainSettings(TypedDict, total=False):
     label_smoothing: float
     z_loss: float
     precision: Literal["auto", "bf16", "fp32"]
+    tf32: bool
     products: Literal["auto", "torch", "onednn"]
     checkpoint_activations: bool
     compile: Literal["auto", "on", "off"]

@@ -133,7 +133,9 @@ class TrainConfig(Config):
     """A function of your own to minimise instead of the task's, as "module:function"; it gets scores and a batch and returns the
     sum over the batch's targets. Evaluations report the task's own loss."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Precision to compute in; auto: the one that trains faster on this machine."""
+    """Precision to compute in; auto: the one that trains faster on this machine, on CUDA bf16 where the card has units for it."""
+    tf32: bool = False
+    """Whether a CUDA card multiplies fp32 matrices in TF32: faster, with 10 bits of mantissa instead of 23; with precision=fp32."""
     products: Literal["auto", "torch", "onednn"] = "auto"
     """Library that multiplies fp32 matrices on a CPU; auto: the one measured to be faster for each kind of product."""
     checkpoint_activations: bool = False
@@ -222,6 +224,8 @@ class TrainConfig(Config):
             raise ValueError(
                 f"batch = {self.batch} cannot be split into accumulate = {self.accumulate} equal micro-batches"
             )
+        if self.tf32 and self.precision != "fp32":
+            raise ValueError(f"tf32 = true has no effect with precision = {self.precision}: leave it out, or set fp32")
         if self.compile == "on" and self.products == "onednn":
             raise ValueError("products = onednn has no effect with compile = on: leave one out")
         # Compared with the defaults, since a saved config states every field.

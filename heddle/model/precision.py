@@ -1,5 +1,8 @@
 """The precision that a model computes in. Matrices are cast; norms keep fp32 gains, since their statistics are fp32."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from heddle.checks import Limit
@@ -46,3 +49,22 @@ def cast(model: Transformer, precision: str, tables: bool = True) -> Transformer
         # The head's own table is a token table too; its norm is not.
         model.head.weight.data = model.head.weight.data.to(DTYPES[precision])
     return model
+
+
+def use_tf32(on: bool) -> None:
+    """From now on, CUDA multiplies fp32 matrices in TF32, several times as fast, or with all bits.
+
+    TF32 has the range of fp32 and 10 bits of mantissa instead of 23. The setting is the process's, as the number of threads is.
+    """
+    torch.set_float32_matmul_precision("high" if on else "highest")
+
+
+@contextmanager
+def tf32_products(on: bool) -> Iterator[None]:
+    """`use_tf32` inside the block."""
+    before = torch.get_float32_matmul_precision()
+    use_tf32(on)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

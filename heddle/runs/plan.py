@@ -30,7 +30,7 @@ from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.length import SAVING, SHARE, Evaluations, requested_steps, steps_within, warmup_of
 from heddle.train.model_selection import check_outcome
-from heddle.train.rates import faster_precision, measurable, measure, pick_products, pick_threads
+from heddle.train.rates import cards, faster_precision, measurable, measure, pick_products, pick_threads
 from heddle.train.runtime import keep_memory
 from heddle.train.schedule import usual
 from heddle.train.sizes import batch_size, check_tokens, padded_tokens
@@ -93,7 +93,9 @@ class Plan:
 
 
 @checked()
-def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenVectors | None = None) -> Plan:
+def plan(
+    resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenVectors | None = None, ranks: int = 1
+) -> Plan:
     """Decide everything that settings leave open, by measurement where speed decides.
 
     Args:
@@ -101,12 +103,13 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
         store: the tokens.
         tokenizer: the tokenizer that made them.
         vectors: what was taken from a file of word vectors; stored with the decisions.
+        ranks: how many processes will train.
 
     Raises:
         HeddleError: the request cannot work; one line says what to change.
     """
     config, device = resolved.config, resolved.device.type
-    train, start = config.train, resolved.start
+    train, start, ranks = config.train, resolved.start, cards(device, ranks)
     threads = pick_threads(train.threads)
     torch.set_num_threads(threads)
     keep_memory()
@@ -121,16 +124,17 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
     check_rows(small, smallest_config.train, device)
     need = Need.of(small, train)
     precision = _precision(smallest_config, replace(spec, rows=rows), device, need)
-    best = _sized(resolved, spec, small, need, batch, precision)
+    best = _sized(resolved, spec, small, need, batch, precision, ranks)
     model, rate = best.model, best.rate
     changed = trained(model, train)  # refuses groups and adapters that do not fit
     task = make_task(config.task, replace(small.spec, model=model))
     steps = requested_steps(train, task) or steps_within(
-        60 * (train.minutes or MINUTES), rate, task, train.evaluate_every
+        60 * (train.minutes or MINUTES), rate, task, train.evaluate_every, ranks
     )
-    evaluations = Evaluations(task, steps, train.evaluate_every)
+    evaluations = Evaluations(task, steps, train.evaluate_every, ranks)
     per_step = evaluations.size.tokens
-    compile_ = _compile(config, replace(spec, model=model, rows=rows), best, device, precision, steps * per_step)
+    own = replace(spec, model=model, rows=max(1, batch // ranks))
+    compile_ = _compile(config, own, best, device, precision, steps * per_step)
     chosen = Chosen.of(
         {
             "device": device,
@@ -141,7 +145,7 @@ def plan(resolved: Resolved, store: Store, tokenizer: Tokenizer, vectors: TakenV
             "batch": batch,
             "batch_tokens": task.spec.batch_tokens,
             **_pace(train, steps, evaluations.every, model.dim, start is not None),
-            "peak": peak_rate(DTYPES[precision], device),
+            "peak": peak_rate(DTYPES[precision], device, train.tf32),
             "tokens_per_second": rate,
             "onednn": () if compile_ else best.by_onednn,  # a compiler makes its own choice
             "vectors": vectors,
@@ -194,17 +198,19 @@ class SizeCandidate:
     model: TransformerConfig
     memory: int  # bytes
     by_onednn: tuple[ProductKind, ...]  # products that oneDNN computes
-    rate: float  # tokens per second
+    rate: float  # tokens per second, of all ranks
 
 
-def _sized(resolved: Resolved, spec: DataSpec, small: Task, need: Need, batch: int, precision: str) -> SizeCandidate:
+def _sized(
+    resolved: Resolved, spec: DataSpec, small: Task, need: Need, batch: int, precision: str, ranks: int
+) -> SizeCandidate:
     """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
 
     The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
     before the model is chosen. Larger models use a machine better, so the search repeats until the depth no longer changes.
     """
     config, device = resolved.config, resolved.device.type
-    train, rows = config.train, batch // config.train.accumulate
+    train = config.train
 
     @cache  # the search comes back to a depth, and estimating a memory takes long
     def sized(depth: int) -> tuple[TransformerConfig, int]:
@@ -212,9 +218,10 @@ def _sized(resolved: Resolved, spec: DataSpec, small: Task, need: Need, batch: i
         return model, need.bytes(model, precision, measurable(config, model).train)
 
     def candidate(model: TransformerConfig, memory: int) -> SizeCandidate:
-        few = _measured_rows(rows, model)
-        by_onednn = pick_products(train.products, model, few * model.context, device, precision)
-        rate = measure(replace(spec, model=model, rows=few), device, precision, measurable(config, model), by_onednn)
+        step, accumulate = _measured_step(replace(spec, model=model, rows=max(1, batch // ranks)), train, device)
+        by_onednn = pick_products(train.products, model, step.rows * model.context, device, precision)
+        settings = measurable(config, model)
+        rate = ranks * measure(step, device, precision, settings, by_onednn, accumulate=accumulate)
         return SizeCandidate(model, memory, by_onednn, rate)
 
     def enough(model: TransformerConfig, rate: float) -> bool:
@@ -267,11 +274,16 @@ def _compile(
         return train.compile == "on"
     if not has_compiler() or train.products == "onednn" or tokens / candidate.rate / 60 < WORTH_COMPILING:
         return False
-    few = replace(spec, rows=_measured_rows(spec.rows, spec.model))
-    eager = measure(few, device, precision, config, candidate.by_onednn)
-    return measure(few, device, precision, config, compiled=True) > 1.03 * eager
+    step, accumulate = _measured_step(spec, train, device)
+    eager = measure(step, device, precision, config, candidate.by_onednn, accumulate=accumulate)
+    return measure(step, device, precision, config, compiled=True, accumulate=accumulate) > 1.03 * eager
 
 
-def _measured_rows(rows: int, model: TransformerConfig) -> int:
-    """Rows to measure with: for a long step fewer, which saves time and errs on the slow side."""
-    return max(1, min(rows, 4096 // model.context))
+def _measured_step(spec: DataSpec, train: TrainConfig, device: str) -> tuple[DataSpec, int]:
+    """The step to measure, and its micro-batches: on an accelerator the whole one, since a small one leaves it idle.
+
+    On a CPU, of a long step fewer rows, which saves time and errs on the slow side.
+    """
+    if device != "cpu":
+        return spec, train.accumulate
+    return replace(spec, rows=max(1, min(spec.rows // train.accumulate, 4096 // spec.model.context))), 1

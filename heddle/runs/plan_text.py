@@ -52,7 +52,7 @@ def describe_plan(plan: Plan, run: Path, train: TrainConfig) -> str:
         f"{plan.validation_tokens:,} held out\n"
         f"{pluralize(chosen.steps, 'step')} of {sizes} "
         f"({plan.epochs:.1f} times through the {unit}), learning rate {chosen.learning_rate:.2g}, "
-        f"{chosen.precision} on {chosen.device}, "
+        f"{chosen.precision}{' in TF32' if train.tf32 else ''} on {chosen.device}, "
         f"{pluralize(chosen.threads, 'thread')}{', compiled' if chosen.compile else ''}, "
         f"{chosen.tokens_per_second:,.0f} tokens/s measured, about {duration(plan.minutes * 60)} and {size(plan.memory)}"
         + "".join(f"\n{line}" for line in notes if line)

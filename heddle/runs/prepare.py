@@ -24,7 +24,11 @@ from heddle.weights.files import being_written, remove_leftovers, write_director
 
 @checked()
 def prepare(
-    config: RunConfig, run: str | Path, tell: Tell = lambda line: None, texts_of: Sequence[str | Path] = ()
+    config: RunConfig,
+    run: str | Path,
+    tell: Tell = lambda line: None,
+    texts_of: Sequence[str | Path] = (),
+    ranks: int = 1,
 ) -> Plan:
     """Make the directory of a new run, atomically, and return its plan.
 
@@ -34,6 +38,7 @@ def prepare(
         tell: called with one line per phase.
         texts_of: runs whose tokens to take, the first that has them from the same sources, settings and tokenizer; if there is
             none, the text is read and tokenised.
+        ranks: how many processes will train it, each on a card of its own.
 
     Raises:
         HeddleError: the text cannot be read, the run exists, `data.store` has other tokens, or the settings cannot work.
@@ -55,7 +60,7 @@ def prepare(
             else:
                 store = make_tokens(resolved.config.data, dataset, key, directory, tokenizer, tell)
             tell("measuring this machine")
-            planned = plan(resolved, store, tokenizer, vectors)
+            planned = plan(resolved, store, tokenizer, vectors, ranks)
             return write_run(resolved, planned, tokenizer, directory, tell)
 
 

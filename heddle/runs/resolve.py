@@ -7,12 +7,14 @@ from typing import get_args
 
 import torch
 
+from heddle.account.machine import check_units
 from heddle.checks import checked
 from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset
 from heddle.config.problems import models_in
 from heddle.config.run import RunConfig
 from heddle.config.tasks import ChatConfig, TaskConfig
+from heddle.config.train import TrainConfig
 from heddle.convert.word_vectors import vector_width
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize, problems_of, together
@@ -83,7 +85,7 @@ def resolve(config: RunConfig, now: str | None = None) -> Resolved:
     """
     config = config.with_tuning().with_preset_training()
     model = None if config.model.start is None else read_config(Path(config.model.start)).model
-    device = together(problems_of(lambda: check_trainable(config, model)), lambda: pick_device(config.train.device))
+    device = together(problems_of(lambda: check_trainable(config, model)), lambda: _device(config.train))
     if isinstance(config.task, ChatConfig):
         now = now or datetime.now().isoformat(timespec="seconds")
         config = config.model_copy(update={"task": config.task.completed(None if model is None else model.chat, now)})
@@ -102,6 +104,13 @@ def resolve(config: RunConfig, now: str | None = None) -> Resolved:
         problems += problems_of(lambda: check_width(config, vectors, smallest))
     resolved = Resolved(config, start, tokenizer, device, smallest, tuple(notes))
     return together(problems, lambda: _with_checked_names(resolved))
+
+
+def _device(train: TrainConfig) -> torch.device:
+    """The device to train on, which has units for the precision."""
+    device = pick_device(train.device)
+    check_units(train.precision, train.tf32, device)
+    return device
 
 
 def _with_checked_names(resolved: Resolved) -> Resolved:

@@ -24,7 +24,7 @@ from heddle.model.device import compile_graphs, pick_device
 from heddle.model.groups import skeleton, trained_state
 from heddle.model.lora import adapt
 from heddle.model.packing import use_products
-from heddle.model.precision import DTYPES
+from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
 from heddle.runs.changeable import resume_identity
 from heddle.tasks.table import make_task
@@ -202,6 +202,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     keep_memory()
     config, train, chosen = run.config, run.train, run.chosen
     device = pick_device(chosen.device)
+    use_tf32(train.tf32 and device.type == "cuda")  # a run on another device may be the copy of one on a card
     ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:

@@ -23,6 +23,7 @@ from heddle.tasks.task import Task
 from heddle.train.evaluate import Evaluation, evaluate
 from heddle.train.length import Evaluations, step_size
 from heddle.train.model_selection import SelectedWeights
+from heddle.train.rates import cards
 from heddle.train.report import Report
 from heddle.train.training import Reader, tell
 from heddle.weights.files import WriteError
@@ -64,7 +65,8 @@ class Trainer:
         self._scored: tuple[int, Evaluation] | None = None  # the newest evaluation and its step
         self._signal: int = signal.SIGINT
         chosen = self.session.run.chosen
-        evaluations = Evaluations(self.session.task, chosen.steps, chosen.evaluate_every)
+        devices = cards(chosen.device, self.session.ranks.count)
+        evaluations = Evaluations(self.session.task, chosen.steps, chosen.evaluate_every, devices)
         self.probe, self.ending = evaluations.probe, evaluations.ending
         self.flops_per_token = flops_per_token(self.session.model, self.session.task)
         self.peak = self.session.opening.peak * self.session.ranks.count

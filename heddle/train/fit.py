@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from heddle.account.machine import check_units
 from heddle.checks import at_least, checked, wrong
 from heddle.config.data import TextLayout
 from heddle.config.keywords import TrainSettings
@@ -30,6 +31,7 @@ from heddle.model.checkpointing import checkpointed
 from heddle.model.device import compile_graphs, pick_device
 from heddle.model.lora import adapt, merge
 from heddle.model.packing import use_products
+from heddle.model.precision import tf32_products
 from heddle.model.transformer import Transformer
 from heddle.tasks.own_batches import BatchesTask
 from heddle.tasks.own_loss import OwnLoss
@@ -117,8 +119,9 @@ def fit(
                 f"fit: {name} = {getattr(run.train, name)} has no effect with a loss of your own: leave one out"
             )
     train = run.train
-    if "device" in train.model_fields_set:
-        model.to(pick_device(train.device))
+    device = pick_device(train.device) if "device" in train.model_fields_set else model.device
+    check_units(train.precision, train.tf32, device)
+    model.to(device)
     if batches:
         of_batches = {
             **({} if config is None else config.model_dump(exclude_unset=True)),
@@ -131,7 +134,12 @@ def fit(
         learned = _from_data(model, tokenizer, data, validation, run)
     history = History()
     line = ProgressLine()
-    with _threads(train), _made(model, run, learned, None if isinstance(loss, str) else loss) as training, line:
+    with (
+        _threads(train),
+        tf32_products(train.tf32),
+        _made(model, run, learned, None if isinstance(loss, str) else loss) as training,
+        line,
+    ):
         _loop(training, learned, [history, *([line] if progress else []), *readers], history)
     return history
 

@@ -56,7 +56,7 @@ def requested_steps(train: TrainConfig, task: Task) -> int | None:
     return train.steps if train.epochs is None else max(1, ceil(train.epochs * task.steps_per_epoch() - 1e-9))
 
 
-def steps_within(seconds: float, rate: float, task: Task, every: int | None) -> int:
+def steps_within(seconds: float, rate: float, task: Task, every: int | None, cards: int = 1) -> int:
     """The steps that fit into this time with their evaluations, at least one.
 
     Args:
@@ -64,11 +64,12 @@ def steps_within(seconds: float, rate: float, task: Task, every: int | None) -> 
         rate: tokens that are trained on in a second.
         task: what is learned.
         every: steps between evaluations, if the settings say so.
+        cards: how many devices train.
     """
     tokens = seconds * SAVING * rate
     steps = max(1, int(SHARE * tokens / step_size(task).tokens))
     for _ in range(2):  # what evaluations take depends a little on the number of steps
-        evaluations = Evaluations(task, steps, every)
+        evaluations = Evaluations(task, steps, every, cards)
         per_step = evaluations.size.tokens
         steps = max(1, int(tokens * steps / (steps * per_step + evaluations.tokens())))
     return steps
@@ -98,11 +99,18 @@ class Evaluations:
         task: what is learned and scored.
         steps: of the training.
         interval: steps between evaluations, if the settings say so.
+        cards: how many devices train; one of them evaluates while the others wait.
     """
 
     task: Task
     steps: int
     interval: int | None = None
+    cards: int = 1
+
+    @property
+    def cost(self) -> float:
+        """Time to score a target, as a share of the time in which all cards train on one."""
+        return SCORING * self.cards
 
     @cached_property
     def size(self) -> StepSize:
@@ -115,7 +123,7 @@ class Evaluations:
         if self.interval is not None:
             return self.interval
         needed = self._read(WORTH * self.size.tokens / self.size.targets)[1]
-        count = int(PROBING * self.steps * self.size.tokens / SCORING / needed)
+        count = int(PROBING * self.steps * self.size.tokens / self.cost / needed)
         return ceil(self.steps / min(MOST, max(FEWEST, count)))
 
     @cached_property
@@ -130,16 +138,16 @@ class Evaluations:
 
     def tokens(self) -> float:
         """Tokens whose training takes as long as all evaluations."""
-        return SCORING * (ceil(self.steps / self.every) * self._probe[1] + self._ending[1])
+        return self.cost * (ceil(self.steps / self.every) * self._probe[1] + self._ending[1])
 
     @cached_property
     def _probe(self) -> tuple[int, float]:
-        return self._read(PROBING * self.every * self.size.tokens / SCORING)
+        return self._read(PROBING * self.every * self.size.tokens / self.cost)
 
     @cached_property
     def _ending(self) -> tuple[int, float]:
         always = ALWAYS * min(1.0, SMALL / parameters(self.task.spec.model).total)
-        return self._read(max(ENDING * self.steps * self.size.tokens / SCORING, always))
+        return self._read(max(ENDING * self.steps * self.size.tokens / self.cost, always))
 
     def _read(self, tokens: float) -> tuple[int, float]:
         """How many targets to ask for so that an evaluation reads about so many tokens, and how many it then reads.

@@ -11,7 +11,7 @@ from statistics import median
 
 import torch
 
-from heddle.account.machine import has_bf16, slowdown
+from heddle.account.machine import card_has_bf16, finish, has_bf16, release_cached, slowdown
 from heddle.config.model import TransformerConfig
 from heddle.config.run import RunConfig
 from heddle.config.train import ProductKind, TrainConfig
@@ -25,7 +25,7 @@ from heddle.model.groups import skeleton
 from heddle.model.lora import adapt
 from heddle.model.measured import measured_once, one_thread
 from heddle.model.packing import faster_products, use_products
-from heddle.model.precision import DTYPES
+from heddle.model.precision import DTYPES, tf32_products
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task, tokens_read
@@ -34,6 +34,7 @@ from heddle.train.runtime import give_back
 from heddle.train.sizes import has_rows
 from heddle.train.step import train_step
 
+STEPS = 10  # most steps to measure
 PATIENCE = 1.0  # seconds after which to stop measuring a model's steps
 GAIN = 1.05  # least speedup for choosing bf16: below it, rounding is not worth it
 # Settings that change how long a step takes.
@@ -47,6 +48,7 @@ OF_A_STEP = (
     "clip",
     "nesterov",
     "loss",
+    "tf32",
 )
 
 
@@ -60,6 +62,11 @@ def pick_threads(threads: int | None) -> int:
     return threads or min(torch.get_num_threads(), there)
 
 
+def cards(device: str, ranks: int) -> int:
+    """How many devices compute: each rank has a card of its own, but processes on a CPU share its cores."""
+    return ranks if torch.device(device).type == "cuda" else 1
+
+
 def measure(
     spec: DataSpec,
     device: str,
@@ -68,17 +75,19 @@ def measure(
     by_onednn: tuple[ProductKind, ...] = (),
     compiled: bool = False,
     steady: bool = False,
+    accumulate: int = 1,
 ) -> float:
-    """Training rate in tokens read per second, those of sources included: the median of real steps after a warmup step.
+    """Training rate in tokens read per second, those of sources included: that of real steps after a warmup step.
 
     Args:
-        spec: the texts, the model, and the rows of a micro-batch.
+        spec: the texts, the model, and the rows of the steps to measure.
         device: device type.
         precision: `fp32` or `bf16`.
         config: the task and the optimizer; see `measurable`.
         by_onednn: see `heddle.model.products`.
         compiled: whether to compile the objective.
         steady: on a CPU, the rate of one thread per second of its processor time, which other programs do not change.
+        accumulate: micro-batches of a step.
 
     Ten steps are timed, or fewer if they take over `PATIENCE` seconds together. It is kept for this machine.
     """
@@ -98,14 +107,16 @@ def measure(
         "precision": precision,
         "onednn": list(by_onednn),
         "compiled": compiled,
+        "accumulate": accumulate,
     }
 
     def seconds() -> float:
-        with one_thread() if steady else nullcontext():
-            taken = _seconds(task, train, batch, device, precision, by_onednn, compiled, steady)
+        with one_thread() if steady else nullcontext(), tf32_products(train.tf32):
+            taken = _seconds(task, train, batch, device, precision, by_onednn, compiled, steady, accumulate)
         # Else the training's tensors come on top of these: a model and its optimizer refer to each other until they are collected.
         gc.collect()
         give_back()
+        release_cached(torch.device(device))
         return taken
 
     return tokens_read(batch) / measured_once("training-step", about, seconds, device, steady)
@@ -119,7 +130,8 @@ def _seconds(
     precision: str,
     by_onednn: tuple[ProductKind, ...],
     compiled: bool,
-    steady: bool = False,
+    steady: bool,
+    accumulate: int,
 ) -> float:
     """Seconds of a training step, or, if `steady`, of this thread's processor time."""
     built = adapt(build(task.spec.model, device), train.lora)
@@ -130,17 +142,27 @@ def _seconds(
     objective = task.minimised(built, train)
     step = compile_graphs(objective) if compiled else objective
     batch = batch.to(device)
-    times: list[float] = []
     clock = time.thread_time if steady else time.perf_counter
-    for _ in range(11):
-        share_cores()
+
+    def taken(steps: int = 1) -> float:
         began = clock()
-        train_step(step, optimizer, batch, 1, 1.0, train.clip)
-        times.append(clock() - began)
-        # The first step warms up, and counts only if it is long enough for that not to matter.
-        if sum(times[1:]) > PATIENCE or (steady and times[0] > PATIENCE):
-            break
-    return median(times[1:] or times)
+        for _ in range(steps):
+            share_cores()
+            train_step(step, optimizer, batch, accumulate, 1.0, train.clip)
+        finish(batch.tokens.device)
+        return clock() - began
+
+    # The first step warms up, and counts only if it is long enough for that not to matter.
+    first = taken()
+    if steady and first > PATIENCE:
+        return first
+    if torch.device(device).type != "cpu":  # it computes while the host goes on, so it is waited for once
+        steps = min(STEPS, int(PATIENCE / taken()) + 1)
+        return taken(steps) / steps
+    times: list[float] = []
+    while len(times) < STEPS and sum(times) <= PATIENCE:
+        times.append(taken())
+    return median(times)
 
 
 def measurable(config: RunConfig, model: TransformerConfig) -> RunConfig:
@@ -158,9 +180,11 @@ def measurable(config: RunConfig, model: TransformerConfig) -> RunConfig:
 def faster_precision(spec: DataSpec, device: str, config: RunConfig) -> str:
     """The precision in which one block of the model, with its head, trains faster on this machine.
 
-    A processor without units for bf16 multiplies more slowly in it, so there nothing is measured; nor is a precision tried whose
-    matrix products are slower than those of fp32.
+    On CUDA it is bf16 if the card has units for it; else fp32. A processor without units for bf16 multiplies more slowly in it, so
+    there nothing is measured; nor is a precision tried whose matrix products are slower than those of fp32.
     """
+    if torch.device(device).type == "cuda":
+        return "bf16" if card_has_bf16(device) else "fp32"
     if (device == "cpu" and has_bf16() is False) or slowdown(DTYPES["bf16"], device) >= 1:
         return "fp32"
     one = spec.model.shallow()

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from heddle.account import available_memory, copy_rate, machine, matmul_rate, slowdown, usable_precision
+from heddle.errors import HeddleError
+from tests.cards import OLD, SMALL, Card, put_in
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -66,6 +68,48 @@ def test_a_precision_over_twice_as_slow_as_fp32_is_not_used(
     assert usable_precision("fp32") == "fp32"
 
 
+@pytest.mark.parametrize(("card", "expected"), [(OLD, "fp32"), (SMALL, "bf16")])
+def test_a_card_says_what_it_has_units_for(card: Card, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its compute capability: nothing is measured."""
+    put_in(card, monkeypatch)
+    monkeypatch.setattr(machine, "slowdown", lambda *arguments: pytest.fail("a card was measured"))
+    assert usable_precision("bf16", "cuda") == expected
+    assert usable_precision("fp32", "cuda") == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("card", "device", "precision", "tf32", "message"),
+    [
+        (OLD, "cuda", "bf16", False, "precision = bf16: a Turing card of 8 GiB has no units for bf16"),
+        (OLD, "cuda", "fp32", True, "tf32 = true: a Turing card of 8 GiB has no units for TF32; leave it out"),
+        (OLD, "cuda", "auto", False, None),
+        (OLD, "cpu", "bf16", False, None),
+        (OLD, "cpu", "fp32", True, "tf32 = true: device = cpu has no units for TF32; leave it out"),
+        (SMALL, "cuda", "bf16", False, None),
+        (SMALL, "cuda", "fp32", True, None),
+    ],
+)
+def test_what_a_device_has_no_units_for_is_refused(
+    card: Card, device: str, precision: str, tf32: bool, message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in(card, monkeypatch)
+    if message is None:
+        machine.check_units(precision, tf32, device)
+        return
+    with pytest.raises(HeddleError) as refused:
+        machine.check_units(precision, tf32, device)
+    assert str(refused.value).startswith(message)
+
+
+def test_tf32_has_a_peak_of_its_own(new_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is measured with TF32 on, which is off again afterwards."""
+    rates = {"highest": 1e9, "high": 8e9}
+    monkeypatch.setattr(machine, "_matmul_rate", lambda *settings: rates[torch.get_float32_matmul_precision()])
+    assert machine.peak_rate(torch.float32) == 1e9
+    assert machine.peak_rate(torch.float32, tf32=True) == 8e9
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_measuring_leaves_the_random_state_alone() -> None:
     before = torch.random.get_rng_state()
     assert slowdown(torch.bfloat16) > 0
@@ -86,6 +130,36 @@ def test_a_median_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
         clock[0] += next(costs)
 
     assert machine._seconds(call, 60.0, torch.device("cpu")) == 3.0
+
+
+def test_an_accelerator_is_waited_for_once_in_many_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes while the host goes on: a millisecond for each call, and as much again for a wait."""
+    clock, waiting, waits = [0.0], [0], [0]
+
+    def call() -> None:
+        waiting[0] += 1
+
+    def finish(device: torch.device) -> None:
+        waits[0] += 1
+        clock[0] += 0.001 * waiting[0] + 0.001
+        waiting[0] = 0
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(machine, "finish", finish)
+    assert machine._seconds(call, 0.2, torch.device("cuda")) == pytest.approx(0.001 * 33 / 32)
+    assert waits[0] < 20
+
+
+@pytest.mark.parametrize(("device", "size"), [("cpu", 2048), ("cuda", 8192)])
+def test_a_ceiling_is_measured_on_matrices_that_keep_the_device_busy(
+    device: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_in(SMALL, monkeypatch)
+    steps: list[object] = []
+    monkeypatch.setattr(machine, "_matmul_rate", lambda dtype, size, *more: steps.append(size) or 1.0)
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: steps.append("given back"))
+    assert matmul_rate(device=device) == 1.0
+    assert steps == [size, *(["given back"] if device == "cuda" else [])]
 
 
 def test_real_rates_are_positive() -> None:

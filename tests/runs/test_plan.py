@@ -32,6 +32,7 @@ from heddle.train import rates
 from heddle.train.length import SHARE
 from heddle.train.rates import faster_precision, measure
 from tests import refusing
+from tests.cards import OLD, SMALL, Card, put_in
 from tests.running import Begin
 
 Make = Callable[..., RunConfig]
@@ -186,6 +187,34 @@ def test_minutes_become_steps(config: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_minutes_become_more_steps_on_more_cards(config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank has a card of its own, and one of them evaluates; processes on a CPU share its cores."""
+    put_in(SMALL, monkeypatch)
+    for device, lowest, highest in (("cuda", 3.6, 4.0), ("cpu", 1.0, 1.0)):
+        one, four = (
+            prepare(
+                config(steps=None, minutes=2.0, device=device, evaluate_every=None),
+                tmp_path / f"{device}{ranks}",
+                ranks=ranks,
+            )
+            for ranks in (1, 4)
+        )
+        assert lowest <= four.chosen.steps / one.chosen.steps <= highest
+        assert four.minutes == pytest.approx(2.0, rel=0.01)
+        assert four.chosen.tokens_per_second == (4e5 if device == "cuda" else 1e5)
+
+
+@pytest.mark.parametrize(("device", "rows", "accumulate"), [("cpu", 32, 1), ("cuda", 512, 2)])
+def test_the_whole_step_of_an_accelerator_is_measured(
+    planning: ModuleType, device: str, rows: int, accumulate: int
+) -> None:
+    """A small one would leave it idle; on a CPU a part of a long step has the same rate."""
+    long = DataSpec(Corpus(TEXT), sized(1, vocab_size=41, context=128, dim=16), rows=512)
+    step, parts = planning._measured_step(long, TrainConfig(accumulate=2), device)
+    assert (step.rows, parts) == (rows, accumulate)
+
+
+@pytest.mark.usefixtures("quick")
 def test_epochs_become_steps(config: Make, tmp_path: Path) -> None:
     """Rounded up, so that everything is read; without a depth, the deepest model that sees enough tokens in them."""
     planned = prepare(config(steps=None, epochs=3), tmp_path / "run")
@@ -311,6 +340,23 @@ def test_a_precision_that_cannot_win_is_not_tried(monkeypatch: pytest.MonkeyPatc
         assert sorted(tried) == ([] if units is False or slower > 1 else ["bf16", "fp32"])
 
 
+@pytest.mark.parametrize(("card", "expected"), [(OLD, "fp32"), (SMALL, "bf16")])
+def test_the_precision_on_a_card_is_not_measured(card: Card, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in(card, monkeypatch)
+    for name in ("measure", "slowdown"):
+        monkeypatch.setattr(rates, name, never)
+    assert faster_precision(READING, "cuda", RunConfig()) == expected
+
+
+def test_tf32_is_asked_for_with_fp32_and_a_card_for_it(config: Make, run: Path) -> None:
+    for precision in ("auto", "bf16"):
+        with pytest.raises(HeddleError, match=f"tf32 = true has no effect with precision = {precision}"):
+            config(precision=precision, tf32=True)
+    assert refusal(config(precision="fp32", tf32=True), run) == (
+        "tf32 = true: device = cpu has no units for TF32; leave it out"
+    )
+
+
 @pytest.mark.parametrize(("train", "rows"), [({"batch": 8}, 8), ({"batch_tokens": 256}, 32)])
 @pytest.mark.usefixtures("quiet")
 def test_a_rate_is_of_the_rows_that_are_trained(
@@ -394,6 +440,37 @@ def test_a_slow_model_is_measured_in_few_steps(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(rates, "time", SimpleNamespace(**{**vars(time), name: lambda: next(clock)}))
     assert measure(READING, "cpu", "fp32", RunConfig(), steady=steady) == 4 * 8 / 10
     assert next(clock) == 10.0 * read
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.02, 12), (0.3, 6), (5.0, 3)])
+def test_an_accelerator_is_waited_for_after_several_steps(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, steps: int
+) -> None:
+    """It computes while the host goes on, so the clock stops when it has finished: after one step, one more, and all others."""
+    clock, waiting, parts = [0.0], [0], list[int]()
+
+    def step(objective: Any, optimizer: Any, batch: Batch, accumulate: int, *more: Any) -> None:
+        waiting[0] += 1
+        parts.append(accumulate)
+
+    def finish(device: torch.device) -> None:
+        clock[0] += seconds * waiting[0]
+        waiting[0] = 0
+
+    build = rates.build
+    monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    for name, replacement in (
+        ("train_step", step),
+        ("finish", finish),
+        ("build", lambda model, device: build(model, "cpu")),
+    ):
+        monkeypatch.setattr(rates, name, replacement)
+    task = rates.make_task(RunConfig().task, READING)
+    batch = task.batch(task.examples(0))
+    monkeypatch.setattr(Batch, "to", lambda self, device: self)
+    measured = rates._seconds(task, TrainConfig(), batch, "cuda", "fp32", (), False, False, 2)
+    assert measured == pytest.approx(seconds)
+    assert parts == [2] * steps
 
 
 @pytest.mark.usefixtures("new_machine", "quiet")
