@@ -14,6 +14,7 @@ from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE, balance_bias
+from heddle.nn.numeric import moved, on_host
 from heddle.train.gradient_norms import GradientNorms
 from heddle.train.muon import Muon
 
@@ -32,8 +33,8 @@ class Optimizer:
         by_onednn: which of Muon's products oneDNN computes (see `heddle.model.products`).
 
     Attributes:
-        norms: of the last step's gradient before clipping, by parameter.
-        loads: how many tokens of the last step's batch chose each expert, for each mixture in `mixtures`.
+        norms: of the last step's gradient before clipping, by parameter, on the CPU.
+        loads: how many tokens of the last step's batch chose each expert, for each mixture in `mixtures`, on the CPU.
     """
 
     @checked(learning_rate=POSITIVE, precision=one_of(DTYPES))
@@ -89,22 +90,34 @@ class Optimizer:
                 working.grad = None
 
     def step(self, factor: float, clip: float) -> float:
-        """Clip, update every parameter at `factor` times its highest rate, and refresh the copies; return the gradient's norm.
+        """Measure the gradient and update; return its norm.
 
         If the norm is NaN or infinite, nothing is updated and the gradients are kept.
         """
-        self.norms = GradientNorms.of(self.masters)
+        self.measure()
         length = self.norms.total().item()
-        if not isfinite(length):
-            return length
+        if isfinite(length):
+            self.update(factor, clip)
+        return length
+
+    def measure(self, *others: Tensor) -> list[Tensor]:
+        """Measure the norms of the gradients; return other small tensors on the CPU, read in the same copy."""
+        norms = GradientNorms.of(self.masters)
+        each, *read = on_host([norms.each, *others])
+        self.norms = norms._replace(each=each)
+        return read
+
+    def update(self, factor: float, clip: float) -> None:
+        """Clip the measured gradients, update every parameter at `factor` times its highest rate, and refresh the copies."""
+        length = self.norms.total()
         if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
-            torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, self.norms.total())
+            gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+            torch._foreach_mul_(gradients, (clip / (length + 1e-6)).clamp(max=1.0).item())
         for optimizer, rate in zip(self.optimizers, self.highest, strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.refresh()
-        return length
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -113,11 +126,11 @@ class Optimizer:
             working.copy_(master)
 
     def balance(self, loads: Sequence[Tensor]) -> None:
-        """Update the routers' balancing biases, if they have any, towards experts that few tokens chose."""
+        """Update the routers' balancing biases, if they have any, towards experts that few tokens chose; loads are on the CPU."""
         self.loads = list(loads)
         for mixture, load in zip(self.mixtures, loads, strict=True):
             if (bias := mixture.router.bias) is not None and self.names[id(bias)] not in self.frozen:
-                balance_bias(bias, load, mixture.bias_rate)
+                balance_bias(bias, moved(load, bias.device), mixture.bias_rate)
 
     def state(self) -> dict[str, Tensor]:
         """The optimizers' state, as tensors named `what/parameter`."""
