@@ -1,6 +1,6 @@
 """The optimizer step: fp32 masters, an update rule per parameter, clipping, and state as tensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import isfinite
 
@@ -17,6 +17,8 @@ from heddle.nn.moe import MoE, balance_bias
 from heddle.nn.numeric import moved, on_host
 from heddle.train.gradient_norms import GradientNorms
 from heddle.train.muon import Muon
+
+AT_ONCE = 1 << 24  # gradients to cast at a time: few launches on a GPU, and 64 MiB besides
 
 
 class Optimizer:
@@ -83,11 +85,15 @@ class Optimizer:
 
     def collect(self) -> None:
         """Move the working copies' gradients to the masters, accumulating in fp32."""
-        for working, master in self.copies:
-            if working.grad is not None:
-                gradient = working.grad.to(master.dtype)
-                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-                working.grad = None
+        for pairs in _at_once([pair for pair in self.copies if pair[0].grad is not None]):
+            gradients = [torch.empty_like(master) for _, master in pairs]
+            torch._foreach_copy_(gradients, [working.grad for working, _ in pairs])  # type: ignore[arg-type]
+            sums = [master.grad for _, master in pairs if master.grad is not None]
+            more = [each for each, (_, master) in zip(gradients, pairs, strict=True) if master.grad is not None]
+            if sums:
+                torch._foreach_add_(sums, more)
+            for gradient, (working, master) in zip(gradients, pairs, strict=True):
+                master.grad, working.grad = gradient if master.grad is None else master.grad, None
 
     def step(self, factor: float, clip: float) -> float:
         """Measure the gradient and update; return its norm.
@@ -122,8 +128,9 @@ class Optimizer:
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the masters into the working parameters."""
-        for working, master in self.copies:
-            working.copy_(master)
+        if self.copies:
+            working, masters = zip(*self.copies, strict=True)
+            torch._foreach_copy_(working, masters)
 
     def balance(self, loads: Sequence[Tensor]) -> None:
         """Update the routers' balancing biases, if they have any, towards experts that few tokens chose; loads are on the CPU."""
@@ -147,3 +154,16 @@ class Optimizer:
             what, name = key.split("/", 1)
             master = self.masters[name]
             self.updaters[name].state[master][what] = value.reshape(()) if what == "step" else value.to(master.device)
+
+
+def _at_once(copies: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> Iterator[list[tuple[nn.Parameter, nn.Parameter]]]:
+    """Working copies and their masters in parts of about `AT_ONCE` numbers; on a CPU, which launches nothing, one by one."""
+    part, size = list[tuple[nn.Parameter, nn.Parameter]](), 0
+    for working, master in copies:
+        size += master.numel()
+        if part and (size > AT_ONCE or master.device.type == "cpu"):
+            yield part
+            part, size = [], master.numel()
+        part.append((working, master))
+    if part:
+        yield part

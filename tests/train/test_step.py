@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heddle.config import TransformerConfig, sized
 from heddle.config.train import TrainConfig
@@ -75,6 +75,18 @@ def test_micro_batches_are_added_up_in_fp32() -> None:
     for name, gradient in cut.items():
         assert gradient.dtype == torch.float32
         torch.testing.assert_close(gradient, whole[name], rtol=0.02, atol=0.02 * whole[name].abs().max().item())
+
+
+def test_gradients_are_cast_together_off_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = gradient_of(2, "bf16")
+    monkeypatch.setattr(optimizer_module, "_at_once", lambda pairs: [pairs[:3], pairs[3:]])
+    for name, gradient in gradient_of(2, "bf16").items():
+        assert torch.equal(gradient, alone[name]), name
+    monkeypatch.undo()
+    sizes = [3, 1 << 24, 4, 5, (1 << 24) - 9, 1]
+    for device, parts in (("cpu", [[size] for size in sizes]), ("meta", [[3], sizes[1:2], sizes[2:5], [1]])):
+        pairs = [(nn.Parameter(torch.empty(size, device=device)),) * 2 for size in sizes]
+        assert [[master.numel() for _, master in part] for part in optimizer_module._at_once(pairs)] == parts
 
 
 @pytest.mark.parametrize("clip", [1e-3, 1e3, 0.0])
