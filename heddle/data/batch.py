@@ -1,6 +1,7 @@
 """Batches of inputs and targets, and the function that makes next-token batches."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.device import find_device
 from heddle.nn.layout import Layout
+from heddle.nn.numeric import moved
 
 IGNORED = -100
 """The target of a position without a target; its weight is 0."""
@@ -36,6 +38,7 @@ class Batch:
         source_types: Int[B S], token types of the source, or None.
         continued: Bool[B], whether the span of a row's last target goes on beyond the context, or None.
         texts: Int[B M], a number for each text of a row, the same for equal texts, or None.
+        counts: how many weights of each row are not 0, for a batch that was moved from the CPU; None for any other.
 
     Raises:
         HeddleError: an `IGNORED` target has a weight other than 0.
@@ -51,6 +54,7 @@ class Batch:
     source_types: Int[Tensor, "B S"] | None = None
     continued: Bool[Tensor, " B"] | None = None
     texts: Int[Tensor, "B M"] | None = None
+    counts: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         readable = (
@@ -61,7 +65,7 @@ class Batch:
 
     def parts(self) -> dict[str, Any]:
         """The tensors and layouts by name, without None."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None and name != "counts"}
 
     @checked()
     def to(self, device: torch.device | str) -> "Batch":
@@ -70,8 +74,13 @@ class Batch:
         Raises:
             HeddleError: there is no such device.
         """
-        target_device = find_device(device)
-        return Batch(**{name: part.to(target_device) for name, part in self.parts().items()})
+        target, counts = find_device(device), self.counts
+        if self.weights.device.type == "cpu" != target.type:  # there, reading them would wait for the device
+            counts = tuple(self.weights.unsqueeze(-1).flatten(1).count_nonzero(1).tolist())
+        parts = self.parts().items()
+        return _counted(
+            {name: part.to(target) if isinstance(part, Layout) else moved(part, target) for name, part in parts}, counts
+        )
 
     @checked()
     def split(self, parts: int) -> list["Batch"]:
@@ -83,8 +92,19 @@ class Batch:
         rows = self.tokens.shape[0]
         if parts < 1 or rows % parts:
             raise HeddleError(f"a batch of {rows} rows cannot be split into {parts} equal micro-batches")
-        columns = {name: part.split(rows // parts) for name, part in self.parts().items()}
-        return [Batch(**{name: column[number] for name, column in columns.items()}) for number in range(parts)]
+        each = rows // parts
+        columns = {name: part.split(each) for name, part in self.parts().items()}
+        batches = list[Batch]()
+        for number in range(parts):
+            counts = self.counts and self.counts[number * each : (number + 1) * each]
+            batches.append(_counted({name: column[number] for name, column in columns.items()}, counts))
+        return batches
+
+
+def _counted(parts: Mapping[str, Any], counts: tuple[int, ...] | None) -> Batch:
+    made = Batch(**parts)
+    object.__setattr__(made, "counts", counts)
+    return made
 
 
 _pytree.register_pytree_node(

@@ -11,6 +11,7 @@ from torch.utils import _pytree
 
 from heddle.display import displayed
 from heddle.errors import HeddleError
+from heddle.nn.numeric import moved
 
 Form = Literal["whole", "padded", "packed", "uniform", "newest", "ragged"]
 EVEN: tuple[Form, ...] = ("whole", "uniform", "newest")  # no padding, and all rows have the same positions
@@ -131,7 +132,7 @@ class Layout:
 
     def to(self, device: torch.device | str) -> "Layout":
         """The same layout on another device."""
-        return self.map_tensors(lambda tensor: tensor.to(device))
+        return self.map_tensors(lambda tensor: moved(tensor, device))
 
     def split(self, rows: int) -> list["Layout"]:
         """Consecutive pieces of `rows` rows each."""

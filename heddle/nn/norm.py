@@ -55,7 +55,10 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / √(mean(x²) + eps) · gain (L2-31; Zhang and Sennrich 2019, eq. 4)."""
+    """x / √(mean(x²) + eps) · gain (L2-31; Zhang and Sennrich 2019, eq. 4).
+
+    On CUDA, torch's own kernel does all of it at once. Elsewhere torch would launch several, so heddle's gradient is used.
+    """
 
     def __init__(self, dim: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -63,6 +66,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+        if x.is_cuda:
+            return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
         if torch.is_grad_enabled():
             out: Tensor = _RMSNorm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
             return out
@@ -129,9 +134,10 @@ def _gradients(x: Tensor, above: Tensor, weight: Tensor, scale: Tensor) -> tuple
 def _rows(x: Tensor) -> int:
     """Along the first axis, the length of parts of about `IN_CACHE` numbers, or of `PARTS` larger ones.
 
-    A compiler splits by itself. It may compile only the forward pass, so the backward pass must use the stored number.
+    Only a CPU has such a cache: a GPU takes all rows at once. A compiler splits by itself. It may compile only the forward pass,
+    so the backward pass must use the stored number.
     """
-    if x.dim() == 1 or not x.numel() or torch.compiler.is_compiling():
+    if x.dim() == 1 or not x.numel() or x.device.type != "cpu" or torch.compiler.is_compiling():
         return len(x)
     return max(1, IN_CACHE * len(x) // x.numel(), -(-len(x) // PARTS))
 

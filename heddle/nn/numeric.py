@@ -1,4 +1,6 @@
-"""Numerics shared by many layers."""
+"""Numerics shared by many layers, and moves between devices for which the host does not wait."""
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -31,3 +33,19 @@ def with_sinks(scores: Float[Tensor, "*b T S"], sinks: Float[Tensor, " H"] | Non
 def capped(scores: Float[Tensor, "..."], cap: float | None) -> Float[Tensor, "..."]:
     """cap · tanh(scores / cap): close to the scores while they are small, never beyond ±cap (Gemma 2, section 2)."""
     return scores if cap is None else cap * (scores / cap).tanh()
+
+
+def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on another device. A copy to CUDA starts from pinned memory, so that the host need not wait for its end."""
+    if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
+        return tensor.contiguous().pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Small tensors of one device as tensors on the CPU, in one copy, so that the host waits for the device once."""
+    numbers = torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors]).cpu()
+    pieces = numbers.split([tensor.numel() * tensor.element_size() for tensor in tensors])
+    # Each piece gets memory of its own, since a dtype's numbers must start at a multiple of their size.
+    read = zip(pieces, tensors, strict=True)
+    return [piece.clone().view(tensor.dtype).reshape(tensor.shape) for piece, tensor in read]

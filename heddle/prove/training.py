@@ -152,12 +152,16 @@ class Recorder(Optimizer):
         self.gradients: Trace = {}
         self.loads: list[Tensor] = []
 
-    def step(self, factor: float, clip: float) -> float:
-        """Record and clear the gradients; return their norm."""
+    def measure(self, *others: Tensor) -> list[Tensor]:
+        """Record and clear the gradients."""
+        read = super().measure(*others)
         for name, master in self.masters.items():
             self.gradients[name] = torch.zeros_like(master) if master.grad is None else master.grad
             master.grad = None
-        return float(torch.nn.utils.get_total_norm(list(self.gradients.values())))
+        return read
+
+    def update(self, factor: float, clip: float) -> None:
+        """Nothing is updated."""
 
     def balance(self, loads: Sequence[Tensor]) -> None:
         """Record expert loads."""

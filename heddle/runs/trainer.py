@@ -136,6 +136,8 @@ class Trainer:
 
     def _any_rank(self, *flags: bool) -> tuple[bool, ...]:
         """Which of these are true on any rank: all of them stop after the same step."""
+        if self.session.ranks.count == 1:
+            return flags
         counts = torch.tensor([float(each) for each in flags], device=self.session.model.device)
         return tuple(count > 0 for count in self.session.ranks.sum(counts).tolist())
 

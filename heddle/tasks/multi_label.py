@@ -50,7 +50,9 @@ class BinaryCrossEntropy(CrossEntropy):
         scores = F.linear(features, linear.table, linear.bias)
         return scores.to(wide_dtype(scores.dtype))
 
-    def _sum(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def _sum(
+        self, features: Tensor, targets: Tensor, weights: Tensor, count: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         scores = self._scores(features)
         actual = targets[..., : scores.shape[-1]].to(scores.dtype)
         plain = F.binary_cross_entropy_with_logits(scores, actual, reduction="none")

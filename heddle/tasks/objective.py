@@ -62,7 +62,8 @@ class CrossEntropy(nn.Module):
     def forward(self, batch: Batch) -> Loss:
         features, routings = self._features(batch)
         if self.own is None:
-            total, plain = self._sum(features, batch.targets, batch.weights)
+            count = None if batch.counts is None else sum(batch.counts)
+            total, plain = self._sum(features, batch.targets, batch.weights, count)
         else:
             total = scalar(self.own(self._outputs(features), batch), self.own)
             plain = total.detach()
@@ -72,7 +73,7 @@ class CrossEntropy(nn.Module):
     def by_row(self, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
         """Sums per row for evaluation: `loss`, the plain weighted nats, and what a subclass counts."""
         features, _ = self._features(batch)
-        rows = zip(features, batch.targets, batch.weights, strict=True)
+        rows = zip(features, batch.targets, batch.weights, batch.counts or [None] * len(features), strict=True)
         return {"loss": torch.stack([self._sum(*row)[1] for row in rows]), **self.counts(features, batch)}
 
     def counts(self, features: Tensor, batch: Batch) -> dict[str, Float[Tensor, " B"]]:
@@ -90,11 +91,17 @@ class CrossEntropy(nn.Module):
         """What a user's own loss is given: the scores that the head makes of features, V columns."""
         return scored(self.model, features)
 
-    def _sum(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum of weighted nats to minimise, and to report, from features [... D] and targets and weights [...]."""
+    def _sum(
+        self, features: Tensor, targets: Tensor, weights: Tensor, count: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Sum of weighted nats to minimise, and to report, from features [... D] and targets and weights [...], of which `count`
+        are not 0; None: count them here.
+        """
         assert self.model.head is not None
         # `IGNORED` has weight 0, so any id will do; its scores would be wasted, but a compiled graph needs fixed shapes.
         x, ids, factors = features.reshape(-1, features.shape[-1]), targets.flatten().clamp(min=0), weights.flatten()
-        if not torch.compiler.is_compiling() and weights.any():
-            x, ids, factors = weighted(x, ids, factors)
+        if not torch.compiler.is_compiling():
+            count = int(weights.count_nonzero()) if count is None else count
+            if 0 < count < len(factors):
+                x, ids, factors = weighted(x, ids, factors, count)
         return cross_entropy(x, ids, factors, self.model.head.scoring(self.model.embedding.weight), None, *self.terms)

@@ -16,9 +16,8 @@ def recurring_size(number: int) -> int:
 
 
 def weighted(
-    x: Float[Tensor, "N D"], targets: Int[Tensor, " N"], weights: Float[Tensor, " N"]
+    x: Float[Tensor, "N D"], targets: Int[Tensor, " N"], weights: Float[Tensor, " N"], count: int
 ) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"], Float[Tensor, " n"]]:
-    """The rows with non-zero weight, in order, followed by as many with weight 0 as round their number to a recurring size."""
-    count = int(weights.count_nonzero())
+    """The `count` rows with non-zero weight, in order, and as many with weight 0 as round their number to a recurring size."""
     places = (weights == 0).to(torch.uint8).argsort(stable=True)[: recurring_size(count)]
     return x[places], targets[places], weights[places]

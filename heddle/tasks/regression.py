@@ -41,7 +41,9 @@ class SquaredError(CrossEntropy):
         scores = torch.nn.functional.linear(features, linear.table, linear.bias)[..., 0]
         return scores.to(wide_dtype(scores.dtype))
 
-    def _sum(self, features: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def _sum(
+        self, features: Tensor, targets: Tensor, weights: Tensor, count: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         total = ((self._scores(features) - targets) ** 2 * weights).sum()
         return total, total.detach()
 

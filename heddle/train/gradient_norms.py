@@ -16,7 +16,7 @@ class GradientNorms(NamedTuple):
 
     Attributes:
         names: the parameters that have a gradient.
-        each: Float[P], their gradients' norms, on the gradients' device.
+        each: Float[P], their gradients' norms.
     """
 
     names: tuple[str, ...]
@@ -24,10 +24,11 @@ class GradientNorms(NamedTuple):
 
     @classmethod
     def of(cls, parameters: Mapping[str, Tensor]) -> "GradientNorms":
-        """The norms of the gradients that these named parameters have."""
+        """The norms of the gradients that these named parameters have, on their device."""
         gradients = {name: each.grad for name, each in parameters.items() if each.grad is not None}
         norms = torch._foreach_norm(list(gradients.values())) if gradients else []
-        return cls(tuple(gradients), torch.stack(list(norms)) if norms else torch.zeros(0))
+        device = next((each.device for each in parameters.values()), None)
+        return cls(tuple(gradients), torch.stack(list(norms)) if norms else torch.zeros(0, device=device))
 
     def total(self) -> Float[Tensor, ""]:
         """The norm of the whole gradient."""

@@ -84,14 +84,24 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
         for pieces in _stacks([parameter.shape for parameter in parameters]):
             # Nesterov momentum, computed within the stack, so that the gradients are never all copied at once.
-            ahead = [torch.lerp(_cut(gradients[p.index], p), _cut(buffers[p.index], p), momentum) for p in pieces]
-            stack = torch.cat([(x if x.shape[1] <= x.shape[2] else x.mT).to(self.dtype) for x in ahead])
-            made = orthogonalise(stack, self.iteration, self.tight, self.by_onednn).split([len(x) for x in ahead])
-            for piece, update in zip(pieces, made, strict=True):
-                matrices = _cut(parameters[piece.index], piece)
+            cuts = [[_cut(tensors[p.index], p) for p in pieces] for tensors in (gradients, buffers, parameters)]
+            ahead = torch._foreach_lerp(cuts[0], cuts[1], momentum)
+            stack = self._stacked([x if x.shape[1] <= x.shape[2] else x.mT for x in ahead])
+            made = orthogonalise(stack, self.iteration, self.tight, self.by_onednn).to(parameters[0].dtype)
+            updates = dict[float, tuple[list[Tensor], list[Tensor]]]()
+            for matrices, update in zip(cuts[2], made.split([len(x) for x in ahead]), strict=True):
                 rows, columns = matrices.shape[1:]
-                scale = sqrt(max(1.0, rows / columns))
-                matrices.add_(update if rows <= columns else update.mT, alpha=-lr * scale)
+                targets, changes = updates.setdefault(sqrt(max(1.0, rows / columns)), ([], []))
+                targets.append(matrices)
+                changes.append(update if rows <= columns else update.mT)
+            for scale, (targets, changes) in updates.items():
+                torch._foreach_add_(targets, changes, alpha=-lr * scale)
+
+    def _stacked(self, matrices: list[Tensor]) -> Float[Tensor, "N m n"]:
+        """Stacks of matrices as one, in the dtype of the products."""
+        stack = matrices[0].new_empty(sum(map(len, matrices)), *matrices[0].shape[1:], dtype=self.dtype)
+        torch._foreach_copy_(stack.split([len(each) for each in matrices]), matrices)
+        return stack
 
 
 def orthogonalise(

@@ -1,6 +1,6 @@
 """The optimizer step: fp32 masters, an update rule per parameter, clipping, and state as tensors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import isfinite
 
@@ -14,8 +14,11 @@ from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE, balance_bias
+from heddle.nn.numeric import moved, on_host
 from heddle.train.gradient_norms import GradientNorms
 from heddle.train.muon import Muon
+
+AT_ONCE = 1 << 24  # gradients to cast at a time: few launches on a GPU, and 64 MiB besides
 
 
 class Optimizer:
@@ -32,8 +35,8 @@ class Optimizer:
         by_onednn: which of Muon's products oneDNN computes (see `heddle.model.products`).
 
     Attributes:
-        norms: of the last step's gradient before clipping, by parameter.
-        loads: how many tokens of the last step's batch chose each expert, for each mixture in `mixtures`.
+        norms: of the last step's gradient before clipping, by parameter, on the CPU.
+        loads: how many tokens of the last step's batch chose each expert, for each mixture in `mixtures`, on the CPU.
     """
 
     @checked(learning_rate=POSITIVE, precision=one_of(DTYPES))
@@ -82,42 +85,59 @@ class Optimizer:
 
     def collect(self) -> None:
         """Move the working copies' gradients to the masters, accumulating in fp32."""
-        for working, master in self.copies:
-            if working.grad is not None:
-                gradient = working.grad.to(master.dtype)
-                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-                working.grad = None
+        for pairs in _at_once([pair for pair in self.copies if pair[0].grad is not None]):
+            gradients = [torch.empty_like(master) for _, master in pairs]
+            torch._foreach_copy_(gradients, [working.grad for working, _ in pairs])  # type: ignore[arg-type]
+            sums = [master.grad for _, master in pairs if master.grad is not None]
+            more = [each for each, (_, master) in zip(gradients, pairs, strict=True) if master.grad is not None]
+            if sums:
+                torch._foreach_add_(sums, more)
+            for gradient, (working, master) in zip(gradients, pairs, strict=True):
+                master.grad, working.grad = gradient if master.grad is None else master.grad, None
 
     def step(self, factor: float, clip: float) -> float:
-        """Clip, update every parameter at `factor` times its highest rate, and refresh the copies; return the gradient's norm.
+        """Measure the gradient and update; return its norm.
 
         If the norm is NaN or infinite, nothing is updated and the gradients are kept.
         """
-        self.norms = GradientNorms.of(self.masters)
+        self.measure()
         length = self.norms.total().item()
-        if not isfinite(length):
-            return length
+        if isfinite(length):
+            self.update(factor, clip)
+        return length
+
+    def measure(self, *others: Tensor) -> list[Tensor]:
+        """Measure the norms of the gradients; return other small tensors on the CPU, read in the same copy."""
+        norms = GradientNorms.of(self.masters)
+        each, *read = on_host([norms.each, *others])
+        self.norms = norms._replace(each=each)
+        return read
+
+    def update(self, factor: float, clip: float) -> None:
+        """Clip the measured gradients, update every parameter at `factor` times its highest rate, and refresh the copies."""
+        length = self.norms.total()
         if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
-            torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, self.norms.total())
+            gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+            torch._foreach_mul_(gradients, (clip / (length + 1e-6)).clamp(max=1.0).item())
         for optimizer, rate in zip(self.optimizers, self.highest, strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.refresh()
-        return length
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the masters into the working parameters."""
-        for working, master in self.copies:
-            working.copy_(master)
+        if self.copies:
+            working, masters = zip(*self.copies, strict=True)
+            torch._foreach_copy_(working, masters)
 
     def balance(self, loads: Sequence[Tensor]) -> None:
-        """Update the routers' balancing biases, if they have any, towards experts that few tokens chose."""
+        """Update the routers' balancing biases, if they have any, towards experts that few tokens chose; loads are on the CPU."""
         self.loads = list(loads)
         for mixture, load in zip(self.mixtures, loads, strict=True):
             if (bias := mixture.router.bias) is not None and self.names[id(bias)] not in self.frozen:
-                balance_bias(bias, load, mixture.bias_rate)
+                balance_bias(bias, moved(load, bias.device), mixture.bias_rate)
 
     def state(self) -> dict[str, Tensor]:
         """The optimizers' state, as tensors named `what/parameter`."""
@@ -136,3 +156,16 @@ class Optimizer:
             by_host = what == "step" and not updater.param_groups[0]["fused"]
             restored = value.reshape(()) if what == "step" else value
             updater.state[master][what] = restored.to("cpu" if by_host else master.device)
+
+
+def _at_once(copies: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> Iterator[list[tuple[nn.Parameter, nn.Parameter]]]:
+    """Working copies and their masters in parts of about `AT_ONCE` numbers; on a CPU, which launches nothing, one by one."""
+    part, size = list[tuple[nn.Parameter, nn.Parameter]](), 0
+    for working, master in copies:
+        size += master.numel()
+        if part and (size > AT_ONCE or master.device.type == "cpu"):
+            yield part
+            part, size = [], master.numel()
+        part.append((working, master))
+    if part:
+        yield part

@@ -60,10 +60,14 @@ def train_step(
         optimizer.collect()
         total = total + loss.plain
         loads = [a + b for a, b in zip(loads, loss.loads, strict=True)] if loads else list(loss.loads)
-    mean = (reduce(total) / count).item()
-    if isnan(mean) and not count:
+    # The one place of a step where the host waits for the device.
+    mean, *loads = optimizer.measure(reduce(total) / count, *(reduce(load) for load in loads))
+    plain, norm = mean.item(), optimizer.norms.total().item()
+    if isnan(plain) and not count:
         raise HeddleError("no row of this step has a target, so there is nothing to learn: give more rows per step")
-    norm = optimizer.step(factor, clip) if isfinite(mean) else nan
+    if not isfinite(plain):
+        return plain, nan
     if isfinite(norm):
-        optimizer.balance([reduce(load) for load in loads])
-    return mean, norm
+        optimizer.update(factor, clip)
+        optimizer.balance(loads)
+    return plain, norm

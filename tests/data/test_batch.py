@@ -1,6 +1,7 @@
 """Batches: targets are the inputs shifted by one, and a split loses nothing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,18 @@ def test_a_source_and_types_are_moved_and_flattened() -> None:
     again = _pytree.tree_unflatten(leaves, spec)
     assert all(getattr(again, name) is getattr(batch, name) for name in NAMES)
     assert again.source_layout.form == "padded"
+
+
+def test_a_batch_on_another_device_knows_how_many_targets_count() -> None:
+    batch = next_token_batch(np.ones((4, 4), dtype=np.int64))
+    weights = torch.tensor([[1.0, 0, 0], [0, 0, 0], [2, 1, 1], [0, 0.5, 0.5]])
+    moved = replace(batch, weights=weights).to("meta")
+    assert moved.counts == (1, 0, 3, 2)
+    assert [part.counts for part in moved.split(2)] == [(1, 0), (3, 2)]
+    assert moved.to("meta").counts == (1, 0, 3, 2)
+    assert replace(moved, weights=moved.weights * 2).counts is None, "other weights may be 0"
+    assert batch.counts is None
+    assert [part.counts for part in batch.split(2)] == [None, None]
+    assert Batch(batch.tokens, batch.layout, batch.tokens[:, 0], weights[:, 0]).to("meta").counts == (1, 0, 1, 0)
+    with pytest.raises(TypeError):
+        Batch(**batch.parts(), counts=(1, 2, 3, 4))

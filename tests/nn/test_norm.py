@@ -183,3 +183,33 @@ def test_a_compiler_may_take_the_forward_pass_of_the_rms_norm_alone(monkeypatch:
         compiling.setattr(torch.compiler, "is_compiling", lambda: True)
         out = norm(x)
     torch.testing.assert_close(torch.autograd.grad(out.square().sum(), [x, norm.weight]), plain)
+
+
+def test_rows_are_split_for_the_cache_of_a_cpu_alone() -> None:
+    """On any other device each part would be a launch of its own."""
+    numbers = (64, 64, 96)
+    for device, parts in (("cpu", 4), ("meta", 1)):
+        x, norm = torch.empty(numbers, device=device, requires_grad=True), RMSNorm(96).to(device)
+        out = norm(x)
+        assert len(out.grad_fn.saved_tensors) == 2 + parts
+
+
+class OnCuda(Tensor):
+    """A tensor of the CPU that says it is on CUDA."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_cuda_has_a_kernel_for_the_rms_norm(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    norm, x = filled(RMSNorm(6, 1e-3)), torch.randn(4, 6).to(dtype)
+    dtypes, kernel = list[torch.dtype](), F.rms_norm
+
+    def noting(x: Tensor, shape: tuple[int, ...], weight: Tensor, eps: float) -> Tensor:
+        dtypes.append(weight.dtype)  # the kernel needs one dtype for both
+        return kernel(x.as_subclass(Tensor), shape, weight, eps)
+
+    monkeypatch.setattr(F, "rms_norm", noting)
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 2**-7}[dtype]  # two roundings instead of one
+    torch.testing.assert_close(norm(x.as_subclass(OnCuda)), norm(x), rtol=tolerance, atol=tolerance)
+    assert dtypes == [dtype]

@@ -77,6 +77,17 @@ def test_scores_are_computed_of_a_few_sizes(monkeypatch: pytest.MonkeyPatch) -> 
     assert [recurring_size(number) for number in (1, 8, 9, 256, 257, 2049, 4096)] == [8, 8, 16, 256, 264, 2112, 4096]
 
 
+def test_weights_whose_number_is_known_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, features = CrossEntropy(model({})), torch.randn(10, 6, 8, dtype=torch.float64)
+    tokens = torch.arange(60).view(10, 6) % 13
+    for targets in (0, 1, 30, 60):
+        weights = (torch.arange(60).view(10, 6) >= 60 - targets).float()
+        expected = made._sum(features, tokens, weights)
+        with monkeypatch.context() as counted:
+            counted.setattr(Tensor, "count_nonzero", None)
+            assert all(map(torch.equal, made._sum(features, tokens, weights, targets), expected))
+
+
 def numpy_loss(made: Transformer, hidden: Array, examples: Batch) -> float:
     """The head and the cross-entropy as formulas, position by position."""
     config = made.config.head

@@ -12,7 +12,7 @@ def test_what_has_a_weight_comes_first_and_in_order(targets: int) -> None:
     places = torch.randperm(50, generator=torch.Generator().manual_seed(targets))[:targets].sort().values
     weights[places] = torch.linspace(0.1, 1, targets)
     x = torch.arange(100.0).view(50, 2)
-    rows, ids, row_weights = weighted(x, torch.arange(50), weights)
+    rows, ids, row_weights = weighted(x, torch.arange(50), weights, targets)
     assert len(ids) == recurring_size(targets)
     assert ids[:targets].tolist() == places.tolist()
     assert not row_weights[targets:].any()

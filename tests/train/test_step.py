@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from heddle.config import TransformerConfig, sized
 from heddle.config.train import TrainConfig
@@ -16,6 +16,7 @@ from heddle.errors import HeddleError
 from heddle.model import build
 from heddle.tasks import CrossEntropy
 from heddle.train import Optimizer, train_step
+from heddle.train import optimizer as optimizer_module
 
 CONFIG = sized(2, vocab_size=41, context=8, dim=16)
 STILL = TrainConfig(optimizer="adamw", learning_rate=1e-30, weight_decay=0.0, clip=0.0)
@@ -38,7 +39,7 @@ def ready(config: TransformerConfig = CONFIG, train: TrainConfig = STILL, precis
 def gradient_of(accumulate: int, precision: str = "fp32") -> dict[str, Tensor]:
     """The gradient that a step would use: the optimizer is kept from turning anything."""
     model, objective, optimizer = ready(precision=precision)
-    optimizer.step = lambda factor, clip: 0.0
+    optimizer.update = lambda factor, clip: None
     train_step(objective, optimizer, uneven(), accumulate, 1.0, 0.0)
     assert optimizer.masters.keys() == dict(model.named_parameters()).keys()
     return {name: master.grad for name, master in optimizer.masters.items()}
@@ -76,6 +77,18 @@ def test_micro_batches_are_added_up_in_fp32() -> None:
         torch.testing.assert_close(gradient, whole[name], rtol=0.02, atol=0.02 * whole[name].abs().max().item())
 
 
+def test_gradients_are_cast_together_off_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = gradient_of(2, "bf16")
+    monkeypatch.setattr(optimizer_module, "_at_once", lambda pairs: [pairs[:3], pairs[3:]])
+    for name, gradient in gradient_of(2, "bf16").items():
+        assert torch.equal(gradient, alone[name]), name
+    monkeypatch.undo()
+    sizes = [3, 1 << 24, 4, 5, (1 << 24) - 9, 1]
+    for device, parts in (("cpu", [[size] for size in sizes]), ("meta", [[3], sizes[1:2], sizes[2:5], [1]])):
+        pairs = [(nn.Parameter(torch.empty(size, device=device)),) * 2 for size in sizes]
+        assert [[master.numel() for _, master in part] for part in optimizer_module._at_once(pairs)] == parts
+
+
 @pytest.mark.parametrize("clip", [1e-3, 1e3, 0.0])
 def test_clipping(clip: float) -> None:
     """AdamW's first moment after one step is (1 - beta1) times the gradient it saw."""
@@ -109,7 +122,7 @@ def test_what_routers_add_is_minimised_and_not_reported(accumulate: int) -> None
         loss = objective(batch)
     _, routings = model(batch.tokens, batch.layout)
     (expected,) = torch.autograd.grad(routings[0].terms / batch.weights.sum(), router.weight)
-    optimizer.step = lambda factor, clip: 0.0
+    optimizer.update = lambda factor, clip: None
     mean, _ = train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)
     assert mean == pytest.approx((loss.total / loss.count).item(), rel=1e-6)
     torch.testing.assert_close(router.weight.grad, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
@@ -131,6 +144,21 @@ def test_experts_are_balanced_by_the_load_of_the_whole_batch(accumulate: int) ->
     assert expected.tolist() != of_the_last.tolist()  # else a step that forgets the rows before would pass
     train_step(objective, optimizer, batch, accumulate, 1.0, 0.0)
     assert router.bias.tolist() == expected.tolist()
+
+
+def test_a_step_reads_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss, norms and loads of the experts, whatever the number of micro-batches."""
+    expert = {"kind": "moe", "experts": 4, "active": 2, "expert": {"kind": "gated", "hidden": 8}}
+    _, objective, optimizer = ready(sized(2, vocab_size=41, context=8, dim=16).override({"decoder.block.ffn": expert}))
+    reads, on_host = list[list[Tensor]](), optimizer_module.on_host
+    monkeypatch.setattr(optimizer_module, "on_host", lambda tensors: reads.append(on_host(tensors)) or reads[-1])
+    loss, norm = train_step(objective, optimizer, uneven(), 2, 1.0, 0.0)
+    assert len(reads) == 1
+    norms, mean, *loads = reads[0]
+    assert (loss, norm) == (mean.item(), torch.linalg.vector_norm(norms).item())
+    assert [load.sum().item() for load in loads] == [2 * 4 * 8] * 2
+    assert optimizer.norms.each is norms
+    assert all(map(torch.equal, optimizer.loads, loads))
 
 
 def test_a_step_without_a_target_is_refused() -> None:
