@@ -13,10 +13,10 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def on_device(
-    numbers: Sequence[object], device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    numbers: Sequence[object] | Tensor, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
     """These numbers, or rows of numbers, on a device. A GPU's earlier work is not waited for."""
-    tensor = torch.tensor(numbers, dtype=dtype)
+    tensor = torch.as_tensor(numbers, dtype=dtype)
     # CUDA has read pageable memory when the call returns; on other devices the memory could be freed before it is read.
     return tensor if device is None else tensor.to(device, non_blocking=torch.device(device).type == "cuda")
 
