@@ -41,7 +41,7 @@ class Cache:
         longest: maximum tokens of a row; None: no limit.
         prefix: whether the tokens of a row's first call are its prefix, which is bidirectional; all later tokens are causal.
         multiple: capacities and visible widths are rounded up to multiples of this; small ones read and copy less memory, large
-            ones need fewer compiled graphs.
+            ones need fewer compiled graphs. Off the CPU, one token in rows of equal length sees just the used slots, without a mask.
 
     Attributes:
         encoded: an encoder's output, from the first call on.
@@ -92,11 +92,11 @@ class Cache:
         fresh, even = not any(self.lengths), len(set(counts)) <= 1
         uniform = even and len(set(self.lengths)) == 1 and not (compiled and len(counts) > 1)
         longest = max(self.lengths, default=0) + width
+        # A CPU prepares its kernels for each number of keys. Compiled steps see all slots, so they need a mask.
+        newest = uniform and width == 1 and not compiled and (self.multiple == 1 or start.device.type != "cpu")
         # The first call sees only its own tokens, so it can take the fast path for whole sequences.
-        visible = longest if fresh else rounded(longest, self.multiple)
-        # At coarse multiples this form would be rare. Compiled steps see all slots, so they need a mask.
-        newest = uniform and width == 1 == self.multiple and not compiled
-        if not newest:  # else the states grow by exactly one slot, without free slots to mask
+        visible = longest if fresh or newest else rounded(longest, self.multiple)
+        if not newest or self.multiple > 1:  # else the states grow by exactly one slot
             self._reserve(visible, ahead=not compiled)
         visible = max(visible, self.capacity) if compiled else visible
         position = start[:, None] + torch.arange(width, device=device)

@@ -119,6 +119,22 @@ def test_lengths_are_copied_to_the_device_just_where_rows_change(monkeypatch: py
     assert [positions(joined, (1, 1, 1)), copies[1:]] == [[7, 8, 7], [[7, 8, 7]]]
 
 
+def test_off_the_cpu_one_token_sees_just_the_used_slots_of_equal_rows() -> None:
+    cache = cache_of(2)
+
+    def step(*counts: int, compiled: bool = False) -> tuple[str, int, int]:
+        queries = cache.advance(counts, "meta", compiled=compiled)
+        assert cache.keys is not None
+        return queries.form, cache.keys[None].width, cache.capacity
+
+    assert step(1, 1) == ("whole", 1, ROUND)
+    assert [step(1, 1) for _ in range(2)] == [("newest", 2, ROUND), ("newest", 3, ROUND)]
+    assert [step(2, 2), step(1, 1)] == [("uniform", ROUND, ROUND), ("newest", 6, ROUND)]
+    assert [step(*[ROUND - 6] * 2), step(1, 1)] == [("uniform", ROUND, ROUND), ("newest", ROUND + 1, 2 * ROUND)]
+    assert step(1, 1, compiled=True) == ("ragged", 2 * ROUND, 2 * ROUND)
+    assert [step(1, 0), step(1, 1)] == [("ragged", 2 * ROUND, 2 * ROUND)] * 2
+
+
 def test_one_token_after_all_keys_is_known_as_the_newest() -> None:
     cache = Cache([BlockState(Growing())], 2, multiple=1)
     write(cache, (3, 3))
