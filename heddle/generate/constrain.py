@@ -24,6 +24,7 @@ from heddle.checks import checked
 from heddle.config.decoding import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate.processors import TokenSequence
+from heddle.nn.numeric import on_device
 from heddle.text.tokenizer import Tokenizer
 
 CACHED_GRAMMARS = 16
@@ -210,15 +211,15 @@ def constrain(
     rows = [(row, cast(Guide, sequence.guide), sequence) for row, sequence in enumerate(sequences)]
     if any(guide is None for _, guide, _ in rows):
         raise HeddleError("a constrained text needs the tokenizer: use complete, or give the engine Guides(tokenizer)")
-    blocked = torch.zeros_like(scores, dtype=torch.bool)
+    blocked = torch.zeros(scores.shape, dtype=torch.bool)  # on the host, where guides are
     for row, guide, sequence in rows:
         if not free[row]:
             continue
         mask, may_end = guide.allowed(sequence.generated())
         blocked[row] = True
-        blocked[row, : guide.count] = torch.from_numpy(~mask).to(scores.device)
+        blocked[row, : guide.count] = torch.from_numpy(~mask)
         blocked[row, list(ends)] = not may_end
-    return scores.masked_fill(blocked, -torch.inf)
+    return scores.masked_fill(on_device(blocked, scores.device), -torch.inf)
 
 
 class _Tokens:

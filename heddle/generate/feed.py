@@ -9,6 +9,7 @@ from torch import Tensor
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
 from heddle.nn.layout import Layout
+from heddle.nn.numeric import on_device
 
 
 def feed(
@@ -36,11 +37,11 @@ def feed(
         return model.logits(hidden[layout.real])
     if len(set(counts)) == 1:
         return model.logits(hidden[:, -1])
-    ends = torch.tensor(counts, device=hidden.device) - 1
+    ends = on_device(counts, hidden.device) - 1
     return model.logits(hidden[torch.arange(len(counts), device=hidden.device), ends])
 
 
 def padded(rows: Sequence[list[int]], device: torch.device) -> Int[Tensor, "B T"]:
     """Rows of ids, right-padded with 0."""
     width = max(map(len, rows))
-    return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
+    return on_device([row + [0] * (width - len(row)) for row in rows], device)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -48,28 +49,37 @@ class Event:
 
 
 def score_samples(
-    logits: Float[Tensor, "B V"],
-    scores: Float[Tensor, "B V"],
-    ids: Int[Tensor, " B"],
-    sequences: Sequence[TokenSequence],
-    alternatives: int,
-) -> list[Event]:
-    """The sampled ids, one per sequence, with their log probabilities; `broken` where an id is not valid.
+    logits: Float[Tensor, "B V"], scores: Float[Tensor, "B V"], ids: Int[Tensor, " B"], alternatives: int
+) -> Float[Tensor, "B n"]:
+    """All about the sampled ids in one tensor, so that the device is waited for once: see `read_samples`.
 
     Args:
         logits: the model's own.
         scores: the logits after the processors. An id with the score -inf is not valid.
         ids: the sampled ids.
-        sequences: the sequences that they follow.
         alternatives: number of most probable ids to report with each.
     """
-    logprobs = log_probabilities(logits)
-    columns = [values.gather(-1, ids[:, None])[:, 0].tolist() for values in (logprobs, scores)]
-    rows = zip(sequences, ids.tolist(), *columns, top_logprobs(logprobs, alternatives), strict=True)
+    logprobs, ids = log_probabilities(logits), ids[:, None]
+    columns = [ids, logprobs.gather(-1, ids), scores.gather(-1, ids)]
+    if alternatives:
+        top = logprobs.topk(min(alternatives, logprobs.shape[-1]))
+        columns += [top.indices, top.values]
+    # fp32 holds every whole number up to 2^24, so ids are exact.
+    return torch.cat([column.to(logprobs.dtype) for column in columns], -1)
+
+
+def read_samples(samples: Sequence[Sequence[float]], sequences: Sequence[TokenSequence]) -> list[Event]:
+    """The sampled ids, one per sequence, with their log probabilities; `broken` where an id is not valid.
+
+    Args:
+        samples: of each, the id, its log probability, its score, and the most probable ids followed by theirs.
+        sequences: the sequences that they follow.
+    """
     events = []
-    for sequence, id, logprob, score, top in rows:
-        error = _error(sequence, logprob, score)
-        events.append(Event(sequence.number, id, logprob, "broken" if error else None, top, (), error))
+    for sequence, (id, logprob, score, *rest) in zip(sequences, samples, strict=True):
+        count, error = len(rest) // 2, _error(sequence, logprob, score)
+        top = tuple(zip(map(int, rest[:count]), rest[count:], strict=True))
+        events.append(Event(sequence.number, int(id), logprob, "broken" if error else None, top, (), error))
     return events
 
 

@@ -1,15 +1,17 @@
 """Prefill: prompts are read in batches, in chunks if they are long; equal ones, and prefixes of earlier ones, are read once."""
 
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heddle.generate.logprobs import Event, log_probabilities, top_logprobs
+from heddle.generate.logprobs import Event, log_probabilities, read_samples, top_logprobs
 from heddle.generate.processors import TokenSequence
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
+from heddle.nn.numeric import on_device
 
 Sample = tuple[int, float, tuple[tuple[int, float], ...]]
 """An id, its log probability, and the most probable ids with theirs."""
@@ -165,15 +167,22 @@ class PrefixCache:
 
 
 def sample_each(sequences: Sequence[TokenSequence], logits: Float[Tensor, "B V"]) -> list[Event]:
-    """Sample the next id of each sequence by its rules. Sequences that share their rules are sampled together."""
+    """Sample the next id of each sequence by its rules. Sequences that share their rules are sampled together.
+
+    The device is waited for once.
+    """
     groups: dict[int, list[int]] = {}
     for row, sequence in enumerate(sequences):
         groups.setdefault(id(sequence.rules), []).append(row)
-    samples: dict[int, Event] = {}
+    parts = []
     for group in groups.values():
-        part, rules = logits if len(groups) == 1 else logits[group], sequences[group[0]].rules
-        samples |= zip(group, rules.sample(part, [sequences[row] for row in group]), strict=True)
-    return [samples[row] for row in range(len(sequences))]
+        part = logits if len(groups) == 1 else logits.index_select(0, on_device(group, logits.device))
+        parts.append(sequences[group[0]].rules.samples(part, [sequences[row] for row in group]))
+    numbers, events = iter(torch.cat([part.flatten() for part in parts]).tolist()), dict[int, Event]()
+    for group, part in zip(groups.values(), parts, strict=True):
+        samples = [list(islice(numbers, part.shape[1])) for _ in group]
+        events |= zip(group, read_samples(samples, [sequences[row] for row in group]), strict=True)
+    return [events[row] for row in range(len(sequences))]
 
 
 def common_length(cached: Sequence[int], prompt: Sequence[int]) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 from heddle.config.decoding import DecodingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
+from heddle.nn.numeric import on_device
 from heddle.text.stream import TextStream
 
 if TYPE_CHECKING:  # both modules import this one
@@ -123,7 +124,7 @@ class BlockedIds(Processor):
 
     def __call__(self, scores: Scores, sequences: Sequences) -> Scores:
         if self.always:
-            scores = scores.index_fill(-1, torch.tensor(self.always, device=scores.device), -torch.inf)
+            scores = scores.index_fill(-1, on_device(self.always, scores.device), -torch.inf)
         ending = [
             (row, last) for row, sequence in enumerate(sequences) for run, last in self.runs if _ends(sequence.ids, run)
         ]
@@ -148,8 +149,8 @@ class ForcedIds(Processor):
         if not rows:
             return scores
         forced = scores.new_full((scores.shape[-1],), -torch.inf)
-        forced[self.ids] = 0
-        return scores.index_put((torch.tensor(rows, device=scores.device),), forced)
+        forced = forced.index_fill(0, on_device(self.ids, scores.device), 0.0)
+        return scores.index_put((on_device(rows, scores.device),), forced)
 
 
 class LogitBias(Processor):
@@ -161,8 +162,9 @@ class LogitBias(Processor):
         self.bias = dict(bias)
 
     def __call__(self, scores: Scores, sequences: Sequences) -> Scores:
-        bias = scores.new_zeros(scores.shape[-1])
-        bias[list(self.bias)] = torch.tensor(list(self.bias.values()), dtype=scores.dtype, device=scores.device)
+        ids = on_device(list(self.bias), scores.device)
+        values = on_device(list(self.bias.values()), scores.device, scores.dtype)
+        bias = scores.new_zeros(scores.shape[-1]).index_copy(0, ids, values)
         return scores + bias
 
 
@@ -194,7 +196,7 @@ class PresencePenalty(Processor):
             return scores
         rows, ids = _indices([(row, id) for row, (id, _) in counts], scores)
         penalties = [self.presence + self.frequency * count for _, (_, count) in counts]
-        return scores.index_put((rows, ids), -torch.tensor(penalties, dtype=scores.dtype, device=scores.device), True)
+        return scores.index_put((rows, ids), -on_device(penalties, scores.device, scores.dtype), True)
 
 
 class NoRepeatNgram(Processor):
@@ -278,10 +280,10 @@ def _ends(ids: list[int], run: list[int]) -> bool:
 
 def _indices(places: Sequence[tuple[int, int]], like: Tensor) -> tuple[Tensor, Tensor]:
     """The rows and the ids of these places, as two index tensors."""
-    indices = torch.tensor(places, dtype=torch.long, device=like.device).reshape(-1, 2)
+    indices = on_device(places, like.device, torch.long).reshape(-1, 2)
     return indices[:, 0], indices[:, 1]
 
 
 def _set_scores(scores: Scores, places: Sequence[tuple[int, int]], value: float) -> Scores:
     """The scores with `value` at these places; the same tensor if there are none."""
-    return scores.index_put(_indices(places, scores), scores.new_tensor(value)) if places else scores
+    return scores.index_put(_indices(places, scores), scores.new_full((), value)) if places else scores

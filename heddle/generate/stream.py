@@ -11,7 +11,7 @@ from heddle.config.decoding import DecodingConfig, SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.constrain import constrain
-from heddle.generate.logprobs import Event, Finish, score_samples
+from heddle.generate.logprobs import Event, Finish, read_samples, score_samples
 from heddle.generate.processors import Ends, ForcedIds, TokenSequence, make_processors
 from heddle.generate.sampling import choose
 from heddle.model.evaluating import evaluating
@@ -163,21 +163,25 @@ class DecodingRules:
         return scores
 
     def sample(self, logits: Float[Tensor, "B V"], sequences: Sequence[TokenSequence]) -> list[Event]:
-        """Sample the next id of each sequence. Needs a `SamplingConfig`.
+        """Sample the next id of each sequence. Arguments and errors are those of `samples`."""
+        return read_samples(self.samples(logits, sequences).tolist(), sequences)
+
+    def samples(self, logits: Float[Tensor, "B V"], sequences: Sequence[TokenSequence]) -> Float[Tensor, "B n"]:
+        """Sample the next id of each sequence, without waiting for the device (`score_samples`). Needs a `SamplingConfig`.
 
         Raises:
             HeddleError: the sampling is constrained, and a sequence has no guide.
         """
         assert isinstance(self.config, SamplingConfig)
-        # Sampling needs float64, which mps does not have. bf16 would lose small penalties, and its argmax is six times slower.
-        logits = (logits.cpu() if logits.device.type == "mps" else logits).to(wide_dtype(logits.dtype))
+        # bf16 would lose small penalties, and on a CPU its argmax is six times slower.
+        logits = logits.to(wide_dtype(logits.dtype))
         scores = self.process(logits, sequences)
         if self.config.constrained:
             forcing = [processor for processor in self.processors if isinstance(processor, ForcedIds)]
             free = [not any(processor.applies(sequence) for processor in forcing) for sequence in sequences]
             scores = constrain(scores, sequences, free, self.ends)
         ids = choose(scores, self.config, [(sequence.seed, len(sequence.ids)) for sequence in sequences])
-        return score_samples(logits, scores, ids, sequences, self.alternatives)
+        return score_samples(logits, scores, ids, self.alternatives)
 
     def finish(self, sequence: TokenSequence) -> Finish | None:
         """Why the sequence ends with its last id, or None if it continues."""

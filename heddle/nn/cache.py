@@ -11,6 +11,7 @@ from heddle.checks import wrong
 from heddle.display import brief
 from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Form, Layout
+from heddle.nn.numeric import on_device
 from heddle.nn.output import EncoderOutput
 from heddle.nn.state import ROUND, BlockState, Fixed, Growing, Rolling, State, rounded
 
@@ -32,7 +33,7 @@ class Keys:
 class Cache:
     """The states of a decoder's blocks (such as the KV cache) for each row and, on the host, the number of tokens in each row.
 
-    The lengths are on the host so that no step waits for the device.
+    The lengths are also on the device, where each step adds to them: so no step copies them there or waits for the device.
 
     Args:
         states: one per block, in layer order.
@@ -40,7 +41,7 @@ class Cache:
         longest: maximum tokens of a row; None: no limit.
         prefix: whether the tokens of a row's first call are its prefix, which is bidirectional; all later tokens are causal.
         multiple: capacities and visible widths are rounded up to multiples of this; small ones read and copy less memory, large
-            ones need fewer compiled graphs.
+            ones need fewer compiled graphs. Off the CPU, one token in rows of equal length sees just the used slots, without a mask.
 
     Attributes:
         encoded: an encoder's output, from the first call on.
@@ -64,6 +65,8 @@ class Cache:
         self.encoded: EncoderOutput | None = None
         self.share = 1
         self.lengths = [0] * rows
+        # The lengths on the device of the last step; empty: they have changed since then.
+        self._starts: dict[torch.device | str | None, Tensor] = {}
         self.capacity = 0
         self.queries: Layout | None = None
         self.keys: Keys | None = None
@@ -84,30 +87,35 @@ class Cache:
                 than the model's learned positions.
         """
         counts = self._checked(counts)
-        start, width = torch.tensor(self.lengths, device=device), max(counts, default=0)
+        start, width = self._starts.get(device), max(counts, default=0)
+        start = on_device(self.lengths, device, torch.long) if start is None else start
         fresh, even = not any(self.lengths), len(set(counts)) <= 1
         uniform = even and len(set(self.lengths)) == 1 and not (compiled and len(counts) > 1)
-        end = max(self.lengths, default=0) + width
+        longest = max(self.lengths, default=0) + width
+        # A CPU prepares its kernels for each number of keys. Compiled steps see all slots, so they need a mask.
+        newest = uniform and width == 1 and not compiled and (self.multiple == 1 or start.device.type != "cpu")
         # The first call sees only its own tokens, so it can take the fast path for whole sequences.
-        visible = end if fresh else rounded(end, self.multiple)
-        # At coarse multiples this form would be rare. Compiled steps see all slots, so they need a mask.
-        newest = uniform and width == 1 == self.multiple and not compiled
-        if not newest:  # else the states grow by exactly one slot, without free slots to mask
+        visible = longest if fresh or newest else rounded(longest, self.multiple)
+        if not newest or self.multiple > 1:  # else the states grow by exactly one slot
             self._reserve(visible, ahead=not compiled)
         visible = max(visible, self.capacity) if compiled else visible
         position = start[:, None] + torch.arange(width, device=device)
-        real = torch.arange(width, device=device) < torch.tensor(counts, device=device)[:, None]
-        segment = torch.zeros_like(position) if even else torch.where(real, 0, PADDING)
+        segment, end = torch.zeros_like(position), start + width
+        if not even:
+            count = on_device(counts, device, torch.long)
+            segment = torch.where(torch.arange(width, device=device) < count[:, None], 0, PADDING)
+            end = start + count
         later: Form = "newest" if newest else "uniform" if uniform else "ragged"
         form: Form = ("whole" if even else "padded") if fresh else later
         queries = Layout(position, segment, form)
         prefix_lengths = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
         if self.prefix and max(prefix_lengths, default=0) > 1:  # a prefix of one token is causal
-            queries = queries.prefixed(torch.tensor(prefix_lengths, device=device)[:, None])
+            queries = queries.prefixed(on_device(prefix_lengths, device)[:, None])
         keys: dict[int | None, Layout] = {None: Layout.whole(len(self.lengths), visible, device)}
         for window in {state.window for state in self._flat() if isinstance(state, Rolling)}:
             keys[window] = queries if fresh else _ring(start, window, queries)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+        self._starts = {device: end}
         self.queries, self.keys = queries, Keys(keys)
         return queries
 
@@ -179,7 +187,7 @@ class Cache:
             raise HeddleError(f"rows of {self.lengths} tokens cannot be cut to {list(lengths)}")
         if not self.truncates:
             raise HeddleError("a recurrent state or a window cannot remove tokens; start from an empty cache")
-        self.lengths = list(lengths)
+        self.lengths, self._starts = list(lengths), {}
 
     def join(self, other: "Cache") -> "Cache":
         """A new cache with the rows of both, in order. Neither may be used afterwards.

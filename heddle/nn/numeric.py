@@ -21,6 +21,15 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
+def on_device(
+    numbers: Sequence[object] | Tensor, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """These numbers, or rows of numbers, on a device. A GPU's earlier work is not waited for."""
+    tensor = torch.as_tensor(numbers, dtype=dtype)
+    # CUDA has read pageable memory when the call returns; on other devices the memory could be freed before it is read.
+    return tensor if device is None else tensor.to(device, non_blocking=torch.device(device).type == "cuda")
+
+
 def with_sinks(scores: Float[Tensor, "*b T S"], sinks: Float[Tensor, " H"] | None) -> Float[Tensor, "*b T s"]:
     """Scores with each head's sink as a last column, which takes its share of the softmax; unchanged without sinks
     (gpt-oss; Xiao et al. 2024, 3.3)."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from heddle.errors import HeddleError, article
 from heddle.nn.layout import EVEN, Layout
+from heddle.nn.numeric import on_device
 
 ROUND = 64  # capacities and visible widths are multiples of this by default, so that few shapes are compiled
 
@@ -44,7 +45,7 @@ class State:
     def select(self, rows: Sequence[int]) -> "State":
         """Copies of these rows."""
         chosen = copy(self)
-        index = torch.tensor(list(rows), dtype=torch.long, device=self.buffers[0].device if self.buffers else None)
+        index = on_device(list(rows), self.buffers[0].device if self.buffers else None, torch.long)
         chosen.buffers = tuple(buffer.index_select(0, index) for buffer in self.buffers)
         return chosen
 

@@ -46,6 +46,19 @@ def source_of(model: Transformer, row: int) -> list[int] | None:
     return None if model.encoder is None else [(7 * row + step) % 10 + 1 for step in range(row % 5 + 1)]
 
 
+def test_a_step_reads_the_device_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its rows' samplings ask for."""
+    engine, reads, read = Engine(make(), 0), list[int](), torch.Tensor.tolist
+    for row, sampling in enumerate(SAMPLINGS):
+        engine.submit([row + 1, 2], sampling, seed=row)
+    engine.step()
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: reads.append(tensor.numel()) or read(tensor))
+    events = engine.step()
+    assert len(events) == len(SAMPLINGS)
+    assert [len(event.top) for event in events] == [sampling.logprobs or 0 for sampling in SAMPLINGS]
+    assert len(reads) == 1
+
+
 def cannot_take_back(config: Any) -> bool:
     return not tiny(config).new_cache(1).truncates
 

@@ -19,7 +19,7 @@ from heddle.config import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import draw, process
 from heddle.generate.logprobs import log_probabilities
-from heddle.generate.sampling import choose, uniform
+from heddle.generate.sampling import at_levels, choose, uniform
 from tests.lectures.golden import Case
 
 INF = float("inf")
@@ -192,6 +192,27 @@ def test_a_draw_depends_on_its_key_alone() -> None:
 def test_the_ends_of_the_distribution(monkeypatch: pytest.MonkeyPatch, level: float, expected: int) -> None:
     monkeypatch.setattr("heddle.generate.sampling.uniform", lambda *key: level)
     assert draw(torch.tensor([[-INF, 0.0, 0.0, -INF]]), [(0, 0)]).tolist() == [expected]
+
+
+@pytest.mark.parametrize(("level", "expected"), [(0.0, 1), (0.5, 2), (1 - 2**-53, 2)])
+def test_the_ends_of_the_distribution_in_whole_numbers(level: float, expected: int) -> None:
+    probabilities = torch.tensor([[-INF, 0.0, 0.0, -INF]]).softmax(-1)
+    assert at_levels(probabilities, [level]).tolist() == [expected]
+
+
+def test_devices_without_float64_draw_the_same_ids() -> None:
+    logits = 3 * torch.randn(1, 50_000, generator=torch.Generator().manual_seed(5)).expand(400, -1)
+    keys = [(4, position) for position in range(400)]
+    assert torch.equal(at_levels(logits.softmax(-1), [uniform(*key) for key in keys]), draw(logits, keys))
+
+
+def test_sums_in_whole_numbers_do_not_depend_on_their_order() -> None:
+    probabilities = torch.rand(3, 999, generator=torch.Generator().manual_seed(6)).softmax(-1)
+    ids = at_levels(probabilities, [0.1, 0.5, 0.9])
+    for row, level in enumerate((0.1, 0.5, 0.9)):
+        wholes = [int(number * 2**40) for number in probabilities[row].tolist()]
+        threshold = (sum(wholes) >> 10) * int(level * 2**32) >> 22
+        assert sum(wholes[: ids[row]]) <= threshold < sum(wholes[: ids[row] + 1])
 
 
 def test_neighbouring_keys_are_unrelated() -> None:

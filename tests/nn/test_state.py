@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.nn import Cache
+from heddle.nn import Cache, numeric
 from heddle.nn.cache import Keys
 from heddle.nn.layout import PADDING, Layout
 from heddle.nn.state import FORGETS, ROUND, STATELESS, BlockState, Carry, Fixed, Growing, Rolling, State, rounded
@@ -94,6 +94,45 @@ def test_later_calls_stand_after_what_there_is() -> None:
     queries, _, _ = write(cache, (1, 1))
     assert (queries.form, queries.position.tolist()) == ("ragged", [[6], [7]])
     assert cache.lengths == [7, 8]
+
+
+def test_lengths_are_copied_to_the_device_just_where_rows_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps add to those on the device, which are the host's, whatever happens to the rows in between."""
+    copies: list[Any] = []
+    copy = numeric.on_device
+    monkeypatch.setattr(
+        "heddle.nn.cache.on_device", lambda numbers, *rest: copies.append(numbers) or copy(numbers, *rest)
+    )
+
+    def positions(cache: Cache, counts: tuple[int, ...]) -> list[int]:
+        return [*write(cache, counts)[0].position[:, 0].tolist()]
+
+    cache = cache_of(2)
+    assert [positions(cache, (5, 2)), copies] == [[0, 0], [[0, 0], [5, 2]]]
+    copies.clear()
+    assert [positions(cache, (1, 1)) for _ in range(3)] == [[5, 2], [6, 3], [7, 4]]
+    assert copies == []
+    cache.truncate([6, 5])
+    assert [positions(cache, (1, 1)) for _ in range(2)] == [[6, 5], [7, 6]]
+    assert copies == [[6, 5]]
+    joined = cache.select([1]).join(cache)
+    assert [positions(joined, (1, 1, 1)), copies[1:]] == [[7, 8, 7], [[7, 8, 7]]]
+
+
+def test_off_the_cpu_one_token_sees_just_the_used_slots_of_equal_rows() -> None:
+    cache = cache_of(2)
+
+    def step(*counts: int, compiled: bool = False) -> tuple[str, int, int]:
+        queries = cache.advance(counts, "meta", compiled=compiled)
+        assert cache.keys is not None
+        return queries.form, cache.keys[None].width, cache.capacity
+
+    assert step(1, 1) == ("whole", 1, ROUND)
+    assert [step(1, 1) for _ in range(2)] == [("newest", 2, ROUND), ("newest", 3, ROUND)]
+    assert [step(2, 2), step(1, 1)] == [("uniform", ROUND, ROUND), ("newest", 6, ROUND)]
+    assert [step(*[ROUND - 6] * 2), step(1, 1)] == [("uniform", ROUND, ROUND), ("newest", ROUND + 1, 2 * ROUND)]
+    assert step(1, 1, compiled=True) == ("ragged", 2 * ROUND, 2 * ROUND)
+    assert [step(1, 0), step(1, 1)] == [("ragged", 2 * ROUND, 2 * ROUND)] * 2
 
 
 def test_one_token_after_all_keys_is_known_as_the_newest() -> None:
