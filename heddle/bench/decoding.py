@@ -73,13 +73,17 @@ def plain_loop(job: DecodingJob) -> Decoder:
 
 def transformers_decodes(job: DecodingJob, compiled: bool = False) -> Decoder:
     """Hugging Face's `generate`; compiled, with a static cache, as its documentation advises."""
+    from transformers import CompileConfig
+
     model = published_model(job.config, job.device, DTYPES[job.precision]).eval()
     model.generation_config.eos_token_id = None  # nothing ends early
     settings: dict[str, Any] = {"max_new_tokens": job.tokens, "do_sample": False, "pad_token_id": 0}
     if compiled:
         settings["cache_implementation"] = "static"
-        if job.device.type != "cuda":  # on CUDA, `generate` compiles its steps for such a cache
-            model.forward = compile_graphs(model.forward, fullgraph=True)
+        if job.device.type == "cuda":  # `generate` compiles its steps for such a cache, with CUDA graphs
+            settings["compile_config"] = CompileConfig(mode="reduce-overhead", dynamic=False)
+        else:
+            model.forward = compile_graphs(model.forward, fullgraph=True, dynamic=False, options={"freezing": True})
 
     @torch.inference_mode()
     def decode(prompts: list[list[int]]) -> Any:

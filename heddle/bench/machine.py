@@ -15,6 +15,7 @@ from heddle.model.precision import DTYPES
 
 # Sides of matrices: a product takes milliseconds, so that launching it and waiting for it does not count.
 LARGE, SMALL, FEW = 8192, 2048, 256
+MEGABYTES = 256  # that are copied; on an accelerator eight times as many
 TOO_SLOW = 2.0  # times as slow as fp32; then products are measured on few numbers
 
 
@@ -68,7 +69,7 @@ def ceilings(device: torch.device, quick: bool) -> tuple[Ceiling, ...]:
     if device.type == "cuda":
         with _tf32():
             rows.append(Ceiling("tf32", matmul_rate(torch.float32, side, seconds, device)))
-    return (*rows, Ceiling("copy", copy_rate(256 if is_cpu or quick else 2048, seconds, device)))
+    return (*rows, Ceiling("copy", copy_rate(MEGABYTES * (1 if is_cpu or quick else 8), seconds, device)))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from heddle.bench.timing import (
     Problem,
     Work,
     attempt,
+    forget,
     growth,
     held,
     move,
@@ -128,7 +129,7 @@ class Run:
             predicted = training_bytes(config, row.rows, self.precision, TRAIN, length)
             yield self._completed(row, self.precision, per_token, predicted)
         prepared.clear()
-        release(self.device)
+        forget(self.device)
 
     def decode(self, name: str, config: TransformerConfig) -> Iterator[Speed]:
         """A row for each number of rows and decoding contender of a model."""
@@ -155,7 +156,7 @@ class Run:
             ):
                 yield self._completed(row, "copy", read / rows, predicted)
         models.clear()
-        release(self.device)
+        forget(self.device)
 
     def _rows(self, config: TransformerConfig, length: int) -> int:
         """Rows of a training step: as many as heddle's account says fit, halving from the most."""

@@ -3,7 +3,8 @@
 import gc
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -87,13 +88,10 @@ def take_turns(
     problems: dict[str, Problem] = {}
 
     def turn(name: str) -> float:
-        if park:
-            move(works[name], device)
-            works[name].step()
-        taken = seconds_of(works[name], device, steps[name])
-        if park:
-            move(works[name], torch.device("cpu"))
-        return taken
+        with on(device, works[name]) if park else nullcontext():
+            if park:
+                works[name].step()
+            return seconds_of(works[name], device, steps[name])
 
     for _ in range(rounds):
         for name in (each for each in works if each not in problems):
@@ -103,6 +101,16 @@ def take_turns(
             else:
                 seconds[name].append(taken)
     return {**seconds, **problems}
+
+
+@contextmanager
+def on(device: torch.device, work: Work) -> Iterator[None]:
+    """While this holds, a contender's tensors are on the device; before and after, on the CPU."""
+    try:
+        move(work, device)
+        yield
+    finally:
+        move(work, torch.device("cpu"))
 
 
 def move(work: Work, device: torch.device) -> None:
@@ -145,6 +153,12 @@ def _forget_peak() -> bool:
 def _peak() -> int:
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+def forget(device: torch.device) -> None:
+    """Forget what was compiled, and give back its memory; else torch compiles the next model for all shapes, or not at all."""
+    torch.compiler.reset()
+    release(device)
 
 
 def release(device: torch.device) -> None:

@@ -50,7 +50,7 @@ def heddle_trains(job: TrainingJob, rows: int, compiled: bool = False) -> Work:
     use_products(model, by_onednn)
     optimizer = Optimizer(model.train(), TRAIN, RATE, job.precision)
     objective: Any = CrossEntropy(model)
-    minimised = compile_graphs(objective) if compiled else objective
+    minimised = compile_graphs(objective, dynamic=False) if compiled else objective
     batch = next_token_batch(job.ids(rows)).to(job.device)
 
     def tensors() -> Iterable[Tensor]:
@@ -87,15 +87,16 @@ def _usual_loop(
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits(tokens).float().flatten(0, 1), targets.flatten())
 
-    minimised = compile_graphs(loss) if compiled else loss
+    minimised = compile_graphs(loss, dynamic=False) if compiled else loss
 
-    def step() -> None:
+    def step() -> Tensor:
         with torch.autocast(job.device.type, torch.bfloat16, enabled=job.precision == "bf16"):
             value = minimised(tokens, targets)
         value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        return value.detach()
 
     return Work(step, lambda: chain(model.parameters(), model.buffers(), _states([optimizer])), _count(model))
 
