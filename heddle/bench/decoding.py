@@ -27,17 +27,16 @@ Decoder = Callable[[int], Work]
 
 @dataclass(frozen=True)
 class DecodingJob:
-    """What is decoded: a model, where, in which precision, and the tokens before and after."""
+    """What is decoded: a model, where, in which precision, and the tokens of a prompt and as many after it."""
 
     config: TransformerConfig
     device: torch.device
     precision: str
-    prompt: int
     tokens: int
 
     def prompts(self, rows: int) -> list[list[int]]:
         """Random ids."""
-        ids = np.random.default_rng(0).integers(self.config.vocab_size, size=(rows, self.prompt))
+        ids = np.random.default_rng(0).integers(self.config.vocab_size, size=(rows, self.tokens))
         prompts: list[list[int]] = ids.tolist()
         return prompts
 

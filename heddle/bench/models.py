@@ -38,7 +38,7 @@ class Sizes:
         length: tokens of a row of a training step.
         rows: rows of a training step, at most; fewer if they do not fit.
         batches: numbers of rows that are decoded together.
-        prompt, tokens: tokens that a row starts from, and that it gets.
+        tokens: that a row starts from, and that it then gets.
         rounds: turns of each contender.
         seconds: time of a training turn, at least.
         compiled: whether contenders that compile take part.
@@ -48,33 +48,32 @@ class Sizes:
     length: int
     rows: int
     batches: tuple[int, ...]
-    prompt: int
     tokens: int
     rounds: int
     seconds: float
     compiled: bool = True
 
 
-SMALL = Sizes(("gpt2-30m", "llama-30m"), 256, 4, (1, 8, 64), 32, 32, 3, 0.0)
-LARGE = Sizes(("gpt2-124m", "llama-350m", "llama-1b"), 1024, 32, (1, 8, 64), 128, 128, 5, 1.0)
+SMALL = Sizes(("gpt2-30m", "llama-30m"), 256, 4, (1, 8, 64), 32, 3, 0.0)
+LARGE = Sizes(("gpt2-124m", "llama-350m", "llama-1b"), 1024, 32, (1, 8, 64), 128, 5, 1.0)
 
 
 def sizes_for(device: str, quick: bool, **changes: Any) -> Sizes:
     """The sizes for a type of device; changes that are None leave them as they are."""
     sizes = LARGE if device == "cuda" else SMALL
     if quick:
-        few = {"batches": (1, 8), "prompt": 16, "tokens": 16, "rounds": 2, "compiled": False}
+        few = {"batches": (1, 8), "tokens": 16, "rounds": 2, "compiled": False}
         sizes = replace(sizes, models=sizes.models[:1], length=sizes.length // 2, rows=sizes.rows // 2, **few)
     return replace(sizes, **{name: value for name, value in changes.items() if value is not None})
 
 
-def model_of(name: str) -> TransformerConfig:
-    """A model by its name in `MODELS`, or by that of a preset, a run or a model config.
+def model_of(name: str) -> tuple[str, TransformerConfig]:
+    """The label and the config of a name in `MODELS`, or of a preset, a run or a model config.
 
     Raises:
         HeddleError: it does not exist, or it is not a decoder that predicts tokens.
     """
-    config = MODELS[name]() if name in MODELS else resolve(name)[1]
+    label, config = (name, MODELS[name]()) if name in MODELS else resolve(name)
     if tuple(config.stacks()) != ("decoder",) or not isinstance(config.head, LanguageHeadConfig):
         raise HeddleError(f"model = {name!r}: only decoders that predict the next token are measured")
-    return config
+    return label, config

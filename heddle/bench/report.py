@@ -49,7 +49,7 @@ class Speed:
         model: the model's name.
         contender: what trains or decodes.
         rows: that it trains on, or decodes together.
-        tokens: of a row: those of a training step, or those that are generated.
+        tokens: of a row: those of a training step, or those that are decoded after as many of a prompt.
         parameters: of the contender's model.
         rate: tokens per second; None if there is a problem.
         times_heddle: its time as a multiple of that of heddle's fastest contender, by round.
@@ -73,12 +73,11 @@ class Speed:
 
     def cells(self) -> list[str]:
         """The row of a table."""
+        case = (self.model, f"{self.rows} × {self.tokens}", self.contender)
         if self.rate is None:
-            return [self.model, str(self.rows), self.contender, self.problem, "", "", "", ""]
+            return [*case, self.problem, "", "", "", ""]
         return [
-            self.model,
-            str(self.rows),
-            self.contender,
+            *case,
             _rounds(self.rate, ",.0f" if self.rate.median >= 100 else ".1f"),
             "" if self.times_heddle is None else _rounds(self.times_heddle, ".2f"),
             "" if self.share is None else f"{self.share:.0%}",
@@ -118,21 +117,15 @@ class Bench:
         if self.ceilings:
             rows = [[each.what, _rate(each)] for each in self.ceilings]
             yield "Ceilings", ("of the device", "rate"), rows
-        columns = (
-            "model",
-            "rows",
-            "contender",
-            "tokens/s, median (min to max)",
-            "× heddle's time, median (min to max)",
-        )
+        case = ("model", "rows × tokens", "contender")
+        speed = ("tokens/s, median (min to max)", "× heddle's time, median (min to max)")
         memory = ("predicted", "measured")
         if self.training:
-            length = self.settings["length"]
-            caption = f"Training, {length} tokens a row, AdamW, clipping"
-            yield caption, (*columns, "of the matmul peak", *memory), [each.cells() for each in self.training]
+            columns = (*case, *speed, "of the matmul peak", *memory)
+            yield "Training, AdamW, clipping", columns, [each.cells() for each in self.training]
         if self.decoding:
-            caption = f"Decoding, greedy, {self.settings['tokens']} tokens after {self.settings['prompt']}"
-            yield caption, (*columns, "of the bandwidth", *memory), [each.cells() for each in self.decoding]
+            columns = (*case, *speed, "of the bandwidth", *memory)
+            yield "Decoding, greedy", columns, [each.cells() for each in self.decoding]
 
     def markdown(self) -> str:
         """Everything, ready to paste into an issue."""

@@ -75,15 +75,15 @@ def bench(
         raise HeddleError(f"{unknown[0]!r} is not one of {', '.join(PARTS)}.{did_you_mean(unknown[0], PARTS)}")
     place = find_device(device)
     sizes = sizes_for(place.type, quick, models=None if models is None else tuple(models), rounds=rounds)
-    configs = {name: model_of(name) for name in sizes.models}
+    configs = [model_of(name) for name in sizes.models]
     tell = tell or (lambda line: None)
     if place.type == "cpu":
         torch.set_num_threads(pick_threads(None))
         keep_memory()
     tell("ceilings")
     run = Run(place, pick_precision(precision, place), sizes, ceilings(place, quick), tell)
-    training = [row for name, each in configs.items() if "training" in parts for row in run.train(name, each)]
-    decoding = [row for name, each in configs.items() if "decoding" in parts for row in run.decode(name, each)]
+    training = [row for name, each in configs if "training" in parts for row in run.train(name, each)]
+    decoding = [row for name, each in configs if "decoding" in parts for row in run.decode(name, each)]
     settings = {"device": str(place), "precision": run.precision, **vars(sizes)}
     remaining = tuple(left_out(sizes, parts, models is None))
     return Bench(describe(place), settings, run.ceilings, tuple(training), tuple(decoding), remaining)
@@ -134,9 +134,8 @@ class Run:
     def decode(self, name: str, config: TransformerConfig) -> Iterator[Speed]:
         """A row for each number of rows and decoding contender of a model."""
         sizes = self.sizes
-        prompt = min(sizes.prompt, config.context // 2)
-        tokens = min(sizes.tokens, config.context - prompt)
-        job = DecodingJob(config, self.device, self.precision, prompt, tokens)
+        tokens = min(sizes.tokens, config.context // 2)
+        job = DecodingJob(config, self.device, self.precision, tokens)
         weights = parameter_bytes(config, self.precision)
         head = config.head
         untied = isinstance(head, LanguageHeadConfig) and not head.tied
@@ -150,7 +149,7 @@ class Run:
             for contender, make in models.items():
                 self.tell(f"decoding {name}, {contender}, {pluralize(rows, 'row')}: first call")
                 prepared[contender] = make if isinstance(make, Problem) else self._prepared(make, rows)
-            predicted = weights + cache_size(config, rows, prompt + tokens, self.precision).held
+            predicted = weights + cache_size(config, rows, 2 * tokens, self.precision).held
             for row in self._race(
                 f"decoding {name}, {pluralize(rows, 'row')}", prepared, Speed(name, "", rows, tokens)
             ):

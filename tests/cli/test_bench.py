@@ -17,11 +17,13 @@ CHANGES = {"dim": 16, "vocab_size": 50, "context": 16, "decoder.depth": 1, "deco
 def test_it_prints_markdown_and_writes_json(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("SMALL", 32), ("FEW", 16), ("MEGABYTES", 1)):
         monkeypatch.setattr(f"heddle.bench.machine.{name}", value)
+    for name in ("release", "forget"):  # look through all that the tests hold
+        monkeypatch.setattr(f"heddle.bench.run.{name}", lambda device: None)
     Path("tiny.toml").write_text(preset("gpt2-small").override(CHANGES).to_toml())
     words = ["--quick", "--model", "tiny.toml", "--rounds", "1", "--device", "cpu", "--precision", "fp32"]
     result = heddle("bench", *words, "--json", "b.json")
     assert result.code == 0
-    assert "**Decoding, greedy, 8 tokens after 8**" in result.out
+    assert "**Decoding, greedy**" in result.out
     assert result.err.startswith("ceilings\ntraining ")
     data = json.loads(Path("b.json").read_text())
     assert data.keys() == {"machine", "settings", "ceilings", "training", "decoding", "left_out"}
@@ -37,7 +39,7 @@ def test_it_prints_markdown_and_writes_json(heddle: Heddle, monkeypatch: pytest.
     ("words", "message"),
     [
         (["--device", "cuda"], "does not find this device"),
-        (["--only", "trainin"], "did you mean 'training'"),
+        (["--only", "trainin"], "Did you mean 'training'"),
         (["--model", "gpt2-125m"], "not a preset, a run directory or a file"),
         (["--model", "t5-small"], "only decoders that predict the next token"),
         (["--precision", "fp8"], "precision = 'fp8': must be one of auto, fp32, bf16"),
