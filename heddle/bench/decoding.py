@@ -105,6 +105,6 @@ DECODERS: dict[str, Callable[[DecodingJob], Decoder]] = {
     "heddle": heddle_decodes,
     "heddle, compiled": partial(heddle_decodes, compiled=True),
     "plain loop, compiled": plain_loop,
-    "transformers": transformers_decodes,
     "transformers, compiled": partial(transformers_decodes, compiled=True),
+    "transformers": transformers_decodes,
 }

@@ -71,6 +71,10 @@ class Speed:
     measured: int | None = None
     problem: str = ""
 
+    def speed(self) -> str:
+        """The rate, or the problem."""
+        return self.problem if self.rate is None else f"{self.rate.median:,.1f} tokens/s"
+
     def cells(self) -> list[str]:
         """The row of a table."""
         case = (self.model, f"{self.rows} × {self.tokens}", self.contender)
@@ -146,8 +150,7 @@ class Bench:
             yield f"  {each.what}: {_rate(each)}"
         for part, speeds in (("training", self.training), ("decoding", self.decoding)):
             for speed in speeds:
-                rate = speed.problem if speed.rate is None else f"{speed.rate.median:,.1f} tokens/s"
-                yield f"  {part} {speed.model}, {speed.rows} rows, {speed.contender}: {rate}"
+                yield f"  {part} {speed.model}, {speed.rows} × {speed.tokens}, {speed.contender}: {speed.speed()}"
 
     def _repr_html_(self) -> str:
         left_out = "".join(f"<p>Left out: {escape(each)}.</p>" for each in self.left_out)

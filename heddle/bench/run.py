@@ -183,12 +183,18 @@ class Run:
             grown = growth(work.step, self.device)
             memory = None if grown is None else held(work) + grown
             if park:
-                move(work, torch.device("cpu"))
+                self._park(work)
             return Prepared(work, rows, one, memory)
 
         prepared = attempt(prepare)
         release(self.device)
         return prepared
+
+    def _park(self, work: Work) -> None:
+        """Move a contender's tensors to the host's memory, if they fit there."""
+        if held(work) > USABLE * available_memory():
+            raise HeddleError("the host's memory is full of other contenders")
+        move(work, torch.device("cpu"))
 
     def _race(
         self, what: str, prepared: Mapping[str, Prepared | Problem], case: Speed, park: bool = False
@@ -209,16 +215,17 @@ class Run:
         fastest = min(own, key=median, default=None)
         rows = []
         for name, each in prepared.items():
+            times = taken[name] if isinstance(each, Prepared) else each
             row = replace(case, contender=name)
-            problem = taken[name] if isinstance(each, Prepared) else each
-            if isinstance(problem, Problem):
-                rows.append(replace(row, problem=problem.text))
-                continue
-            assert isinstance(each, Prepared)
-            row = replace(row, rows=each.rows, parameters=each.work.parameters, measured=each.memory)
-            ratios = [] if fastest is None else [a / b for a, b in zip(seconds[name], fastest, strict=True)]
-            rate = Rounds.of([1 / each for each in seconds[name]])
-            rows.append(replace(row, rate=rate, times_heddle=Rounds.of(ratios) if ratios else None))
+            if isinstance(each, Prepared) and not isinstance(times, Problem):
+                row = replace(row, rows=each.rows, parameters=each.work.parameters, measured=each.memory)
+                rate = Rounds.of([1 / each for each in seconds[name]])
+                ratios = [a / b for a, b in zip(seconds[name], fastest or (), strict=fastest is not None)]
+                row = replace(row, rate=rate, times_heddle=Rounds.of(ratios) if ratios else None)
+            elif isinstance(times, Problem):
+                row = replace(row, problem=times.text)
+            self.tell(f"  {name}: {row.speed()}")
+            rows.append(row)
         return rows
 
     def _completed(self, row: Speed, ceiling: str, per_token: float, predicted: int) -> Speed:

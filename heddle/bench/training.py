@@ -115,6 +115,6 @@ TRAINERS: dict[str, Callable[[TrainingJob, int], Work]] = {
     "heddle": heddle_trains,
     "heddle, compiled": partial(heddle_trains, compiled=True),
     "plain loop, compiled": plain_loop,
-    "transformers": transformers_trains,
     "transformers, compiled": partial(transformers_trains, compiled=True),
+    "transformers": transformers_trains,
 }
