@@ -8,8 +8,8 @@ agree: where a row first differs, the logits of the two ids in Hugging Face tran
 
 `--unpacked` adds heddle without packed weights, `--rounded int8 int4` heddle with rounded weights, whose ids differ,
 `--compiled` heddle with compiled steps, with each kind of weights, and Hugging Face's model under torch.compile with a static
-cache and frozen weights, the fastest that was found for it. `--tree DIRECTORY` adds another checkout of heddle. `--device cuda`
-measures on a GPU and adds the most memory that each process held there; weights can be rounded only on a CPU.
+cache and frozen weights, the fastest that was found for it. `--tree DIRECTORY` adds another checkout of heddle. `heddle bench`
+measures decoding on a GPU.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def heddle_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids], Ids],
 
     if arguments.library == "unpacked":
         sys.modules["heddle.generate.engine"].pack = lambda *anything: None  # type: ignore[attr-defined]
-    model, _ = load(Path(arguments.weights), arguments.device)
+    model, _ = load(Path(arguments.weights), "cpu")
     cast(model, arguments.precision)
     kind = arguments.library.removesuffix(COMPILED)
     if kind in ROUNDED:
@@ -78,7 +78,7 @@ def transformers_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids],
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[arguments.precision]
     model = AutoModelForCausalLM.from_pretrained(arguments.weights, dtype=dtype, attn_implementation="sdpa")
-    model = model.eval().to(arguments.device)
+    model = model.eval()
     model.generation_config.eos_token_id = None  # nothing ends early
     settings = {"max_new_tokens": arguments.tokens, "do_sample": False, "use_cache": True, "pad_token_id": 0}
     if arguments.library.endswith(COMPILED):
@@ -89,7 +89,7 @@ def transformers_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids],
         settings["cache_implementation"] = "static"
 
     def decode(texts: Ids, **more: Any) -> Any:
-        ids = torch.tensor(texts, device=arguments.device)
+        ids = torch.tensor(texts)
         with torch.inference_mode():
             output = model.generate(ids, attention_mask=torch.ones_like(ids), **settings, **more)
         return output if more else output[:, ids.shape[1] :].tolist()
@@ -125,18 +125,14 @@ def contender(arguments: argparse.Namespace) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if decode is None:
-            size = 512 if arguments.device == "cpu" else 8192
-            answer: dict[str, Any] = {"fp32": matmul_rate(torch.float32, device=arguments.device)}
-            answer["bf16"] = matmul_rate(torch.bfloat16, size=size, device=arguments.device)
-            answer["memory"] = copy_rate(device=arguments.device)
+            answer: dict[str, Any] = {"fp32": matmul_rate(torch.float32), "memory": copy_rate()}
+            answer["bf16"] = matmul_rate(torch.bfloat16, size=512)
         elif "others" in request:
             answer = {"gap": gap(request["texts"], request["others"])}
         else:
             began = time.perf_counter()
             ids = decode(request["texts"])
-            answer = {"seconds": time.perf_counter() - began, "ids": ids}  # ids are here, so a GPU has finished
-            if arguments.device == "cuda":
-                answer["held"] = torch.cuda.max_memory_allocated()
+            answer = {"seconds": time.perf_counter() - began, "ids": ids}
         print(json.dumps(answer), flush=True)
 
 
@@ -145,7 +141,7 @@ class Process:
 
     def __init__(self, arguments: argparse.Namespace, library: str, weights: Path, tree: Path | None = None) -> None:
         words = [sys.executable, __file__, "--contender", "--library", library, "--weights", str(weights)]
-        for name in ("precision", "threads", "prompt", "tokens", "device"):
+        for name in ("precision", "threads", "prompt", "tokens"):
             words += [f"--{name}", str(getattr(arguments, name))]
         # Waiting threads must not spin while another contender has the cores.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
@@ -156,7 +152,6 @@ class Process:
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         self.bytes = self.answer()["bytes"]
-        self.held: int | None = None  # bytes on a GPU, at most
 
     def answer(self) -> dict[str, Any]:
         line = self.process.stdout.readline()
@@ -167,9 +162,7 @@ class Process:
     def ask(self, **request: Any) -> dict[str, Any]:
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        answer = self.answer()
-        self.held = answer.get("held", self.held)
-        return answer
+        return self.answer()
 
     def close(self) -> None:
         self.process.stdin.close()
@@ -264,15 +257,11 @@ def report(
                     "least_ratio": min(ratios),
                     "largest_ratio": max(ratios),
                     "share_of_bandwidth": running[name].bytes * arguments.tokens / median(times) / memory,
-                    "memory": running[name].held,
                     "seconds": times,
                 }
             )
     return {
-        **{
-            name: getattr(arguments, name)
-            for name in ("preset", "precision", "prompt", "tokens", "threads", "rounds", "device")
-        },
+        **{name: getattr(arguments, name) for name in ("preset", "precision", "prompt", "tokens", "threads", "rounds")},
         "machine": platform.processor() or platform.machine(),
         "torch": torch.__version__,
         "peak": {name: median(each[name] for each in peaks) for name in peaks[0]},
@@ -295,7 +284,6 @@ def show(result: dict[str, Any]) -> None:
         "tokens/s, median (min to max)",
         "times transformers, median of the rounds (min to max)",
         "of the bandwidth",
-        *(["GB"] if result["device"] == "cuda" else []),
     )
     print(f"| batch | contender | {' | '.join(columns)} |")
     print("|---|---" + "|---" * len(columns) + "|")
@@ -303,8 +291,7 @@ def show(result: dict[str, Any]) -> None:
         speed = f"{row['tokens_per_second']:.1f} ({row['slowest']:.1f} to {row['fastest']:.1f})"
         ratio = f"{row['ratio']:.2f} ({row['least_ratio']:.2f} to {row['largest_ratio']:.2f})"
         share = f"{row['share_of_bandwidth']:.0%}" if row["share_of_bandwidth"] else ""
-        held = f" {row['memory'] / 1e9:.2f} |" if row["memory"] else ""
-        print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} | {share} |{held}")
+        print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} | {share} |")
     usual = {row["contender"]: median(row["seconds"]) for row in reversed(result["contenders"])}
     summary = ", ".join(f"{name} {first - usual[name]:+.2f} s" for name, first in result["first_call"].items())
     print(f"\nThe first call, including packing, compared with the median one: {summary}.")
@@ -328,7 +315,6 @@ def main() -> None:
     parser.add_argument("--rounded", nargs="+", default=[], choices=ROUNDED, help="also heddle with rounded weights")
     parser.add_argument("--compiled", action="store_true", help="also heddle with compiled steps")
     parser.add_argument("--tree", type=Path, help="another checkout of heddle to compare with")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", type=Path)
     for name in ("--library", "--weights"):
         parser.add_argument(name, help=argparse.SUPPRESS)
@@ -337,8 +323,6 @@ def main() -> None:
     if arguments.contender:
         contender(arguments)
         return
-    if arguments.device == "cuda" and arguments.rounded:
-        parser.error("--rounded needs --device cpu")
     result = race(arguments)
     show(result)
     if arguments.json:

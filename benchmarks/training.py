@@ -1,4 +1,4 @@
-"""Training speed compared with other libraries: one shape, equal work, one interleaved run.
+"""Training speed on a CPU compared with other libraries: one shape, equal work, one interleaved run.
 
     python benchmarks/training.py [--shape gpt2-small|baby|small|bert-base|vaswani-base] [--precision fp32|bf16] [--rounds 10]
                                   [--json FILE]
@@ -12,6 +12,8 @@ after round, while the others wait; a round's ratio compares neighbours in time.
 plain loop (nanoGPT's shape and step in torch's modules) start from the same weights, and before the timing their
 losses over the same 20 batches must agree to 1e-2. litgpt, if it can be imported, computes the same products with different
 initial weights.
+
+`heddle bench` measures causal models alone, on a GPU too.
 
 `--own-allocator` leaves the other libraries the C library's allocator settings, which their users have. `--everywhere` adds
 heddle computing scores at every place, as the others do, not only where there is a target.
@@ -193,9 +195,9 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Array
     from heddle.train.rates import pick_products
     from heddle.weights import load
 
-    model, _ = load(weights, arguments.device)
+    model, _ = load(weights, "cpu")
     tokens = arguments.batch * arguments.context
-    by_onednn = pick_products("auto", model.config, tokens, arguments.device, arguments.precision)
+    by_onednn = pick_products("auto", model.config, tokens, "cpu", arguments.precision)
     use_products(model, by_onednn)
     print(f"oneDNN computes: {', '.join(by_onednn) or 'nothing of it'}", file=sys.stderr)
     config = TrainConfig(optimizer="adamw", weight_decay=DECAY, betas=BETAS)
@@ -203,7 +205,7 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Array
     objective = torch.compile(CrossEntropy(model)) if arguments.compile else CrossEntropy(model)
 
     def step(arrays: Arrays) -> float:
-        batch = heddle_batch(arrays, arguments.everywhere).to(arguments.device)
+        batch = heddle_batch(arrays, arguments.everywhere)
         return train_step(objective, optimizer, batch, 1, 1.0, CLIP)[0]
 
     return step
@@ -217,7 +219,7 @@ def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[
 
     auto = getattr(transformers, SHAPES[arguments.shape].auto)
     model = auto.from_pretrained(weights, dtype=torch.float32, attn_implementation="sdpa")
-    model = model.to(arguments.device).train()
+    model.train()
     model.config.use_cache = False
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     other = [p for p in model.parameters() if p.dim() < 2]
@@ -237,8 +239,8 @@ def transformers_step(arguments: argparse.Namespace, weights: Path) -> Callable[
         return {**read, "decoder_input_ids": arrays["tokens"], "use_cache": False}, arrays["targets"]
 
     def step(arrays: Arrays) -> float:
-        read, targets = inputs({name: torch.from_numpy(a).to(arguments.device) for name, a in arrays.items()})
-        with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.precision == "bf16"):
+        read, targets = inputs({name: torch.from_numpy(a) for name, a in arrays.items()})
+        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.precision == "bf16"):
             logits = forward(**read).logits
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
         loss.backward()
@@ -311,7 +313,7 @@ def plain_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Arrays
         for name, value in inputs.items()
     }
     model.load_state_dict({name: turned[name] for name in model.state_dict()})
-    return torch_step(arguments, model.to(arguments.device))
+    return torch_step(model)
 
 
 def litgpt_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Arrays], float]:
@@ -326,10 +328,10 @@ def litgpt_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Array
         parallel_residual=False, bias=True, lm_head_bias=False, norm_class_name="LayerNorm", mlp_class_name="GptNeoxMLP",
         gelu_approximate="tanh", intermediate_size=4 * config["n_embd"],
     )  # fmt: skip
-    return torch_step(arguments, GPT(shape).to(arguments.device))
+    return torch_step(GPT(shape))
 
 
-def torch_step(arguments: argparse.Namespace, model: Any) -> Callable[[Arrays], float]:
+def torch_step(model: Any) -> Callable[[Arrays], float]:
     """The usual loop: logits, cross-entropy, backward, clip, fused AdamW."""
     import torch
     from torch.nn import functional as F
@@ -340,7 +342,7 @@ def torch_step(arguments: argparse.Namespace, model: Any) -> Callable[[Arrays], 
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPS, fused=True)
 
     def step(arrays: Arrays) -> float:
-        ids = torch.from_numpy(arrays["ids"]).to(arguments.device)
+        ids = torch.from_numpy(arrays["ids"])
         logits = model(ids[:, :-1].contiguous())
         loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
@@ -367,7 +369,7 @@ def contender(arguments: argparse.Namespace) -> None:
     if arguments.library == "heddle" or not arguments.own_allocator:
         keep_memory()
     if arguments.library == "peak":
-        slow = slowdown(torch.bfloat16, arguments.device)  # a CPU without bf16 units would take minutes for one product
+        slow = slowdown(torch.bfloat16)  # a CPU without bf16 units would take minutes for one product
         step = None
     else:
         step = STEPS[arguments.library](arguments, Path(arguments.weights))
@@ -375,8 +377,8 @@ def contender(arguments: argparse.Namespace) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if step is None:
-            fp32 = matmul_rate(torch.float32, device=arguments.device)
-            bf16 = fp32 / slow if slow > 2 else matmul_rate(torch.bfloat16, device=arguments.device)
+            fp32 = matmul_rate(torch.float32)
+            bf16 = fp32 / slow if slow > 2 else matmul_rate(torch.bfloat16)
             answer: dict[str, Any] = {"bf16": bf16, "fp32": fp32}
         else:
             losses, seconds = [], []
@@ -384,20 +386,14 @@ def contender(arguments: argparse.Namespace) -> None:
                 inputs = batches(arguments, seed)
                 began = time.perf_counter()
                 losses.append(step(inputs))
-                if arguments.device == "cuda":
-                    torch.cuda.synchronize()
                 seconds.append(time.perf_counter() - began)
-            answer = {"losses": losses, "seconds": seconds, "memory": peak_memory(arguments.device)}
+            answer = {"losses": losses, "seconds": seconds, "memory": peak_memory()}
             give_back()
         print(json.dumps(answer), flush=True)
 
 
-def peak_memory(device: str) -> int:
+def peak_memory() -> int:
     """This process's peak memory, in bytes."""
-    import torch
-
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -421,7 +417,7 @@ class Process:
         everywhere: bool = False,
     ) -> None:
         words = [sys.executable, __file__, "--contender", "--library", library, "--precision", precision]
-        words += ["--weights", str(weights), "--threads", str(arguments.threads), "--device", arguments.device]
+        words += ["--weights", str(weights), "--threads", str(arguments.threads)]
         words += ["--batch", str(arguments.batch), "--context", str(arguments.context)]
         words += ["--shape", arguments.shape, "--padding", str(arguments.padding)]
         words += ["--vocabulary", str(arguments.vocabulary)]
@@ -549,7 +545,6 @@ def report(
         "batch": arguments.batch,
         "context": arguments.context,
         "threads": arguments.threads,
-        "device": arguments.device,
         "steps": arguments.rounds * arguments.steps,
         "machine": platform.processor() or platform.machine(),
         "torch": torch.__version__,
@@ -572,7 +567,7 @@ def show(result: dict[str, Any]) -> None:
     peak = {name: f"{rate / 1e9:,.0f} GFLOP/s" for name, rate in result["peak"].items()}
     print(
         f"{result['shape']}, {result['batch']} x {result['context']} tokens, {result['threads']} threads, "
-        f"{result['device']}, torch {result['torch']}; measured matmul peak {peak['bf16']} bf16, {peak['fp32']} fp32\n"
+        f"torch {result['torch']}; measured matmul peak {peak['bf16']} bf16, {peak['fp32']} fp32\n"
     )
     print(
         "| contender | s/step, median (min to max) | tokens/s | share of peak | peak memory | loss off by | × heddle's time |"
@@ -600,7 +595,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="steps of each contender in a round")
     parser.add_argument("--check", type=int, default=CHECK_STEPS, help="steps whose losses are compared first")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", nargs="*", help="names of contenders")
     parser.add_argument("--own-allocator", action="store_true", help="only heddle changes its allocator's settings")
     parser.add_argument("--everywhere", action="store_true", help="add heddle with scores at every place")

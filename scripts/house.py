@@ -29,7 +29,7 @@ TOWER = [
     ("tasks", "vectors"),
     ("train", "parallel"),
     ("runs", "predict"),
-    ("look", "prove", "lessons"),
+    ("look", "prove", "lessons", "bench"),
     ("serve",),
     ("page",),
     ("cli",),

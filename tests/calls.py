@@ -18,8 +18,8 @@ from heddle.nn import Layout
 from heddle.vectors import WordVectors
 
 PACKAGES = (
-    "account", "config", "convert", "data", "generate", "look", "model", "predict", "prove", "runs", "tasks", "text", "train",
-    "vectors", "weights",
+    "account", "bench", "config", "convert", "data", "generate", "look", "model", "predict", "prove", "runs", "tasks", "text",
+    "train", "vectors", "weights",
 )  # fmt: skip
 TEXT = "the warp is held, the weft is thrown"
 NAN, INF = float("nan"), float("inf")
@@ -104,7 +104,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 RESULTS = words(
     "Accounts Flops Line Memory Parameters Walk Coverage Batch Column Corpus Description Document Example Part RecordStore "
     "Records TokenStore Event Hypothesis Piece Translation TranslationScore AttentionPass Attribution Drawing Edit HeadScores "
-    "Switch Explanation "
+    "Switch Explanation Bench Ceiling Rounds Speed "
     "Lens Patching Probe TokenScores Trace Candidate Embeddings Filling TextClass TextLabels TextNumber WordClass WordClasses "
     "Proof Verdict Member Plan Resolved SeedStatistics Session DataSpec EvalSet ExampleIndices Loss Evaluation History Report "
     "SelectedWeights Adapter Loaded WordVectors Switch Explanation"
@@ -154,6 +154,7 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 CALLS: dict[str, dict[str, Any]] = {
     "account.matmul_rate": {"size": 8, "seconds": 0.01},
+    "bench.bench": {"device": "cpu", "parts": ["ceilings"], "quick": True},
     "config.Config.of": {"data": CONFIG.to_dict()},
     "config.Config.read": {"path": "x.toml"},
     "convert.merge_adapter": {"run": "new"},

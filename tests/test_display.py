@@ -18,6 +18,7 @@ from heddle.display import COLUMNS, ROWS, Listed, brief, displayed, largest, scr
 
 PACKAGES = (
     "account",
+    "bench",
     "config",
     "data",
     "generate",

@@ -1,12 +1,14 @@
-"""`heddle machine`."""
+"""`heddle machine` and `heddle bench`."""
 
 import json as json_module
+from pathlib import Path
 from typing import Any
 
 from heddle.account.machine import available_memory, has_bf16, total_memory
-from heddle.cli.options import Json
+from heddle.cli.options import Device, Json
 from heddle.cli.output import console, pluralize, print_json, table
 from heddle.model.measured import Measurements
+from heddle.weights.files import write_file
 
 LONGEST = 60  # most characters of a table cell
 GIB = 2**30
@@ -54,6 +56,48 @@ def machine(*, forget: bool = False, json: Json = False) -> None:
     out.print(
         table(columns, [(row["question"], _format(row["about"]), _format(row["answer"]), row["busy"]) for row in rows])
     )
+
+
+def bench(
+    *,
+    device: Device = "auto",
+    only: list[str] | None = None,
+    model: list[str] | None = None,
+    precision: str = "auto",
+    rounds: int | None = None,
+    quick: bool = False,
+    json: Path | None = None,
+) -> None:
+    """Measure this machine: matrix products and copies, then training and decoding beside other programs.
+
+    Prints Markdown to paste into an issue; progress goes to stderr. Contenders take turns, with models of equal size: heddle as its
+    commands run it, heddle's model in a plain compiled loop, and Hugging Face transformers if it is installed. Without options it
+    takes up to 5 minutes on two cores, longer on a GPU, where larger models are measured.
+
+    Parameters
+    ----------
+    only
+        A part to measure: ceilings, training or decoding; may be repeated. Defaults to all.
+    model
+        A model to measure: gpt2-30m, llama-30m, gpt2-124m, llama-350m, llama-1b, a preset, a run or a model config; may be
+        repeated. Defaults to those that suit the device.
+    precision
+        fp32, bf16 or auto: bf16 where the device has units for it.
+    rounds
+        Turns of each contender. Defaults to 5 on a GPU, 3 elsewhere.
+    quick
+        Measure less, without contenders that compile: under a minute on two cores.
+    json
+        Also write the result to this file.
+    """
+    from heddle.bench.run import PARTS  # with everything that is measured
+    from heddle.bench.run import bench as measure
+
+    progress = console(as_json=True)
+    result = measure(device, only or PARTS, model, precision, rounds, quick, progress.print)
+    print(result.markdown(), end="")
+    if json is not None:
+        write_file(json, (json_module.dumps(result.to_dict(), indent=2) + "\n").encode(), replace=True)
 
 
 def _describe(machine: Any) -> list[tuple[str, str]]:

@@ -43,6 +43,7 @@ COMMANDS: tuple[Command, ...] = (
     ("export", "published:export", "Export a run to Hugging Face transformers or to GGUF for llama.cpp."),
     ("runs", "runs:runs", "List and compare runs."),
     ("machine", "machine:machine", "Show this machine and its cached measurements."),
+    ("bench", "machine:bench", "Measure this machine: speed of training and decoding beside other programs."),
 )
 GROUPS: dict[tuple[str, str], tuple[Command, ...]] = {
     ("adapter", "Export a run's LoRA adapter, or merge one into a model."): (

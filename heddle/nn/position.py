@@ -254,8 +254,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
     else:  # few passes over whole rows: the other channel of each pair is half a row away
         wide = paired.to(torch.promote_types(x.dtype, cos.dtype), memory_format=torch.contiguous_format)
         turned = wide * torch.cat((cos, cos), -1) + wide.roll(half, -1) * torch.cat((-sin, sin), -1)
-    turned = cast(turned, x.dtype)
-    return torch.cat((turned, unrotated), dim=-1) if unrotated.shape[-1] else turned
+    return torch.cat((cast(turned, x.dtype), unrotated), dim=-1) if unrotated.shape[-1] else cast(turned, x.dtype)
 
 
 class _Rotate(torch.autograd.Function):
