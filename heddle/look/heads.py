@@ -98,8 +98,8 @@ def score_heads(attention: AttentionPass, tokens: Int[Tensor, "B T"] | None = No
     previous_places = None if tokens is None or tokens.shape[1] != attention.keys else previous_occurrences(tokens)
     for start, stop, weights in attention.blocks():
         allowed = attention.allowed(slice(start, stop)).expand(len(weights), 1, -1, -1)[:, 0]
-        received_weight += weights.sum((0, 2)).double().cpu()
-        visible += allowed.sum((0, 1)).double().cpu()
+        received_weight += weights.sum((0, 2)).cpu().double()
+        visible += allowed.sum((0, 1)).cpu().double()
         position = attention.lowered.mask.queries.position[:, start:stop]
         slots = keys.position[:, None, :]
         for name, distance in (("diagonal", 0), ("previous", 1), ("following", -1)):
@@ -122,7 +122,7 @@ def score_heads(attention: AttentionPass, tokens: Int[Tensor, "B T"] | None = No
         allowed_count = allowed.sum(-1)
         has_choice = allowed_count > 1
         entropy = -torch.special.xlogy(weights, weights).sum(-1) / allowed_count.clamp(min=2).log()[:, None]
-        sums["entropy"] += (entropy * has_choice[:, None]).sum((0, 2)).double().cpu()
+        sums["entropy"] += (entropy * has_choice[:, None]).sum((0, 2)).cpu().double()
         counts["entropy"] += int(has_choice.sum())
     means = {name: (sums[name] / max(counts[name], 1)).float() for name in FIELDS}
     means["stripe"] = (
@@ -140,8 +140,8 @@ def received(attention: AttentionPass) -> Float[Tensor, "H S"]:
     """The mean attention that each key receives, over the queries that may attend to it (L1-39, L1-40)."""
     total, visible = _zeros(attention), _zeros(attention)
     for start, stop, weights in attention.blocks():
-        total += weights.sum((0, 2)).double().cpu()
-        visible += attention.allowed(slice(start, stop)).expand(len(weights), 1, -1, -1).sum((0, 2)).double().cpu()
+        total += weights.sum((0, 2)).cpu().double()
+        visible += attention.allowed(slice(start, stop)).expand(len(weights), 1, -1, -1).sum((0, 2)).cpu().double()
     return (total / visible.clamp(min=1)).float()
 
 
@@ -229,7 +229,7 @@ def _zeros(attention: AttentionPass) -> Tensor:
 
 def _add(sums: dict[str, Tensor], counts: dict[str, int], name: str, weights: Tensor, pairs: Tensor) -> None:
     """Accumulate the weights of the selected (query, key) pairs."""
-    sums[name] += (weights * pairs[:, None]).sum((0, 2, 3)).double().cpu()
+    sums[name] += (weights * pairs[:, None]).sum((0, 2, 3)).cpu().double()
     counts[name] += int(pairs.any(-1).sum())
 
 

@@ -113,8 +113,10 @@ def prove(
     """Run every applicable check on a model with its weights. The model is left in evaluation mode and fp32.
 
     Raises:
-        HeddleError: the model cannot run.
+        HeddleError: the model cannot run, or is not on the CPU, where the checks compute.
     """
+    if model.device.type != "cpu":
+        raise HeddleError(f"prove: the model is on {model.device}, and the checks compute on the CPU: model.cpu()")
     try:
         subject = Subject(model.float(), int(seed))
     except HeddleError:

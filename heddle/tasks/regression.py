@@ -27,10 +27,12 @@ class SquaredError(CrossEntropy):
     """The square of score - target, for a model with one score for each text, instead of nats."""
 
     def counts(self, features: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """The moments of scores and targets, to compute their correlation."""
-        scores, targets = self._scores(features).double(), batch.targets.double()
+        """The moments of scores and targets, to compute their correlation, in fp64 on the host: a Mac's device has none."""
+        scores, targets, weights = (
+            each.cpu().double() for each in (self._scores(features), batch.targets, batch.weights)
+        )
         sums = {"x": scores, "y": targets, "xx": scores**2, "yy": targets**2, "xy": scores * targets}
-        return {name: each * batch.weights for name, each in sums.items()}
+        return {name: each * weights for name, each in sums.items()}
 
     def _scores(self, features: Tensor) -> Tensor:
         """One score for each text."""

@@ -94,13 +94,14 @@ def evaluate(
     model.eval()
     for each in chosen.batches:
         share_cores()
-        batch = task.batch(each).to(model.device)
-        for name, values in objective.by_row(batch).items():
+        batch = task.batch(each)
+        for name, values in objective.by_row(batch.to(model.device)).items():
             sums.setdefault(name, []).extend(values.tolist())
         for name, values in task.unread(each).items():
             there = sums.setdefault(name, [])
             missing = there[len(weights) :] or [0.0] * len(values)
             there[len(weights) :] = [a + b for a, b in zip(missing, values.tolist(), strict=True)]
+        # Counted on the host: a Mac's device has no fp64.
         counted = batch.weights.flatten(1) if batch.weights.dim() > 1 else batch.weights[:, None]
         weights += counted.sum(1, dtype=torch.float64).tolist()
         tokens += int((counted > 0).sum())

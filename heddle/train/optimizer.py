@@ -129,8 +129,10 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned, bit for bit."""
+        """Restore what `state` returned, bit for bit, on the device where torch has it: a fused kernel counts steps itself."""
         for key, value in state.items():
             what, name = key.split("/", 1)
-            master = self.masters[name]
-            self.updaters[name].state[master][what] = value.reshape(()) if what == "step" else value.to(master.device)
+            master, updater = self.masters[name], self.updaters[name]
+            by_host = what == "step" and not updater.param_groups[0]["fused"]
+            restored = value.reshape(()) if what == "step" else value
+            updater.state[master][what] = restored.to("cpu" if by_host else master.device)

@@ -51,8 +51,7 @@ class Ranks:
         """The sum of every rank's number, in fp64."""
         if self.count == 1:
             return number
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return float(self.sum(torch.tensor(number, dtype=torch.float64, device=device)))
+        return float(self.sum(torch.tensor(number, dtype=torch.float64)))
 
     def wrap(self, objective: nn.Module) -> nn.Module:
         """The objective, with a backward pass that leaves the mean of all ranks' gradients."""

@@ -115,11 +115,13 @@ class Training:
         if self.ema is not None:
             self.ema.update(self.step)
         self.heap.step()
-        seconds = time.perf_counter() - began
-        speed = {"tokens_per_second": tokens_read(batch) * self.ranks.count / seconds, "seconds": seconds}
         values = {"loss": loss, "gradient_norm": norm, "learning_rate": scale * self.learning_rate}
         layers = {f"gradient_norm/{layer}": value for layer, value in self.optimizer.norms.by_layer().items()}
         loads = dict(zip(self.mixtures, (load.tolist() for load in self.optimizer.loads), strict=True))
+        seconds = (
+            time.perf_counter() - began
+        )  # reading numbers waited for a device to do all of the step, the update too
+        speed = {"tokens_per_second": tokens_read(batch) * self.ranks.count / seconds, "seconds": seconds}
         return Report(self.step, self.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
 
     def score(self, most: int | None) -> Evaluation:

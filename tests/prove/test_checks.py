@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from heddle.config import TransformerConfig
+from heddle.config import TransformerConfig, sized
+from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.model.entry import Entry
 from heddle.nn.layout import PADDING
@@ -173,3 +174,8 @@ def test_a_first_loss_is_not_asked_of_scores_that_begin_large() -> None:
     assert first_loss(config).word == "NOT CHECKED"
     assert first_loss(config.override({"vocab_size": 400})).word == "ROUNDING"
     assert first_loss(config.override({"initial.rule": "normal"})).word == "ROUNDING"
+
+
+def test_a_model_elsewhere_is_refused() -> None:
+    with pytest.raises(HeddleError, match=r"the model is on meta, and the checks compute on the CPU: model.cpu\(\)"):
+        prove(build(sized(1, vocab_size=41, context=8, dim=16), device="meta"))

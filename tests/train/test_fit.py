@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +27,8 @@ from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn import Layout
 from heddle.runs import Trainer, prepare
-from heddle.train import History, Report
+from heddle.train import History, Report, training
+from heddle.train.gradient_norms import GradientNorms
 from tests import refusing
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 20
@@ -182,6 +184,21 @@ def test_documents_that_are_ids_stay_documents_in_both_parts() -> None:
     assert ends == [7, 2], "between eight and three documents, one of which is divided"
     both = np.concatenate([part.tokens for part in (corpus.train, corpus.validation)])
     assert np.array_equal(both[both != BYTES.end_of_text], np.concatenate(documents))
+
+
+def test_the_clock_runs_until_all_of_a_step_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device has done a step, its update included, when the last numbers of it are read."""
+    passed, by_layer = [0.0], GradientNorms.by_layer
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: passed[0]))
+
+    def wait(norms: GradientNorms) -> dict[str, float]:
+        passed[0] += 4.0
+        return by_layer(norms)
+
+    monkeypatch.setattr(GradientNorms, "by_layer", wait)
+    speeds: list[Mapping[str, float]] = []
+    heddle.fit(decoder(), BYTES, TEXT, steps=2, readers=[lambda report: speeds.append(report.speed)], **QUIET)
+    assert speeds == [{"seconds": 4.0, "tokens_per_second": 4 * 16 / 4.0}] * 2
 
 
 def test_every_form_of_labels_is_the_same_labels() -> None:

@@ -171,3 +171,22 @@ def test_state_comes_back(kind: str, precision: str) -> None:
         assert torch.equal(actual[key], value), key
         assert value.dtype == actual[key].dtype
     assert any(key.startswith("momentum_buffer/") for key in actual) == (kind == "muon")
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
+def test_state_comes_back_where_torch_has_it(kind: str, fused: bool) -> None:
+    """Moments are on the parameters' device, and the count of steps too if a fused kernel updates it; it refuses others."""
+    train = TrainConfig(optimizer=kind, momentum=0.9)
+    model = build(TINY)
+    before = Optimizer(model, train, 1e-2, "fp32")
+    for batch in batches(1):
+        train_step(CrossEntropy(model), before, batch, 1, 1.0, 1.0)
+    after = Optimizer(build(TINY, device="meta"), train, 1e-2, "fp32")
+    for each in after.optimizers:
+        each.param_groups[0]["fused"] = fused and not isinstance(each, Muon)
+    after.load_state(before.state())
+    restored = [pair for each in after.optimizers for state in each.state.values() for pair in state.items()]
+    assert len(restored) == len(before.state()) > 0
+    for what, value in restored:
+        assert value.device.type == ("cpu" if what == "step" and not fused else "meta"), what
