@@ -77,16 +77,17 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, settings: dict[str, Any]) -> Any:
         with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
-            inputs = [each.numbers.detach().clone().requires_grad_() for each in (q, k, v)]
-            added = None if mask is None else mask.numbers.detach().clone()
-            out = F.scaled_dot_product_attention(*inputs, attn_mask=added, **settings)
-        ctx.numbers, ctx.gpu, ctx.kind = (inputs, out), q.gpu, type(q)
+            tensors = [None if each is None else each.numbers.detach().clone() for each in (q, k, v, mask)]
+            learned = [each.requires_grad_() for each in tensors if each is not None and each.is_floating_point()]
+            out = F.scaled_dot_product_attention(*tensors, **settings)
+        ctx.numbers, ctx.gpu, ctx.kind = (learned, out), q.gpu, type(q)
         return ctx.kind(out.detach(), ctx.gpu)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        inputs, out = ctx.numbers
+        learned, out = ctx.numbers
         with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.enable_grad():
-            gradients = torch.autograd.grad(out, inputs, gradient.numbers)
+            gradients = torch.autograd.grad(out, learned, gradient.numbers)
         ctx.gpu.launch(3)  # of flash attention: a product of rows, the gradient, a conversion
-        return *(ctx.kind(each, ctx.gpu) for each in gradients), None, None
+        of_mask = [ctx.kind(each, ctx.gpu) for each in gradients[3:]]
+        return *(ctx.kind(each, ctx.gpu) for each in gradients[:3]), *(of_mask or [None]), None
