@@ -9,18 +9,16 @@ is a kernel, and computes on the numbers. `guard.load()` must come before torch 
 """
 
 import sys
-import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import heddle
 from tests.device.functions import Functions
@@ -60,6 +58,43 @@ class Place(NamedTuple):
         return cls("outside", "", 0)
 
 
+class Kind(NamedTuple):
+    """An operation of torch.
+
+    Attributes:
+        name: without its namespace and overload.
+        view: whether what it returns shares the memory of an argument.
+    """
+
+    name: str
+    view: bool
+
+    @classmethod
+    @cache
+    def of(cls, function: Any) -> "Kind":
+        schema = function._schema
+        view = any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
+        return cls(schema.name.rpartition("::")[2], view)
+
+
+def tensors(values: Any) -> Iterator[Tensor]:
+    """The tensors among arguments, and in lists of them."""
+    for each in values:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from tensors(each)
+
+
+def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """The same value with other tensors."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(mapped(change, each) for each in value)
+    return value
+
+
 class OnDevice(Tensor):
     """A tensor that says it is on the device.
 
@@ -89,7 +124,7 @@ class OnDevice(Tensor):
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Reached where no mode is active, as in a thread of torch's own."""
-        first = next(each for each in tree_flatten((args, kwargs))[0] if isinstance(each, OnDevice))
+        first = next(each for each in tensors((*args, *(kwargs or {}).values())) if isinstance(each, OnDevice))
         return first.gpu.call(function, args, kwargs or {})
 
     @property
@@ -111,6 +146,10 @@ class OnDevice(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"OnDevice({self.numbers!r})"
+
+
+def numbers_of(tensor: Tensor) -> Tensor:
+    return tensor.numbers if isinstance(tensor, OnDevice) else tensor
 
 
 class _Operations(TorchDispatchMode):
@@ -173,37 +212,39 @@ class Imitation:
 
     def call(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Do an operation on whatever it is given."""
-        flat, spec = tree_flatten((args, kwargs))
-        ours = [each for each in flat if isinstance(each, OnDevice)]
-        device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
-        place = device.type if device is not None else "cuda" if ours else "cpu"
+        ours, host = list[OnDevice](), list[Tensor]()
+        for each in tensors((*args, *kwargs.values())):
+            (ours if isinstance(each, OnDevice) else host).append(each)
+        device = None if kwargs.get("device") is None else torch.device(kwargs["device"]).type
+        place = device or ("cuda" if ours else "cpu")
         if not ours and place != "cuda":
             return function(*args, **kwargs)
-        call = Call(function, args, kwargs, ours, [each for each in flat if type(each) is Tensor or isinstance(each, torch.nn.Parameter) and not isinstance(each, OnDevice)], place)
+        call = Call(function, Kind.of(function), args, kwargs, ours, host, place)
         call.check()
         for reason in call.waits():
             self.sync(reason)
         if number := call.kernels():
             self.launch(number)
-        args, kwargs = tree_unflatten([each.numbers if isinstance(each, OnDevice) else each for each in flat], spec)
-        if place == "cuda" and device is not None:
-            kwargs = {**kwargs, "device": torch.device("cpu")}
+        args = mapped(numbers_of, args)
+        kwargs = {name: mapped(numbers_of, each) for name, each in kwargs.items()}
+        if device == "cuda":
+            kwargs["device"] = torch.device("cpu")
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             return self._given_back(call, function(*args, **kwargs))
 
     def _given_back(self, call: "Call", result: Any) -> Any:
         """What an operation returns: the same shells for the same numbers, new ones for new numbers."""
         if call.later():
-            target = result if call.name == "_to_copy" else call.args[0]
+            target = result if call.kind.name == "_to_copy" else call.args[0]
             self.copies.append((target, target.clone()))
             target.copy_(torch.full_like(target, torch.nan if target.is_floating_point() else -1))
         if call.place != "cuda":
             return result
         shells = {id(each.numbers): each for each in call.ours} | {id(each): each for each in call.host}
 
-        def shell(each: Any) -> Any:
-            if not isinstance(each, Tensor) or id(each) in shells:
-                return shells.get(id(each), each)
+        def shell(each: Tensor) -> Tensor:
+            if id(each) in shells:
+                return shells[id(each)]
             if each.dtype == torch.float64 and not self.double:
                 raise TypeError(
                     "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. "
@@ -211,7 +252,7 @@ class Imitation:
                 )
             return OnDevice(each, self)
 
-        return tree_map(shell, result)
+        return mapped(shell, result)
 
 
 class Call(NamedTuple):
@@ -219,6 +260,7 @@ class Call(NamedTuple):
 
     Attributes:
         function: torch's operation.
+        kind: which one it is.
         args: its arguments.
         kwargs: its arguments by name.
         ours: the tensors on the device among them.
@@ -227,6 +269,7 @@ class Call(NamedTuple):
     """
 
     function: Any
+    kind: Kind
     args: Any
     kwargs: dict[str, Any]
     ours: list[OnDevice]
@@ -234,26 +277,22 @@ class Call(NamedTuple):
     place: str
 
     @property
-    def name(self) -> str:
-        return str(self.function._schema.name.rpartition("::")[2])
-
-    @property
     def moves(self) -> bool:
         """Whether it copies between the host and the device."""
-        return (self.name == "_to_copy" and self.place != ("cuda" if self.ours else "cpu")) or (
-            self.name == "copy_" and bool(self.ours and self.host)
+        return (self.kind.name == "_to_copy" and self.place != ("cuda" if self.ours else "cpu")) or (
+            self.kind.name == "copy_" and bool(self.ours and self.host)
         )
 
     def later(self) -> bool:
         """Whether it copies to the host without waiting, into pinned memory: torch pins what `to` makes."""
         if not self.moves or not self._not_blocking():
             return False
-        if self.name == "_to_copy":
+        if self.kind.name == "_to_copy":
             return self.place == "cpu"
         return isinstance(self.args[1], OnDevice) and getattr(self.args[0], "pinned", False)
 
     def _not_blocking(self) -> bool:
-        return bool(self.kwargs.get("non_blocking") or (self.name == "copy_" and len(self.args) > 2 and self.args[2]))
+        return bool(self.kwargs.get("non_blocking") or (self.kind.name == "copy_" and len(self.args) > 2 and self.args[2]))
 
     def check(self) -> None:
         """Refuse what CUDA refuses.
@@ -262,12 +301,13 @@ class Call(NamedTuple):
             RuntimeError: tensors, or a generator, are on another device.
         """
         generator = self.kwargs.get("generator")
+        name = self.kind.name
         if generator is not None and generator.device.type == "cpu":
             raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
         if not self.ours or self.moves:
             return
-        wrong = self.host if self.name.startswith(STRICT) else [each for each in self.host if each.dim()]
-        if self.name in INDEXING:  # indices may be on the host, and are copied
+        wrong = self.host if name.startswith(STRICT) else [each for each in self.host if each.dim()]
+        if name in INDEXING:  # indices may be on the host, and are copied
             wrong = [each for each in wrong if each.is_floating_point()]
         if wrong:
             raise RuntimeError(
@@ -278,28 +318,27 @@ class Call(NamedTuple):
     def waits(self) -> Iterator[str]:
         """Why the host waits for the device in this operation."""
         if self.moves:
-            to_host = self.place != "cuda" if self.name == "_to_copy" else not isinstance(self.args[0], OnDevice)
+            to_host = self.place != "cuda" if self.kind.name == "_to_copy" else not isinstance(self.args[0], OnDevice)
             if not (self.later() or (not to_host and self._not_blocking())):
                 yield f"copy to the {'host' if to_host else 'device'}"
-        elif self.name in WAITING and self.ours:
-            yield self.name
-        elif self.name in INDEXING:
+        elif self.kind.name in WAITING and self.ours:
+            yield self.kind.name
+        elif self.kind.name in INDEXING:
             indices = [each for each in self.args[1] if each is not None]
             if any(each.dtype in (torch.bool, torch.uint8) for each in indices):
                 yield "indexing with a mask"
             if not all(isinstance(each, OnDevice) for each in indices):
                 yield "indices from the host"
-        elif self.name == "repeat_interleave" and self.kwargs.get("output_size") is None:
-            yield self.name
+        elif self.kind.name == "repeat_interleave" and self.kwargs.get("output_size") is None:
+            yield self.kind.name
 
     def kernels(self) -> int:
         """How many kernels it launches at least; a copy counts one."""
-        views = any(each.alias_info is not None and not each.alias_info.is_write for each in self.function._schema.returns)
-        if views or self.name in NO_KERNEL:
+        if self.kind.view or self.kind.name in NO_KERNEL:
             return 0
-        if not self.name.startswith(("_foreach", "_fused_ad", "_fused_sgd")):
+        if not self.kind.name.startswith(("_foreach", "_fused_ad", "_fused_sgd")):
             return 1
         lists = [each for each in self.args if isinstance(each, (list, tuple))]
         first = [each for each in lists[0] if isinstance(each, Tensor)] if lists else []
         blocks = sum(-(-each.numel() // BLOCK) for each in first)
-        return max(1, -(-blocks // BLOCKS), -(-len(first) // DEPTH.get(len(lists), 30))) + (self.name == "_foreach_norm")
+        return max(1, -(-blocks // BLOCKS), -(-len(first) // DEPTH.get(len(lists), 30))) + (self.kind.name == "_foreach_norm")
