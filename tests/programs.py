@@ -45,8 +45,13 @@ def run(name: str, *words: object, stdin: str = "") -> str:
 
 
 def traced(name: str, *words: object, stdin: str = "", **more: str) -> str:
-    """The same of a program that traces or compiles, in a fork of a process that has imported what it needs (`tests/tracer.py`)."""
-    process = _tracer()
+    """The same of a program that traces or compiles, in a fork of `tests/tracer.py`."""
+    return forked("tracer", name, *words, stdin=stdin, **more)
+
+
+def forked(parent: str, name: str, *words: object, stdin: str = "", **more: str) -> str:
+    """The same in a fork of a process that has imported what it needs (`tests/forks.py`); `more` is added to its environment."""
+    process = _parent(parent)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps([f"tests.{name}", [str(word) for word in words], stdin, more]) + "\n")
@@ -57,9 +62,9 @@ def traced(name: str, *words: object, stdin: str = "", **more: str) -> str:
 
 
 @cache
-def _tracer() -> subprocess.Popen[str]:
+def _parent(name: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        call("tracer"), cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        call(name), cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     atexit.register(process.communicate)  # its input ends, and so does it
     return process

@@ -216,14 +216,18 @@ def training(name: str, texts: Store, rows: int = 4) -> TrainingSubject:
     return TrainingSubject(lambda: make_task(RUNS[name].task, reading), model, rounding, texts)
 
 
-@cache
-def _model(name: str) -> tuple[Any, float]:
+def config_of(name: str) -> TransformerConfig:
+    """The model of one of the small runs."""
     run = RUNS[name]
     sizes = {"vocab_size": TOKENIZER.vocab_size, "dim": 16, "context": CONTEXT}
     config = TransformerConfig.of({**sizes, **run.stacks, **({"head": run.head} if run.head else {})})
     prompts = run.task.prompts(run.layout, config.stacks())
-    config = config.model_copy(update={"chat": run.task.chat(None), "prompts": prompts})
-    model = awaken(build(config, seed=1), 1)
+    return config.model_copy(update={"chat": run.task.chat(None), "prompts": prompts})
+
+
+@cache
+def _model(name: str) -> tuple[Any, float]:
+    model = awaken(build(config_of(name), seed=1), 1)
     return model, Subject(model).bounds["output"]
 
 

@@ -1,0 +1,72 @@
+"""The small runs of `tests/prove/tasks.py` as trainings, on any device."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heddle.config import TransformerConfig
+from heddle.config.model import with_kernel
+from heddle.config.train import TrainConfig
+from heddle.data.record_store import Store
+from heddle.errors import HeddleError
+from heddle.model import build
+from heddle.prove.subject import awaken
+from heddle.tasks import DataSpec, make_task
+from heddle.train.optimizer import Optimizer
+from heddle.train.training import Training, moving_average
+from tests.prove import tasks
+
+STEPS = 5
+
+
+def store_of(name: str) -> Store:
+    """What a run reads, in a folder that is gone afterwards: the files stay mapped."""
+    with tempfile.TemporaryDirectory() as place:
+        return tasks.store(name, Path(place))
+
+
+def with_kernels(config: TransformerConfig) -> TransformerConfig:
+    """The model with the kernel that `auto` takes on CUDA, so that the CPU rounds like the imitation."""
+    try:
+        return with_kernel(config, "sdpa")
+    except HeddleError:
+        return config
+
+
+def training(name: str, store: Store, device: str, precision: str = "fp32", **settings: Any) -> Training:
+    """A run of five steps from weights at which every part has a say."""
+    config = with_kernels(tasks.config_of(name)) if device == "cpu" else tasks.config_of(name)
+    model = awaken(build(config, seed=1), 1).to(device)
+    spec = DataSpec(store.corpus, config, 4, seed=5, tokenizer=tasks.TOKENIZER, layout=tasks.RUNS[name].layout)
+    task = make_task(tasks.RUNS[name].task, spec)
+    train = TrainConfig.of({"precision": precision, "compile": "off", "threads": 1, "steps": STEPS, **settings})
+    optimizer = Optimizer(model, train, 1e-2, precision)
+    eager = task.minimised(model, train)
+    return Training(
+        train=train,
+        model=model,
+        optimizer=optimizer,
+        task=task,
+        eager=eager,
+        objective=eager,
+        learning_rate=1e-2,
+        warmup=1,
+        steps=STEPS,
+        ema=moving_average(train, optimizer, {}),
+    )
+
+
+def outcome(training: Training) -> dict[str, torch.Tensor]:
+    """What comes of it: each step's loss and gradient, the score, the weights."""
+    losses, norms = [], []
+    while training.step < training.steps:
+        report = training.advance()
+        losses.append(report.values["loss"])
+        norms.append(report.values["gradient_norm"])
+    scored = training.score(None)
+    numbers = {"losses": losses, "norms": norms, "score": [scored.loss, *scored.metrics.values()]}
+    return {name: torch.tensor(values) for name, values in numbers.items()} | {
+        name: weight.cpu() for name, weight in training.weights().items()
+    }
