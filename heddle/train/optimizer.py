@@ -36,6 +36,7 @@ class Optimizer:
 
     Attributes:
         norms: of the last step's gradient before clipping, by parameter, on the CPU.
+        whole: whether all parameters have had the same number of updates; False after an update that failed halfway.
         loads: how many tokens of the last step's batch chose each expert, for each mixture in `mixtures`, on the CPU.
     """
 
@@ -57,7 +58,7 @@ class Optimizer:
         }
         self.copies = [(w, self.masters[name]) for name, w in working.items() if self.masters[name] is not w]
         self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
-        self.norms, self.loads = GradientNorms.of({}), list[Tensor]()
+        self.norms, self.loads, self.whole = GradientNorms.of({}), list[Tensor](), True
         self.names = {id(master): name for name, master in self.masters.items()}
         self.optimizers = self._make(config, learning_rate, precision, by_onednn)
         self.updaters = {self.names[id(w)]: each for each in self.optimizers for w in each.param_groups[0]["params"]}
@@ -119,11 +120,18 @@ class Optimizer:
         if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
             gradients = [master.grad for master in self.masters.values() if master.grad is not None]
             torch._foreach_mul_(gradients, (clip / (length + 1e-6)).clamp(max=1.0).item())
+        self.whole = False
         for optimizer, rate in zip(self.optimizers, self.highest, strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.refresh()
+        self.whole = True
+
+    def forget(self) -> None:
+        """Drop the gradients that a failed step has left."""
+        for parameter in (*self.masters.values(), *(working for working, _ in self.copies)):
+            parameter.grad = None
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -16,6 +16,7 @@ from heddle.config import preset, sized
 from heddle.convert.families.gpt2 import GPT2
 from heddle.convert.published import write_published
 from heddle.model import build
+from heddle.model.stack import Stack
 from heddle.text import train_tokenizer
 from heddle.weights import save
 
@@ -283,6 +284,20 @@ GENERATE = {
 @pytest.mark.parametrize("options", GENERATE)
 def test_generation_that_cannot_work(refused: Refused, run_a: Path, options: str) -> None:
     assert GENERATE[options] in refused("generate", "a", *options.split())
+
+
+def test_what_does_not_fit_into_memory(refused: Refused, run_a: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line says what there was too much of, and what to lower."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(Stack, "forward", full)
+    assert refused("generate", "a", "--prompt", "x", "--prompt", "y", "--max-tokens", "5") == (
+        "out of memory with 2 prompts at a time and max_tokens = 5: give fewer prompts, a lower --max-tokens, or a smaller model"
+    )
+    line = "rows of 16 tokens to score: use fewer rows, a shorter context, or a smaller model"
+    assert refused("eval", "a").endswith(line)
 
 
 def test_a_draft_with_another_tokenizer(refused: Refused, run_a: Path) -> None:

@@ -1,4 +1,4 @@
-"""A program, `lost_rank.py RUN hangs|ends`: rank 0 trains a run that rank 1 has joined and then leaves alone. It prints the error."""
+"""A program: rank 0 trains a run that rank 1 has joined and then leaves, `lost_rank.py RUN hangs|ends`. It prints the error."""
 
 import os
 import subprocess
