@@ -36,12 +36,63 @@ def _probabilities(logits: Float[Tensor, "N V"], targets: Int[Tensor, "N 1"]) ->
     return probabilities, normaliser - logits.gather(1, targets).to(wide), normaliser
 
 
-def _in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"]:
-    """Cast to `dtype`, with rows that start at multiples of 64 elements: this makes products with the transpose a fifth faster in
-    bf16 (V = 50,257), but not in fp32, so a tensor that already has the dtype is not copied.
+def _lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"]:
+    """Memory for x in `dtype`, with rows that start at multiples of 64 elements: this makes products with the transpose a fifth
+    faster in bf16 (V = 50,257), but not in fp32, so a tensor that already has the dtype is returned itself.
     """
     rows, width = x.shape
-    return x if x.dtype == dtype else x.new_empty(rows, -(-width // 64) * 64, dtype=dtype)[:, :width].copy_(x)
+    return x if x.dtype == dtype else x.new_empty(rows, -(-width // 64) * 64, dtype=dtype)[:, :width]
+
+
+def _saves_passes(device: torch.device) -> bool:
+    """Whether few passes over the scores matter more than few exponentials: not on a CPU, nor if a compiler joins the passes."""
+    return device.type != "cpu" and not torch.compiler.is_compiling()
+
+
+def _with_terms(
+    logits: Float[Tensor, "N V"],
+    target: Int[Tensor, "N 1"],
+    weight: Float[Tensor, "N 1"],
+    bias_gradient: Float[Tensor, " V"] | None,
+    settings: LossSettings,
+) -> tuple[Tensor, Tensor | float, Float[Tensor, "N V"]]:
+    """The chunk's sums of weighted nats and of further terms, and the gradient of its scores if one is needed; adds to the bias's."""
+    vocab_size, cap, _, _, learns, smoothing, z = settings
+    wide, more = wide_dtype(logits.dtype), 0.0
+    gradient, surprise, normaliser = _probabilities(logits, target)
+    nats = (surprise * weight).sum()
+    if smoothing or z:
+        # -log p of the target gives way to the mean of -log p over all real entries.
+        even = normaliser - logits[:, :vocab_size].mean(-1, keepdim=True, dtype=wide) - surprise
+        more = ((smoothing * even + z * normaliser**2) * weight).sum()
+    if not learns:
+        return nats, more, gradient
+    # d surprise / d logits = p - onehot, d normaliser / d logits = p
+    gradient = gradient * (1 + 2 * z * normaliser) if z else gradient
+    gradient.scatter_add_(1, target, torch.full_like(weight, smoothing - 1, dtype=wide))
+    if smoothing:
+        gradient[:, :vocab_size] -= smoothing / vocab_size
+    if cap is not None:
+        # The derivative of cap · tanh(x / cap). At padding, where logits are -inf, the gradient is 0 anyway.
+        gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2
+    if bias_gradient is not None:
+        bias_gradient += (gradient * weight).sum(0)
+    return nats, more, gradient
+
+
+def _in_few_passes(
+    logits: Float[Tensor, "N V"], targets: Int[Tensor, "N 1"], dtype: torch.dtype | None
+) -> tuple[Float[Tensor, "N 1"], Float[Tensor, "N V"]]:
+    """log p of each target, and the gradient of the sum of -log p in `dtype`; with None, no gradient but other numbers.
+
+    A target's gradient p - 1 is computed before it is rounded; the difference of a rounded p and 1 would have few digits.
+    """
+    logs = logits.log_softmax(-1, dtype=wide_dtype(logits.dtype))
+    log_p = logs.gather(1, targets)
+    if dtype is None:
+        return log_p, logs
+    of_targets = torch.expm1(log_p, out=log_p.new_empty(log_p.shape, dtype=dtype))
+    return log_p, torch.exp(logs, out=_lines(logs, dtype)).scatter_(1, targets, of_targets)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -61,35 +112,29 @@ class _CrossEntropy(torch.autograd.Function):
         scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
         wide = wide_dtype(features.dtype)
         plain, extra = torch.zeros(2, dtype=wide, device=features.device)
-        feature_gradients, table_gradient = [], None
+        few = _saves_passes(features.device) and cap is None and bias is None and not (smoothing or z)
+        target_logs, feature_gradients, table_gradient = [], [], None
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
         for x, target, weight in zip(features.split(chunk), targets.split(chunk), weights.split(chunk), strict=True):
             logits = scores.finish(product(x, scores.table, scores.bias, by_onednn))
-            gradient, surprise, normaliser = _probabilities(logits, target)
-            plain = plain + (surprise * weight).sum()
-            if smoothing or z:
-                # -log p of the target gives way to the mean of -log p over all real entries.
-                even = normaliser - logits[:, :vocab_size].mean(-1, keepdim=True, dtype=wide) - surprise
-                extra = extra + ((smoothing * even + z * normaliser**2) * weight).sum()
+            if few:
+                log_p, gradient = _in_few_passes(logits, target, features.dtype if learns else None)
+                target_logs.append(log_p)
+            else:
+                nats, more, gradient = _with_terms(logits, target, weight, bias_gradient, settings)
+                plain, extra = plain + nats, extra + more
             if not learns:
                 continue
-            # d surprise / d logits = p - onehot, d normaliser / d logits = p
-            gradient = gradient * (1 + 2 * z * normaliser) if z else gradient
-            gradient.scatter_add_(1, target, torch.full_like(weight, smoothing - 1, dtype=wide))
-            if smoothing:
-                gradient[:, :vocab_size] -= smoothing / vocab_size
-            if cap is not None:
-                # The derivative of cap · tanh(x / cap). At padding, where logits are -inf, the gradient is 0 anyway.
-                gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2
-            if bias_gradient is not None:
-                bias_gradient += (gradient * weight).sum(0)
-            gradient = _in_lines(gradient, features.dtype)
+            if gradient.dtype != features.dtype:
+                gradient = _lines(gradient, features.dtype).copy_(gradient)
             # Weight the narrow side of both products: V/D times fewer multiplications.
-            feature_gradients.append((of_inputs(gradient, scores.table, by_onednn) * weight).to(features.dtype))
+            feature_gradients.append(of_inputs(gradient, scores.table, by_onednn).mul_(weight))
             if ctx.needs_input_grad[1]:  # False if the table is frozen
-                share = of_weights(gradient, (x * weight).to(features.dtype), by_onednn)
+                share = of_weights(gradient, torch.mul(x, weight, out=torch.empty_like(x)), by_onednn)
                 # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
                 table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
+        if few:
+            plain = plain - (torch.cat(target_logs) * weights).sum()
         if learns:
             ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
         ctx.mark_non_differentiable(plain)
