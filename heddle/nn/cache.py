@@ -41,7 +41,7 @@ class Cache:
         longest: maximum tokens of a row; None: no limit.
         prefix: whether the tokens of a row's first call are its prefix, which is bidirectional; all later tokens are causal.
         multiple: capacities and visible widths are rounded up to multiples of this; small ones read and copy less memory, large
-            ones need fewer compiled graphs. Off the CPU, one token in rows of equal length sees just the used slots, without a mask.
+            ones need fewer compiled graphs. Off the CPU, the next token in rows of equal length sees just the used slots.
 
     Attributes:
         encoded: an encoder's output, from the first call on.
