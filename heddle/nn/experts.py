@@ -1,4 +1,4 @@
-"""Experts: stacked feed-forwards, and two ways to dispatch tokens to them, with equal results (L2-67, L2-74)."""
+"""Experts: stacked feed-forwards, and ways to dispatch tokens to them, with equal results (L2-67, L2-74)."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,7 +19,8 @@ class Experts(nn.Module):
     """E feed-forwards of one shape with stacked weights: down(act(up(x))), or down(act(gate(x)) · up(x)), bounded as `Gating`.
 
     `loop` is the definition: it calls each expert on its tokens. `grouped` computes the same with tokens sorted by expert and
-    the gradient written by hand. Neither drops a token, and no token's output depends on another token.
+    the gradient written by hand; off the CPU, few tokens in inference are computed `at_once`. None of them drops a token, and no
+    token's output depends on another token.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class Experts(nn.Module):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, gates, *weights, *biases)):
             out: Tensor = _Grouped.apply(x, gates, choice, load, self.gating, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
             return out
+        if x.device.type != "cpu" and len(x) <= FEW:
+            return at_once(x, gates, choice, weights, biases, self.gating)
         return _grouped(x, gates, choice, load, weights, biases, *self.gating, False)[0]
 
     def _loop(self, x: Tensor, gates: Tensor, choice: Tensor) -> Tensor:
@@ -105,6 +108,41 @@ SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 UP, DOWN, GATE = 0, 1, 2  # indices into the lists of stacked weights and biases; the gate may be missing
+FEW = 64  # tokens of which a product with all experts takes no longer than reading these
+
+
+def at_once(
+    x: Float[Tensor, "n D"],
+    gates: Float[Tensor, "n K"],
+    choice: Int[Tensor, "n K"],
+    weights: list[Tensor],
+    biases: list[Tensor],
+    gating: Gating,
+) -> Float[Tensor, "n D"]:
+    """The routed sum of few tokens in batched products, so that a GPU need not say how many tokens each expert has.
+
+    Each pair of token and expert gets a copy of the expert's weights. With more pairs, every expert is applied to every token:
+    that reads all weights once, where copies are written and read again.
+    """
+    tokens, experts = len(x), weights[UP].shape[0]
+    nobody = choice == experts
+    gates, choice = gates.masked_fill(nobody, 0.0), choice.masked_fill(nobody, 0)
+    copies = 3 * choice.numel() <= experts
+    rows = (
+        x[:, None].expand(-1, choice.shape[1], -1).reshape(-1, 1, x.shape[1]) if copies else x.expand(experts, -1, -1)
+    )
+
+    def affine(rows: Tensor, number: int) -> Tensor:
+        weight, *bias = (stacked[number] for stacked in (weights, biases) if stacked)
+        if copies:
+            weight, bias = weight[choice.flatten()], [each[choice.flatten()] for each in bias]
+        return torch.baddbmm(bias[0][:, None], rows, weight.mT) if bias else torch.bmm(rows, weight.mT)
+
+    up = affine(rows, UP)
+    hidden = gating(affine(rows, GATE), up) if len(weights) > GATE else ACTIVATIONS[gating.activation](up)
+    out = affine(hidden, DOWN)
+    chosen = out.view(*choice.shape, -1) if copies else out[choice, torch.arange(tokens, device=x.device)[:, None]]
+    return torch.bmm(gates[:, None].to(x.dtype), chosen)[:, 0]
 
 
 def _spans(load: Tensor) -> list[tuple[int, int, int]]:

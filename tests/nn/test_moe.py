@@ -12,7 +12,7 @@ from torch.utils import _pytree
 
 from heddle.config import GatedConfig, GroupsConfig, MLPConfig, MoEConfig
 from heddle.errors import HeddleError
-from heddle.nn.experts import SLOPES, Experts
+from heddle.nn.experts import SLOPES, Experts, at_once
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.layout import Layout
 from heddle.nn.moe import MoE, Router, balance_bias
@@ -293,6 +293,28 @@ def test_the_two_dispatches_agree(case: dict[str, Any]) -> None:
     assert (out[1, 3:] == 0).all()
     with torch.no_grad():
         assert torch.equal(grouped(x, layout)[0], out)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 40])  # few enough for copies of the weights, and more
+@pytest.mark.parametrize(
+    "options", [{}, {"gated": False, "bias": True}, {"bias": True, "limit": 0.7, "plus_one": True}], ids=str
+)
+def test_few_tokens_at_once_agree_with_the_loop(tokens: int, options: dict[str, Any]) -> None:
+    """Tokens of which a choice, or each, is of no expert too."""
+    bounds = {name: options[name] for name in ("limit", "plus_one") if name in options}
+    config = (GatedConfig if options.get("gated", True) else MLPConfig)(
+        hidden=5, bias=options.get("bias", False), **bounds
+    )
+    experts = Experts(18, 6, config, "loop").double()
+    x, gates = torch.randn(tokens, 6).double(), torch.rand(tokens, 2).double()
+    choice = torch.rand(tokens, 19).argsort(-1)[:, :2]
+    choice[tokens // 2] = torch.tensor([18, 4])
+    weights = [experts.up, experts.down, *(() if experts.gate is None else (experts.gate,))]
+    biases = [each for each in (experts.up_bias, experts.down_bias, experts.gate_bias) if each is not None]
+    with torch.no_grad():
+        expected = experts(x, gates, choice, choice.new_zeros(18))
+        actual = at_once(x, gates, choice, weights, biases, experts.gating)
+    assert torch.allclose(actual, expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", list(SLOPES))
