@@ -60,6 +60,7 @@ _HOMES = {
 
 _PACKAGES = (
     "account",
+    "bench",
     "config",
     "convert",
     "data",

@@ -42,7 +42,7 @@ def _version(package: str) -> str:
 def has_units(device: torch.device) -> bool:
     """Whether the device multiplies faster in bf16 than in fp32."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return (device.type != "cpu" or has_bf16() is not False) and slowdown(torch.bfloat16, device) < 1
 
 

@@ -62,7 +62,7 @@ def sizes_for(device: str, quick: bool, **changes: Any) -> Sizes:
     """The sizes for a type of device; changes that are None leave them as they are."""
     sizes = LARGE if device == "cuda" else SMALL
     if quick:
-        few = {"batches": (1, 8), "tokens": 16, "rounds": 2, "compiled": False}
+        few: dict[str, Any] = {"batches": (1, 8), "tokens": 16, "rounds": 2, "compiled": False}
         sizes = replace(sizes, models=sizes.models[:1], length=sizes.length // 2, rows=sizes.rows // 2, **few)
     return replace(sizes, **{name: value for name, value in changes.items() if value is not None})
 

@@ -11,7 +11,7 @@ import torch
 from heddle.account.flops import flops
 from heddle.account.machine import available_memory
 from heddle.account.memory import cache_size, parameter_bytes, training_bytes
-from heddle.bench.decoding import DECODERS, DecodingJob
+from heddle.bench.decoding import DECODERS, Decoder, DecodingJob
 from heddle.bench.hugging_face import installed
 from heddle.bench.machine import ceilings, describe, pick_precision
 from heddle.bench.models import MODELS, Sizes, model_of, sizes_for
@@ -140,19 +140,18 @@ class Run:
         head = config.head
         untied = isinstance(head, LanguageHeadConfig) and not head.tied
         read = weights - untied * config.table_rows() * config.dim * DTYPES[self.precision].itemsize
-        models = {}
+        models: dict[str, Decoder | Problem] = {}
         for contender, make in contenders(DECODERS, sizes).items():
             self.tell(f"decoding {name}, {contender}: weights")
             models[contender] = attempt(partial(make, job))
         for rows in sizes.batches:
             prepared: dict[str, Prepared | Problem] = {}
-            for contender, make in models.items():
-                self.tell(f"decoding {name}, {contender}, {pluralize(rows, 'row')}: first call")
-                prepared[contender] = make if isinstance(make, Problem) else self._prepared(make, rows)
+            what = f"decoding {name}, {pluralize(rows, 'row')}"
+            for contender, decoder in models.items():
+                self.tell(f"{what}, {contender}: first call")
+                prepared[contender] = decoder if isinstance(decoder, Problem) else self._prepared(decoder, rows)
             predicted = weights + cache_size(config, rows, 2 * tokens, self.precision).held
-            for row in self._race(
-                f"decoding {name}, {pluralize(rows, 'row')}", prepared, Speed(name, "", rows, tokens)
-            ):
+            for row in self._race(what, prepared, Speed(name, "", rows, tokens)):
                 yield self._completed(row, "copy", read / rows, predicted)
         models.clear()
         forget(self.device)

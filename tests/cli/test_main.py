@@ -100,7 +100,8 @@ def test_the_options_without_a_value_are_those_of_the_command() -> None:
     flags = {
         " ".join(words): {name for name in _flags(make_app(), words) if not name.startswith("--no-")} for words in calls
     }
-    assert {name for name, options in flags.items() if "--json" not in options} == {"chat", "serve"}
+    assert {name for name, options in flags.items() if "--json" not in options} == {"bench", "chat", "serve"}
+    assert "--quick" in flags["bench"], "its --json has a value, the name of a file"
     assert flags["generate"] == {"--window", "--lookup", "--compile", "--json"}
     assert flags["tokenizer encode"] == {"--special", "--json"}
     assert flags["tokenizer train"] == {"--json"}, "--special has a value here"
