@@ -3,7 +3,7 @@
 from tests.planting import Fault
 
 FAULTS = [
-    Fault("an update that stopped halfway is saved", "train/optimizer.py:Optimizer.step",
+    Fault("an update that stopped halfway is saved", "train/optimizer.py:Optimizer.update",
           "self.whole = False", "",
           test="test_out_of_memory.py::test_an_update_that_stopped_halfway_is_not_saved"),
     Fault("a step that ran out of memory keeps it", "train/training.py:Training.advance",
