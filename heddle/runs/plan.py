@@ -272,7 +272,12 @@ def _compile(
         return False
     if train.compile != "auto":
         return train.compile == "on"
-    if not has_compiler() or train.products == "onednn" or tokens / candidate.rate / 60 < WORTH_COMPILING:
+    if (
+        not has_compiler()
+        or train.products == "onednn"
+        or train.deterministic
+        or tokens / candidate.rate / 60 < WORTH_COMPILING
+    ):
         return False
     step, accumulate = _measured_step(spec, train, device)
     eager = measure(step, device, precision, config, candidate.by_onednn, accumulate=accumulate)

@@ -30,7 +30,7 @@ from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task, tokens_read
 from heddle.train.optimizer import Optimizer
-from heddle.train.runtime import give_back
+from heddle.train.runtime import deterministic, give_back
 from heddle.train.sizes import has_rows
 from heddle.train.step import train_step
 
@@ -49,6 +49,7 @@ OF_A_STEP = (
     "nesterov",
     "loss",
     "tf32",
+    "deterministic",
 )
 
 
@@ -146,9 +147,10 @@ def _seconds(
 
     def taken(steps: int = 1) -> float:
         began = clock()
-        for _ in range(steps):
-            share_cores()
-            train_step(step, optimizer, batch, accumulate, 1.0, train.clip)
+        with deterministic(train.deterministic):
+            for _ in range(steps):
+                share_cores()
+                train_step(step, optimizer, batch, accumulate, 1.0, train.clip)
         finish(batch.tokens.device)
         return clock() - began
 
