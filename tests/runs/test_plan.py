@@ -152,8 +152,9 @@ def test_it_is_decided_once(begin: Begin, planning: ModuleType, monkeypatch: pyt
     assert chosen is not None
     assert (chosen.device, chosen.steps, chosen.compile) == ("cpu", 3, False)
     assert chosen.tokens_per_second == 1e5
-    for name in ("measure", "peak_rate", "available_memory", "faster_precision"):
+    for name in ("measure", "peak_rate", "available_memory"):
         monkeypatch.setattr(planning, name, never)
+    monkeypatch.setattr("heddle.runs.split.faster_precision", never)
     trainer = Trainer(run)
     assert trainer.session.run.chosen == chosen
     trainer.run()
@@ -308,7 +309,7 @@ def test_compiling(
     monkeypatch.setattr(planning, "measure", measured)
     monkeypatch.setattr(planning, "has_compiler", lambda: compiler)
     config, tokens = RunConfig(train=TrainConfig(compile=choice)), int(minutes * 60 * 1e5)
-    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5)
+    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5, TrainConfig())
     assert planning._compile(config, READING, candidate, "cpu", "fp32", tokens) is expected
 
 
@@ -424,7 +425,7 @@ def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> N
     """A compiled model chooses its own products."""
     with pytest.raises(HeddleError, match="products = onednn"):
         RunConfig.of({"train": {"products": "onednn", "compile": "on"}})
-    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0)
+    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0, TrainConfig())
     assert (
         planning._compile(RunConfig(train=TrainConfig(products="onednn")), READING, candidate, "cpu", "fp32", 10**9)
         is False
