@@ -23,11 +23,13 @@ from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus, Part
 from heddle.data.order import windows_per_epoch
 from heddle.errors import HeddleError
+from heddle.model import build
 from heddle.model.cores import cores
 from heddle.model.products import PRODUCT_KINDS
 from heddle.runs import Trainer, prepare
 from heddle.runs.plan import TOKENS_PER_PARAMETER
 from heddle.tasks import DataSpec
+from heddle.tasks.table import make_task
 from heddle.train import rates
 from heddle.train.length import SHARE
 from heddle.train.rates import faster_precision, measure
@@ -458,7 +460,6 @@ def test_an_accelerator_is_waited_for_after_several_steps(
         clock[0] += seconds * waiting[0]
         waiting[0] = 0
 
-    build = rates.build
     monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     for name, replacement in (
         ("train_step", step),
@@ -466,7 +467,7 @@ def test_an_accelerator_is_waited_for_after_several_steps(
         ("build", lambda model, device: build(model, "cpu")),
     ):
         monkeypatch.setattr(rates, name, replacement)
-    task = rates.make_task(RunConfig().task, READING)
+    task = make_task(RunConfig().task, READING)
     batch = task.batch(task.examples(0))
     monkeypatch.setattr(Batch, "to", lambda self, device: self)
     measured = rates._seconds(task, TrainConfig(), batch, "cuda", "fp32", (), False, False, 2)
