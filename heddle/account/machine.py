@@ -147,6 +147,16 @@ def usable_precision(precision: str, device: torch.device | str = "cpu") -> str:
     return "fp32" if precision != "fp32" and slowdown(DTYPES[precision], device) > TOO_SLOW else precision
 
 
+def fast_precision(precision: str, device: torch.device | str = "cpu") -> str:
+    """The given precision, or `fp32` if a device has no units for it, or computes slower in it than in fp32."""
+    device = find_device(device)
+    if device.type == "cpu" and has_bf16() is False:
+        return "fp32"
+    if device.type == "cuda":
+        return usable_precision(precision, device)
+    return precision if precision == "fp32" or slowdown(DTYPES[precision], device) < 1 else "fp32"
+
+
 @checked(megabytes=between(1, 2**30), seconds=between(0, LONGEST))
 def copy_rate(megabytes: int = 256, seconds: float = 0.3, device: torch.device | str = "cpu") -> float:
     """Bytes/s of a plain copy, counting both reads and writes: the ceiling of decoding one token at a time."""

@@ -193,12 +193,14 @@ def training_bytes(
     train: TrainConfig,
     length: int | None = None,
     targets: float = 1.0,
+    device: str = "cpu",
 ) -> int:
     """Peak bytes of a training's tensors.
 
     The sum of training state, saved activations, the allocations of the loss (gradients of the head's table and of the hidden
-    vectors, a few copies of one chunk of logits), and a second gradient of the table. All but the state fragment the heap and take
-    more than their own bytes (`ACTIVATION_HEAP`, `LOSS_HEAP`).
+    vectors, a few copies of one chunk of logits), and a second gradient of the table. On a CPU, all but the state fragment the heap
+    and take more than their own bytes (`ACTIVATION_HEAP`, `LOSS_HEAP`). On CUDA they do not, but gradients come as activations go:
+    the peak is where the backward pass begins, or where it ends. Gradients of earlier micro-batches are held throughout.
 
     Args:
         rows: rows of a micro-batch.
@@ -206,6 +208,7 @@ def training_bytes(
         targets: share of the tokens that are scored.
         train: the optimizer, which parameters are frozen, whether activations are checkpointed, and whether there is a moving
             average of the weights.
+        device: `cpu` or `cuda`: its attention kernel and its allocator.
 
     Raises:
         HeddleError: the groups or the adapters do not fit the model.
@@ -222,8 +225,14 @@ def training_bytes(
         if train.groups or train.lora is not None
         else measured(config, lambda variant: _states(variant, train, precision))
     )
-    activations = saved_activations(config, rows, length, precision, checkpointed=train.checkpoint_activations).bytes
+    kernel = None if device == "cpu" else kernels_by_device(config, length).get(device, "none")
+    saved = saved_activations(config, rows, length, precision, kernel, checkpointed=train.checkpoint_activations)
+    activations = saved.bytes
     average = 0 if train.ema is None else FP32 * trained(config, train).total
+    if device == "cuda":
+        gradients = state_bytes["gradients"]
+        earlier = FP32 * trained(config, train).total if train.accumulate > 1 else 0
+        return state_bytes["total"] - gradients + average + max(earlier + activations + loss, gradients)
     return state_bytes["total"] + average + ceil(ACTIVATION_HEAP * activations) + ceil(LOSS_HEAP * loss)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heddle.cli.models import check_generates, compile_model, decoding_config, open_model, tokenizer_of
-from heddle.cli.options import Compile, Device, Run, SamplingOptions, Text, Weights
+from heddle.cli.options import Compile, Device, Precision, Run, SamplingOptions, Text, Weights
 from heddle.cli.output import find_run, pluralize
 from heddle.cli.streams import is_piped
 from heddle.config.decoding import SamplingConfig
@@ -50,6 +50,7 @@ def chat(
     system: Text = None,
     sampling: Annotated[ChatOptions, Parameter(name="*")] = UNSET,
     weights: Weights = "trained",
+    precision: Precision = "auto",
     compile: Compile = False,
     device: Device = "auto",
 ) -> None:
@@ -66,7 +67,7 @@ def chat(
     settings = sampling.settings()
     SamplingConfig.of(settings, where="chat")  # before anything takes time
     path = find_run(run)
-    ready = open_model(path, device, weights)
+    ready = open_model(path, device, weights, precision)
     config = decoding_config(ready, SamplingConfig, settings, DEFAULTS)
     check_generates(path, ready)
     ready.model.check_predicts_next()

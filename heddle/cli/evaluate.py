@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from heddle.cli.models import open_model, tokenizer_of
-from heddle.cli.options import ENCODING, Device, Json, PairColumn, Run, SkipInvalid, TextColumn, Weights
+from heddle.cli.options import ENCODING, Device, Json, PairColumn, Precision, Run, SkipInvalid, TextColumn, Weights
 from heddle.cli.output import bar, console, find_run, print_json, table
 from heddle.cli.translate import report_truncated
 from heddle.config.decoding import BeamConfig, completed
@@ -53,6 +53,7 @@ def evaluate(
     lowercase: bool = False,
     output: Path | None = None,
     weights: Weights = "trained",
+    precision: Precision = "auto",
     device: Device = "auto",
     json: Json = False,
 ) -> None:
@@ -92,11 +93,11 @@ def evaluate(
     if tasks:
         if files or context is not None or beams is not None:
             raise HeddleError("--tasks cannot be combined with files, --context or --beams")
-        _evaluate_published(path, tasks, limit, shots, device, weights, json)
+        _evaluate_published(path, tasks, limit, shots, device, weights, precision, json)
         return
     if limit is not None or shots is not None:
         raise HeddleError("--limit and --shots need --tasks")
-    ready = open_model(path, device, weights)
+    ready = open_model(path, device, weights, precision)
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
     length, reader = _check_context(context, model.config.context), reader_of(encoding or "utf-8", skip_invalid)
     data = read_files(files, path, config, tokenizer, columns, reader) if files else held_out(path)
@@ -131,6 +132,7 @@ def _evaluate_published(
     shots: int | None,
     device: str,
     weights: Weights,
+    precision: Precision,
     json: bool,
 ) -> None:
     """Evaluate a run on tasks of lm-eval, and print their metrics."""
@@ -143,7 +145,7 @@ def _evaluate_published(
         raise HeddleError("--tasks needs lm-eval: pip install 'heddle-lm[eval]'") from None
     from heddle.predict.lm_eval import evaluate_tasks
 
-    ready = open_model(run, device, weights)
+    ready = open_model(run, device, weights, precision)
     results = evaluate_tasks(ready.model, tokenizer_of(ready, run), tasks, limit, shots)
     if json:
         print_json({"run": str(run), "precision": ready.precision, "tasks": results})

@@ -16,6 +16,7 @@ from heddle.cli.options import (
     Device,
     Json,
     NoRepeatNgram,
+    Precision,
     Run,
     SamplingOptions,
     Text,
@@ -85,6 +86,7 @@ def generate(
     draft: str | None = None,
     lookup: bool = False,
     weights: Weights = "trained",
+    precision: Precision = "auto",
     compile: Annotated[bool, Parameter(help=f"{COMPILE} Speculative steps are not compiled.")] = False,
     device: Device = "auto",
     json: Json = False,
@@ -104,7 +106,7 @@ def generate(
     """
     settings = sampling.settings()
     SamplingConfig.of(settings, where="generate")  # before anything takes time
-    ready = open_model(path := find_run(run), device, weights)
+    ready = open_model(path := find_run(run), device, weights, precision)
     check_generates(path, ready)
     tokenizer = tokenizer_of(ready, path)
     config = decoding_config(ready, SamplingConfig, settings)
@@ -112,7 +114,7 @@ def generate(
     prompts = [text_prompt or _default_prompt(path, ready.config, tokenizer) for text_prompt in _read_prompts(prompt)]
     model = compile_model(ready.model, min(len(prompts), 2)) if compile else ready.model
     pieces = complete(
-        model, tokenizer, prompts, config, draft_source=_draft_source(draft, lookup, ready, device, weights)
+        model, tokenizer, prompts, config, draft_source=_draft_source(draft, lookup, ready, device, weights, precision)
     )
     with room_for(
         f"{pluralize(len(prompts), 'prompt')} at a time and max_tokens = {config.max_tokens}",
@@ -126,14 +128,14 @@ def generate(
 
 
 def _draft_source(
-    draft: str | None, lookup: bool, ready: Ready, device: str, weights: WeightKind
+    draft: str | None, lookup: bool, ready: Ready, device: str, weights: WeightKind, precision: str
 ) -> DraftSource | None:
     """The draft source of speculative decoding, if any."""
     if draft is None:
         return PromptLookup() if lookup else None
     if lookup:
         raise HeddleError("give --draft or --lookup, not both")
-    draft_model = open_model(find_run(draft), device, weights)
+    draft_model = open_model(find_run(draft), device, weights, precision)
     tokenizer, draft_tokenizer = (loaded.tokenizer for loaded in (ready, draft_model))
     if tokenizer is None or draft_tokenizer is None or tokenizer.fingerprint() != draft_tokenizer.fingerprint():
         raise HeddleError(f"{draft} has another tokenizer than the run; train both with the same tokenizer")

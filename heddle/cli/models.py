@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.account.machine import available_memory, usable_precision
+from heddle.account.machine import available_memory
 from heddle.cli.output import console, phases, pluralize
 from heddle.config.decoding import Kind, WeightKind, completed
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
+from heddle.model.device import pick_device
 from heddle.model.precision import cast
 from heddle.model.quantize import quantize, weight_bytes
 from heddle.model.transformer import Transformer
+from heddle.predict.precision import predicting_precision
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.run import load, read_config
 
@@ -29,23 +31,24 @@ class Ready:
     precision: str
 
 
-def open_model(run: Path, device: str, weights: WeightKind = "trained") -> Ready:
+def open_model(run: Path, device: str, weights: WeightKind = "trained", precision: str | None = None) -> Ready:
     """Load a run's model in its training precision, so that inference computes the same function as training.
 
-    If that precision is more than twice as slow as fp32 on this machine, fp32 is used. Both this and the memory that int8 or
-    int4 weights save are reported on stderr.
+    If that precision is more than twice as slow as fp32 on this machine, fp32 is used. This, the precision of imported weights, and
+    the memory that int8 or int4 weights save, are reported on stderr.
+
+    Args:
+        run: its directory.
+        device: where to compute.
+        weights: what they are quantized to.
+        precision: as `--precision` requests it (see `heddle.predict.precision`).
     """
-    model, tokenizer = load(run, device)
-    config = read_config(run)
-    training_precision = config.chosen.precision if config.chosen else "fp32"
-    precision = usable_precision(training_precision, model.device)
-    if precision != training_precision:
-        print(
-            f"{run} was trained in {training_precision}, which is more than twice as slow as {precision} "
-            f"on this machine: using {precision}",
-            file=sys.stderr,
-        )
-    cast(model, precision)
+    target, config = pick_device(device), read_config(run)
+    used, note = predicting_precision(run, config, target, precision)
+    model, tokenizer = load(run, "cpu")
+    if note:
+        print(note, file=sys.stderr)
+    cast(model, used).to(target)  # first cast: a card may hold the model in bf16 only
     if weights != "trained":
         original_bytes = weight_bytes(model)
         quantize(model, weights)
@@ -53,7 +56,7 @@ def open_model(run: Path, device: str, weights: WeightKind = "trained") -> Ready
             f"{weights}: {weight_bytes(model) / 1e6:.1f} MB of weights instead of {original_bytes / 1e6:.1f} MB",
             file=sys.stderr,
         )
-    return Ready(model, tokenizer, config, precision)
+    return Ready(model, tokenizer, config, used)
 
 
 def compile_model(model: Transformer, *batch_sizes: int) -> Transformer:

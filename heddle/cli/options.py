@@ -1,7 +1,7 @@
 """Options that several commands share: the type and the help of each, once."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -28,6 +28,13 @@ Weights = Annotated[
     Parameter(
         help="int8 or int4: quantize the weights, which saves memory on a CPU and is faster for one text at a time. See "
         "docs/guides/serve.md for the cost in quality."
+    ),
+]
+Precision = Annotated[
+    Literal["auto", "fp32", "bf16"],
+    Parameter(
+        help="fp32 or bf16; auto: what the run was trained in, or imported weights were published in, where this machine computes "
+        "it fast, else fp32."
     ),
 ]
 Compile = Annotated[bool, Parameter(help=COMPILE)]

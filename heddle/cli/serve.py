@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heddle.cli.models import compile_model, open_model, tokenizer_of
-from heddle.cli.options import AllowHost, Compile, Device, Weights
+from heddle.cli.options import AllowHost, Compile, Device, Precision, Weights
 from heddle.cli.output import find_run
 from heddle.config.decoding import EngineConfig, WeightKind
 from heddle.config.serve import ServeConfig
@@ -39,6 +39,7 @@ def serve(
     max_tokens: int | None = None,
     seconds: float = 600.0,
     weights: Weights = "trained",
+    precision: Precision = "auto",
     compile: Compile = False,
     device: Device = "auto",
 ) -> None:
@@ -89,11 +90,17 @@ def serve(
         raise HeddleError(f"{host} can be reached from other machines: set an API key with --api-key or HEDDLE_API_KEY")
     listener = bind(host, port)
     with listener:
-        _run(paths, listener, config, device, weights, compile)
+        _run(paths, listener, config, device, weights, precision, compile)
 
 
 def _run(
-    paths: list[Path], listener: socket.socket, config: ServeConfig, device: str, weights: WeightKind, compile: bool
+    paths: list[Path],
+    listener: socket.socket,
+    config: ServeConfig,
+    device: str,
+    weights: WeightKind,
+    precision: str,
+    compile: bool,
 ) -> None:
     import uvicorn
 
@@ -101,7 +108,7 @@ def _run(
 
     served = []
     for path in paths:
-        ready = open_model(path, device, weights)
+        ready = open_model(path, device, weights, precision)
         if compile and ready.model.decoder is not None:  # encoders have no decoding steps
             compile_model(ready.model, *((1,) if config.engine.rows == 1 else (1, 2)))
         created = int((path / "config.json").stat().st_mtime)

@@ -35,7 +35,7 @@ def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int 
     if ranks.leads:
         with phases(out) as report:
             plan = prepare(config, run, report, ranks=ranks.count)
-        out.print(describe_plan(plan, run, config.with_tuning().train))
+        out.print(describe_plan(plan, run))
     train_run(Path(ranks.share(str(run))), out, json, readings)
 
 
@@ -215,6 +215,6 @@ def plan_run(config: RunConfig, run: Path, out: Console, json: bool) -> None:
         config = config.model_copy(update={"data": data.model_copy(update={"store": None})})
     with tempfile.TemporaryDirectory() as folder, phases(out) as report:
         plan = prepare(config, Path(folder) / "run", report)
-    out.print(describe_plan(plan, run, config.with_tuning().train) + "\nnothing was trained (--dry-run)")
+    out.print(describe_plan(plan, run) + "\nnothing was trained (--dry-run)")
     if json:
         print_json({"run": str(run), "sources": name_sources(config.data), **plan.to_dict()})

@@ -15,6 +15,7 @@ from heddle.cli.options import (
     Encoding,
     Json,
     NoRepeatNgram,
+    Precision,
     RepetitionPenalty,
     TextList,
     Weights,
@@ -73,6 +74,7 @@ def translate(
     rows: int = 128,
     encoding: Encoding = "utf-8",
     weights: Weights = "trained",
+    precision: Precision = "auto",
     device: Device = "auto",
     json: Json = False,
 ) -> None:
@@ -94,7 +96,7 @@ def translate(
     settings = beam.settings()
     BeamConfig.of(settings, where="translate")  # before anything takes time
     path = find_run(run)
-    ready = open_model(path, device, weights)
+    ready = open_model(path, device, weights, precision)
     _check_translates(path, ready)
     config = decoding_config(ready, BeamConfig, settings)
     tokenizer = tokenizer_of(ready, path)

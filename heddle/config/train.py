@@ -93,7 +93,8 @@ class TrainConfig(Config):
     batch_tokens: Count | None = None  # (D-18)
     """Tokens per step, rounded to whole sequences; defaults to 4,096 on a CPU, 65,536 on CUDA."""
     accumulate: Annotated[int, Field(gt=0, le=2**20)] = 1
-    """Split each step into this many micro-batches, which need less memory; the gradient is the same."""
+    """Split each step into this many micro-batches, which need less memory; the gradient is the same. On CUDA, 1: as many as it
+    takes to fit the card."""
     optimizer: Literal["muon", "adamw", "sgd"] = "muon"
     """muon updates the blocks' matrices with Muon and the rest with AdamW; adamw and sgd update all parameters. With from=, the
     default is adamw."""
@@ -141,7 +142,7 @@ class TrainConfig(Config):
     """Library that multiplies fp32 matrices on a CPU; auto: the one measured to be faster for each kind of product."""
     checkpoint_activations: bool = False
     """Gradient checkpointing: save only each block's input and recompute the rest in the backward pass; less memory, more time, the
-    same result."""
+    same result. On CUDA also where a step does not fit otherwise."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto: if the run is long and compiling was measured to be faster."""
     deterministic: bool = False

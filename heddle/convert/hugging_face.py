@@ -1,6 +1,7 @@
 """Imports published models as runs, and exports runs for Hugging Face transformers with a check of their scores."""
 
 from collections.abc import Collection, Iterable, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import refuse_unwritable, write_directory, write_manifest
 from heddle.weights.run import build_empty, load, read_config, write_model
 from heddle.weights.start import is_head
-from heddle.weights.tensors import check_depth, specs_of
+from heddle.weights.tensors import Spec, check_depth, specs_of
 from heddle.weights.tensors import compare as compare_specs
 
+LOWER = ("BF16", "U8")  # dtypes of numbers that bf16 holds exactly; the second packs two of four bits
 NO_SENTENCES = (
     "no modules.json of sentence-transformers: a text's vector is the pooler output of {architecture}; "
     "heddle embed --pooling mean takes the mean of its hidden vectors instead"
@@ -104,10 +106,18 @@ def import_model(source: str | Path, run: str | Path, hub: bool = False) -> dict
         run_settings = {"ids": ids, "architecture": family.architecture, "chat": chat, "decoding": decoding}
         config = config.model_copy(update=run_settings)
         saved = SavedConfig(model=config, origin=str(source))
-        write_model(directory, tensors, saved, tokenizer, step=0, extra={"origin": str(source), "family": family.name})
+        extra = {"origin": str(source), "family": family.name, "precision": published_in(open_weights(folder).specs)}
+        write_model(directory, tensors, saved, tokenizer, step=0, extra=extra)
     parameters = sum(tensor.numel() for tensor in tensors.values())
     generates = tokenizer is not None and "decoder" in config.stacks() and len(config.stacks()) == 1
     return {"family": family.name, "parameters": parameters, "writes": generates, "notes": notes}
+
+
+def published_in(specs: Mapping[str, Spec]) -> str:
+    """The precision of most of the published numbers: `bf16`, also for those packed into four bits; of others `fp32`."""
+    sizes = {name: prod(spec.shape) for name, spec in specs.items()}
+    lower = sum(size for name, size in sizes.items() if specs[name].dtype in LOWER)
+    return "bf16" if 2 * lower > sum(sizes.values()) else "fp32"
 
 
 def _unusable(tokenizer: Tokenizer, config: TransformerConfig) -> str:

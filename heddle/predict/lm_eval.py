@@ -19,14 +19,14 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 
-from heddle.account.machine import usable_precision
 from heddle.config.decoding import SamplingConfig
 from heddle.config.ids import SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate.engine import Engine, raise_if_failed
 from heddle.generate.text import start_ids
-from heddle.model.precision import cast
+from heddle.model.precision import DTYPES, cast
 from heddle.model.transformer import Transformer
+from heddle.predict.precision import predicting_precision
 from heddle.predict.rows import InputRow, evaluation, forward_batches
 from heddle.text.stream import TextStream
 from heddle.text.tokenizer import Tokenizer
@@ -64,26 +64,30 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # mypy does not read lm-e
     def create_from_arg_obj(
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> "HarnessModel":
-        """The model of `run=DIR`, with lm-eval's `device` and `batch_size`.
+        """The model of `run=DIR`, with lm-eval's `device` and `batch_size`, and a `precision` as of `heddle eval`.
 
         Raises:
             HeddleError: there is no such run, it has no tokenizer, or an argument is unknown.
         """
         args = {**arg_dict, **{name: value for name, value in (additional_config or {}).items() if value is not None}}
         run, device, size = Path(args.pop("run", "")), args.pop("device", "auto"), args.pop("batch_size", 16)
+        precision = args.pop("precision", "auto")
         args.pop("max_batch_size", None)  # only for batch_size = auto, which is not supported
         if args:
-            raise HeddleError(f"model_args: {next(iter(args))} is unknown; heddle reads run, device and batch_size")
+            raise HeddleError(
+                f"model_args: {next(iter(args))} is unknown; heddle reads run, device, precision and batch_size"
+            )
         if not str(size).isdecimal() or int(size) < 1:
             raise HeddleError(f"batch_size = {size}: must be a whole number of at least 1")
+        if precision not in ("auto", *DTYPES):
+            raise HeddleError(f"precision = {precision}: must be auto, {' or '.join(DTYPES)}")
         model, tokenizer = load(run, device)
         if tokenizer is None:
             raise HeddleError(
                 f"{run} has no tokenizer.json; import the weights with their tokenizer, or copy one there"
             )
-        chosen = read_config(run).chosen
-        precision = usable_precision(chosen.precision if chosen else "fp32", model.device)
-        return cls(cast(model, precision), tokenizer, int(size))
+        used, _ = predicting_precision(run, read_config(run), model.device, precision)
+        return cls(cast(model, used), tokenizer, int(size))
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> "HarnessModel":

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
+
 from heddle.account.machine import available_memory, total_memory
 from heddle.account.memory import PROCESS, training_bytes
 from heddle.config.model import TransformerConfig
@@ -30,28 +32,31 @@ class Need:
     targets: float
 
     @classmethod
-    def of(cls, task: Task, train: TrainConfig) -> "Need":
-        """Those of a task whose steps are split as the settings say."""
-        shapes = _shapes(task, train)
+    def of(cls, task: Task, train: TrainConfig, cards: int = 1) -> "Need":
+        """Those of a task whose steps are divided among cards, and split as the settings say."""
+        shapes = _shapes(task, train, cards)
         size = step_size(task)
         decoded = size.tokens / len(task.spec.model.stacks())  # of an encoder-decoder, as many are read as a source
         return cls(shapes, min(1.0, 1.1 * size.targets / decoded))
 
-    def bytes(self, model: TransformerConfig, precision: str, train: TrainConfig) -> int:
+    def bytes(self, model: TransformerConfig, precision: str, train: TrainConfig, device: str) -> int:
         """What a training holds for its tensors, at most."""
-        return max(training_bytes(model, rows, precision, train, length, self.targets) for rows, length in self.shapes)
+        kind = "cuda" if torch.device(device).type == "cuda" else "cpu"
+        return max(
+            training_bytes(model, rows, precision, train, length, self.targets, kind) for rows, length in self.shapes
+        )
 
 
-def _shapes(task: Task, train: TrainConfig) -> tuple[tuple[int, int], ...]:
-    return tuple((-(-rows // train.accumulate), length) for rows, length in task.shapes())
+def _shapes(task: Task, train: TrainConfig, cards: int) -> tuple[tuple[int, int], ...]:
+    return tuple((-(-rows // (train.accumulate * cards)), length) for rows, length in task.shapes())
 
 
-def check_rows(task: Task, train: TrainConfig, device: str) -> None:
+def check_rows(task: Task, train: TrainConfig, device: str, cards: int = 1) -> None:
     """Refuse rows that do not fit even without targets, before a step is read: reading a step of that size may fill the memory."""
-    rows = Need(_shapes(task, train), targets=0.0)
+    rows = Need(_shapes(task, train, cards), targets=0.0)
     if max(count * length for count, length in rows.shapes) >= LARGE:
         precisions = DTYPES if train.precision == "auto" else (train.precision,)
-        check_memory((rows.bytes(task.spec.model, name, train) for name in precisions), device)
+        check_memory((rows.bytes(task.spec.model, name, train, device) for name in precisions), device)
 
 
 def held_by_process(device: str, store: Store, tokens: int) -> int:
@@ -65,8 +70,14 @@ def held_by_process(device: str, store: Store, tokens: int) -> int:
     return 0 if device != "cpu" else PROCESS + 2 * min(tokens, store.tokens("train"))
 
 
-def check_memory(needs: Iterable[int], device: str) -> None:
-    """Refuse a run of which every variant needs more memory than is free. `needs` are computed up to the first that fits."""
+def check_memory(needs: Iterable[int], device: str, split: bool = False) -> None:
+    """Refuse a run of which every variant needs more memory than is free. `needs` are computed up to the first that fits.
+
+    Args:
+        needs: bytes of each variant.
+        device: device type.
+        split: whether the variants have the smallest micro-batches and checkpointed activations.
+    """
     there, tried = available_memory(device), list[int]()
     for needed in needs:
         if needed <= there:
@@ -74,6 +85,8 @@ def check_memory(needs: Iterable[int], device: str) -> None:
         tried.append(needed)
     total = total_memory(device)
     advice = "use a larger accumulate, checkpoint_activations=true, a smaller batch, context or model"
+    if split:
+        advice = "micro-batches are as small as they can be, so use a smaller context or model, another optimizer, or adapters"
     if min(tried) + (resident() if device == "cpu" else 0) < 0.9 * total:
         advice = f"other programs hold the rest of {total / 2**30:.1f} GiB: end them, or {advice}"
     raise HeddleError(

@@ -23,17 +23,17 @@ from heddle.model.build import build
 from heddle.model.checkpointing import can_compile
 from heddle.model.device import has_compiler
 from heddle.model.precision import DTYPES
-from heddle.runs.need import Need, check_memory, check_rows, held_by_process
+from heddle.runs.need import check_memory, held_by_process
 from heddle.runs.resolve import DEPTHS, Resolved
+from heddle.runs.split import Step, describe_split
 from heddle.tasks.table import make_task
-from heddle.tasks.task import DataSpec, Task
+from heddle.tasks.task import DataSpec
 from heddle.text.tokenizer import Tokenizer
 from heddle.train.length import SAVING, SHARE, Evaluations, requested_steps, steps_within, warmup_of
 from heddle.train.model_selection import check_outcome
-from heddle.train.rates import cards, faster_precision, measurable, measure, pick_products, pick_threads
+from heddle.train.rates import cards, measure, pick_products, pick_threads
 from heddle.train.runtime import keep_memory
 from heddle.train.schedule import usual
-from heddle.train.sizes import batch_size, check_tokens, padded_tokens
 
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
@@ -46,6 +46,7 @@ class Plan:
 
     Attributes:
         model: the model.
+        train: the settings of training, split so that a step fits the device.
         chosen: what was decided by measurement.
         train_tokens: tokens of the text, or of all texts of the records, to train on.
         validation_tokens: the same of what is held out.
@@ -56,11 +57,13 @@ class Plan:
         memory: bytes, the estimated peak.
         minutes: how long it will take, estimated.
         exported: what the export of the trained model will be.
+        split: how a step was split, and why, in words; empty if as the settings say.
         cut: what is left of the model to start from, in words; empty if it is whole.
         remarks: what the task says about its data.
     """
 
     model: TransformerConfig
+    train: TrainConfig
     chosen: Chosen
     train_tokens: int
     validation_tokens: int
@@ -71,6 +74,7 @@ class Plan:
     memory: int  # bytes, estimated peak
     minutes: float  # estimated
     exported: Exported
+    split: str = ""
     cut: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -86,6 +90,9 @@ class Plan:
             "minutes": self.minutes,
             "epochs": self.epochs,
             "export": asdict(self.exported),
+            "accumulate": self.train.accumulate,
+            "checkpoint_activations": self.train.checkpoint_activations,
+            "split": self.split,
             "cut": list(self.cut),
             "model": self.model.to_dict(),
             "chosen": self.chosen.to_dict(),
@@ -109,32 +116,24 @@ def plan(
         HeddleError: the request cannot work; one line says what to change.
     """
     config, device = resolved.config, resolved.device.type
-    train, start, ranks = config.train, resolved.start, cards(device, ranks)
-    threads = pick_threads(train.threads)
+    start, ranks = resolved.start, cards(device, ranks)
+    threads = pick_threads(config.train.threads)
     torch.set_num_threads(threads)
     keep_memory()
-    smallest = resolved.model(store.vocab_size, classes=store.corpus.classes)
-    spec = DataSpec.of(config.data, train, store.corpus, smallest, tokenizer)
-    batch = batch_size(config, smallest.context, device)
-    rows, padded = max(1, batch // train.accumulate), padded_tokens(config, batch * smallest.context)
-    # Refuses texts that are too short for it.
-    small = make_task(config.task, replace(spec, rows=batch, batch_tokens=padded))
-    check_tokens(train, small)
-    smallest_config = measurable(config, smallest)
-    check_rows(small, smallest_config.train, device)
-    need = Need.of(small, train)
-    precision = _precision(smallest_config, replace(spec, rows=rows), device, need)
-    best = _sized(resolved, spec, small, need, batch, precision, ranks)
-    model, rate = best.model, best.rate
+    step = Step.of(resolved, store, tokenizer, ranks)
+    precision = step.precision()
+    best = _sized(step, precision)
+    model, rate, train = best.model, best.rate, best.train
     changed = trained(model, train)  # refuses groups and adapters that do not fit
-    task = make_task(config.task, replace(small.spec, model=model))
+    task = make_task(config.task, replace(step.task(train.accumulate).spec, model=model))
     steps = requested_steps(train, task) or steps_within(
         60 * (train.minutes or MINUTES), rate, task, train.evaluate_every, ranks
     )
     evaluations = Evaluations(task, steps, train.evaluate_every, ranks)
     per_step = evaluations.size.tokens
-    own = replace(spec, model=model, rows=max(1, batch // ranks))
-    compile_ = _compile(config, own, best, device, precision, steps * per_step)
+    compile_ = _compile(
+        config.model_copy(update={"train": train}), step.own(model, train), best, device, precision, steps * per_step
+    )
     chosen = Chosen.of(
         {
             "device": device,
@@ -142,7 +141,7 @@ def plan(
             "compile": compile_,
             "threads": threads,
             "steps": steps,
-            "batch": batch,
+            "batch": step.batch,
             "batch_tokens": task.spec.batch_tokens,
             **_pace(train, steps, evaluations.every, model.dim, start is not None),
             "peak": peak_rate(DTYPES[precision], device, train.tf32),
@@ -154,6 +153,7 @@ def plan(
     check_outcome(train, chosen)
     return Plan(
         model=model,
+        train=train,
         chosen=chosen,
         train_tokens=store.tokens("train"),
         validation_tokens=store.tokens("validation"),
@@ -164,6 +164,7 @@ def plan(
         memory=best.memory + held_by_process(device, store, steps * per_step),
         minutes=(steps * per_step + evaluations.tokens()) / rate / 60 / SAVING,
         exported=exported(model, train),
+        split=describe_split(config.train, train, step.bytes(model, precision, config.train), available_memory(device)),
         cut=() if start is None else tuple(describe_cut(model, start.base)),
         remarks=tuple(task.remarks()),
     )
@@ -180,17 +181,6 @@ def _pace(train: TrainConfig, steps: int, every: int, dim: int, started: bool) -
     }
 
 
-def _precision(config: RunConfig, spec: DataSpec, device: str, need: Need) -> str:
-    """The requested precision, or the one that trains faster."""
-    train, model = config.train, spec.model
-    if train.precision != "auto":
-        return train.precision
-    # Measuring needs this memory too.
-    needs = (need.bytes(model, name, train) for name in DTYPES)
-    check_memory(needs, device)
-    return faster_precision(spec, device, config)
-
-
 @dataclass(frozen=True)
 class SizeCandidate:
     """A model that may be trained, with its measurements."""
@@ -198,50 +188,50 @@ class SizeCandidate:
     model: TransformerConfig
     memory: int  # bytes
     by_onednn: tuple[ProductKind, ...]  # products that oneDNN computes
-    rate: float  # tokens per second, of all ranks
+    rate: float  # tokens per second, of all cards
+    train: TrainConfig  # the settings, with the way in which a step of it fits
 
 
-def _sized(
-    resolved: Resolved, spec: DataSpec, small: Task, need: Need, batch: int, precision: str, ranks: int
-) -> SizeCandidate:
+def _sized(step: Step, precision: str) -> SizeCandidate:
     """The model, its measured rate and its memory. Without a preset or a depth: the deepest that sees enough tokens in time.
 
     The rate of a deeper model is predicted from its number of parameters (6 FLOPs per parameter and token), and measured
     before the model is chosen. Larger models use a machine better, so the search repeats until the depth no longer changes.
     """
-    config, device = resolved.config, resolved.device.type
-    train = config.train
+    resolved, spec = step.resolved, step.spec
+    device, train = resolved.device.type, resolved.config.train
 
     @cache  # the search comes back to a depth, and estimating a memory takes long
-    def sized(depth: int) -> tuple[TransformerConfig, int]:
+    def sized(depth: int) -> tuple[TransformerConfig, TrainConfig, int]:
         model = resolved.model(spec.model.vocab_size, depth, spec.corpus.classes)
-        return model, need.bytes(model, precision, measurable(config, model).train)
+        way = step.fitted(model, precision)
+        return model, way, step.bytes(model, precision, way)
 
-    def candidate(model: TransformerConfig, memory: int) -> SizeCandidate:
-        step, accumulate = _measured_step(replace(spec, model=model, rows=max(1, batch // ranks)), train, device)
-        by_onednn = pick_products(train.products, model, step.rows * model.context, device, precision)
-        settings = measurable(config, model)
-        rate = ranks * measure(step, device, precision, settings, by_onednn, accumulate=accumulate)
-        return SizeCandidate(model, memory, by_onednn, rate)
+    def candidate(model: TransformerConfig, way: TrainConfig, memory: int) -> SizeCandidate:
+        part, accumulate = _measured_step(step.own(model, way), way, device)
+        by_onednn = pick_products(train.products, model, part.rows * model.context, device, precision)
+        settings = step.measurable(model, way)
+        rate = step.cards * measure(part, device, precision, settings, by_onednn, accumulate=accumulate)
+        return SizeCandidate(model, memory, by_onednn, rate, way)
 
     def enough(model: TransformerConfig, rate: float) -> bool:
         time = 60 * (train.minutes or MINUTES)
         return (time * SHARE * rate if tokens is None else tokens) >= TOKENS_PER_PARAMETER * parameters(model).total
 
     depth = min(DEPTHS)
-    model, memory = sized(depth)
-    check_memory([memory], device)
-    best = candidate(model, memory)
+    model, way, memory = sized(depth)
+    check_memory([memory], device, len(step.ways) > 1)
+    best = candidate(model, way, memory)
     if resolved.has_depth:
         return best
-    steps = requested_steps(train, small)
-    tokens = None if steps is None else steps * batch * spec.model.context
+    steps = requested_steps(train, step.task(train.accumulate))
+    tokens = None if steps is None else steps * step.batch * spec.model.context
     too_deep = max(DEPTHS) + 1
     while depth + 1 < too_deep:
         speed = best.rate * parameters(best.model).total
         goal = depth
         for deeper in range(depth + 1, too_deep):
-            model, memory = sized(deeper)
+            model, _, memory = sized(deeper)
             if memory > available_memory(device) or not enough(model, speed / parameters(model).total):
                 break
             goal = deeper

@@ -2,22 +2,20 @@
 
 from pathlib import Path
 
-from heddle.config.train import TrainConfig
 from heddle.display import duration, size
 from heddle.errors import pluralize
 from heddle.runs.plan import Plan
 from heddle.train.model_selection import describe
 
 
-def describe_plan(plan: Plan, run: Path, train: TrainConfig) -> str:
+def describe_plan(plan: Plan, run: Path) -> str:
     """What a run will do, in a few lines.
 
     Args:
         plan: of the run.
         run: its directory.
-        train: its settings of training.
     """
-    chosen, model = plan.chosen, plan.model
+    chosen, model, train = plan.chosen, plan.model, plan.train
     depth = " + ".join(str(stack.depth) for stack in model.stacks().values())
     trained, total = plan.trained, pluralize(plan.parameters, "parameter")
     frozen = f"{trained.frozen:,} of the {total} are frozen"
@@ -37,6 +35,7 @@ def describe_plan(plan: Plan, run: Path, train: TrainConfig) -> str:
     notes = (
         [start, export]
         + [frozen] * bool(trained.frozen)
+        + [plan.split]
         + [checkpointed] * train.checkpoint_activations
         + [describe(train)]
     )

@@ -145,7 +145,7 @@ def write_run(resolved: Resolved, planned: Plan, tokenizer: Tokenizer, directory
         planned = replace(planned, chosen=planned.chosen.override({"start": source.to_dict()}))
         if head_is_new:
             tell(f"the head is new: {planned.model.head.kind}")
-    parts = {"data": config.data, "task": config.task, "train": config.train, "chosen": planned.chosen}
+    parts = {"data": config.data, "task": config.task, "train": planned.train, "chosen": planned.chosen}
     prompts = config.task.prompts(config.data.layout, planned.model.stacks())
     saved = SavedConfig(model=planned.model.override({"prompts": prompts}), **parts)
     (directory / CONFIG).write_text(saved.to_json(), encoding="utf-8")

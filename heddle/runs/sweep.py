@@ -13,7 +13,7 @@ from heddle.config.run import RunConfig
 from heddle.config.saved import SavedConfig
 from heddle.config.sweep import SEED, Variant
 from heddle.config.tasks import ChatConfig
-from heddle.config.train import LENGTHS
+from heddle.config.train import LENGTHS, TrainConfig
 from heddle.data.raw import Tell
 from heddle.display import displayed
 from heddle.errors import HeddleError
@@ -182,10 +182,22 @@ def other_settings(there: First, config: RunConfig) -> list[str]:
     model = model.override({"prompts": saved.model.prompts})
     alike = {} if saved.data is None else {name: getattr(saved.data, name) for name in CHANGES_NOTHING}
     data = config.data.model_copy(update=alike)
+    train = config.train.model_copy(update=split_of(saved, config.train))
     existing = {"data": saved.data, "task": saved.task, "train": saved.train, "model": saved.model}
-    requested = {"data": data, "task": config.task, "train": config.train, "model": model}
+    requested = {"data": data, "task": config.task, "train": train, "model": model}
     tables = [flat({k: v and v.to_dict() for k, v in each.items()}) for each in (existing, requested)]
     return differences(tables)
+
+
+def split_of(saved: SavedConfig, train: TrainConfig) -> dict[str, Any]:
+    """How a run that exists splits its steps, where its plan may have chosen it and the settings do not say it."""
+    if saved.train is None or saved.chosen is None or saved.chosen.device != "cuda":
+        return {}
+    defaults = TrainConfig.model_fields
+    names = [
+        name for name in ("accumulate", "checkpoint_activations") if getattr(train, name) == defaults[name].default
+    ]
+    return {name: getattr(saved.train, name) for name in names}
 
 
 def _train(path: Path, settings: Mapping[str, Any], how: Any, tell: Tell, watch: Watch | None) -> Member:

@@ -9,8 +9,8 @@ from heddle.tasks.task import MULTIPLE, Task
 TOKENS_PER_STEP = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 
 
-def batch_size(config: RunConfig, context: int, device: str) -> int:
-    """Rows of a step whose rows are as long as the context.
+def batch_size(config: RunConfig, context: int, device: str, cards: int = 1) -> int:
+    """Rows of a step whose rows are as long as the context, divided among cards.
 
     Raises:
         HeddleError: the requested tokens are less than a row.
@@ -22,7 +22,7 @@ def batch_size(config: RunConfig, context: int, device: str) -> int:
             f"batch_tokens = {train.batch_tokens}: a row has context = {context} tokens{split}; "
             f"give at least {context * train.accumulate}"
         )
-    least = train.accumulate * (MULTIPLE if by_tokens(config) else 1)
+    least = train.accumulate * cards * (MULTIPLE if by_tokens(config) else 1)
     tokens = train.batch_tokens or TOKENS_PER_STEP[device]
     return train.batch or _multiple(max(1, round(tokens / context)), least)
 

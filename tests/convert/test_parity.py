@@ -29,6 +29,7 @@ from heddle.convert.mapping import rows_of, to_published
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.nn import Layout
+from heddle.predict.precision import published_precision
 from heddle.weights import load
 from tests.convert.conftest import BALANCE, POST_NORM, trained
 from tests.convert.toys import Toy, Toys
@@ -193,14 +194,18 @@ def test_a_umt5_as_google_publishes_it_has_no_scale_on_its_head(make_published: 
         export_model(tmp_path / "run", tmp_path / "out")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_read_as_fp32(make_published: Make, tmp_path: Path, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.bfloat16, "bf16"), (torch.float16, "fp32")])
+def test_half_precision_is_read_as_fp32(
+    make_published: Make, tmp_path: Path, dtype: torch.dtype, precision: str
+) -> None:
+    """The run knows in which precision it can predict without loss."""
     published = make_published("llama").to(dtype)
     model = taken_over(published, tmp_path)
     assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
     table = published.model.embed_tokens.weight
     assert table.dtype == dtype
     assert torch.equal(model.embedding.weight, table.float())
+    assert published_precision(tmp_path / "run") == precision
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama"])

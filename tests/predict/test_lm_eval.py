@@ -264,6 +264,12 @@ def test_what_the_model_raises_is_no_mistake_in_a_task(
         evaluate_tasks(ours.model, ours._tokenizer, [str(tmp_path / "right.yaml")])
 
 
+def test_a_precision_is_an_argument(both: tuple[HarnessModel, Any, Path]) -> None:
+    _, _, folder = both
+    model = HarnessModel.create_from_arg_string(f"run={folder / 'run'},precision=bf16", {"device": "cpu"}).model
+    assert model.embedding.weight.dtype == torch.bfloat16
+
+
 def test_what_the_harness_cannot_do_is_refused(both: tuple[HarnessModel, Any, Path], tmp_path: Path) -> None:
     ours, _, folder = both
     with pytest.raises(HeddleError, match=r"none.yaml: no such file"):
@@ -271,6 +277,7 @@ def test_what_the_harness_cannot_do_is_refused(both: tuple[HarnessModel, Any, Pa
     for settings, line in (
         (f"run={folder / 'run'},dtype=float16", "model_args: dtype is unknown"),
         (f"run={folder / 'run'},batch_size=auto", "batch_size = auto: must be a whole number"),
+        (f"run={folder / 'run'},precision=fp16", "precision = fp16: must be auto, fp32 or bf16"),
         ("run=nowhere", "nowhere"),
     ):
         with pytest.raises(HeddleError, match=line):

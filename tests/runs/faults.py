@@ -67,7 +67,7 @@ FAULTS = [
           ', "validation": self.share', "",
           test="test_token_cache.py::test_what_differs_is_said"),
     Fault("micro-batches are as large as steps", "runs/need.py:_shapes",
-          "-(-rows // train.accumulate)", "rows",
+          "-(-rows // (train.accumulate * cards))", "rows",
           test="test_need.py::test_micro_batches_are_rounded_up_and_a_source_has_no_targets"),
     Fault("a source has targets", "runs/need.py:Need.of",
           "/ len(task.spec.model.stacks())", "",

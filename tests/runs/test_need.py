@@ -40,9 +40,9 @@ def test_micro_batches_are_rounded_up_and_a_source_has_no_targets(
 
 
 def test_the_shape_that_needs_most_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(need, "training_bytes", lambda model, rows, precision, train, length, targets: rows * length)
+    monkeypatch.setattr(need, "training_bytes", lambda model, rows, precision, train, length, *more: rows * length)
     several = need.Need(((3, 16), (1, 64), (5, 2)), 0.5)
-    assert several.bytes(sized(1, vocab_size=16, dim=16), "fp32", TrainConfig()) == 64
+    assert several.bytes(sized(1, vocab_size=16, dim=16), "fp32", TrainConfig(), "cpu") == 64
 
 
 @pytest.mark.parametrize(("device", "tokens", "held"), [("cuda", 300, 0), ("cpu", 300, 600), ("cpu", 5000, 2000)])

@@ -23,11 +23,13 @@ from heddle.data.batch import Batch
 from heddle.data.corpus import Corpus, Part
 from heddle.data.order import windows_per_epoch
 from heddle.errors import HeddleError
+from heddle.model import build
 from heddle.model.cores import cores
 from heddle.model.products import PRODUCT_KINDS
 from heddle.runs import Trainer, prepare
 from heddle.runs.plan import TOKENS_PER_PARAMETER
 from heddle.tasks import DataSpec
+from heddle.tasks.table import make_task
 from heddle.train import rates
 from heddle.train.length import SHARE
 from heddle.train.rates import faster_precision, measure
@@ -152,8 +154,9 @@ def test_it_is_decided_once(begin: Begin, planning: ModuleType, monkeypatch: pyt
     assert chosen is not None
     assert (chosen.device, chosen.steps, chosen.compile) == ("cpu", 3, False)
     assert chosen.tokens_per_second == 1e5
-    for name in ("measure", "peak_rate", "available_memory", "faster_precision"):
+    for name in ("measure", "peak_rate", "available_memory"):
         monkeypatch.setattr(planning, name, never)
+    monkeypatch.setattr("heddle.runs.split.faster_precision", never)
     trainer = Trainer(run)
     assert trainer.session.run.chosen == chosen
     trainer.run()
@@ -308,7 +311,7 @@ def test_compiling(
     monkeypatch.setattr(planning, "measure", measured)
     monkeypatch.setattr(planning, "has_compiler", lambda: compiler)
     config, tokens = RunConfig(train=TrainConfig(compile=choice)), int(minutes * 60 * 1e5)
-    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5)
+    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, (), 1e5, TrainConfig())
     assert planning._compile(config, READING, candidate, "cpu", "fp32", tokens) is expected
 
 
@@ -424,7 +427,7 @@ def test_a_compiler_and_onednn_are_not_both_asked_for(planning: ModuleType) -> N
     """A compiled model chooses its own products."""
     with pytest.raises(HeddleError, match="products = onednn"):
         RunConfig.of({"train": {"products": "onednn", "compile": "on"}})
-    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0)
+    candidate = planning.SizeCandidate(sized(1, vocab_size=9, dim=16), 0, PRODUCT_KINDS, 1.0, TrainConfig())
     assert (
         planning._compile(RunConfig(train=TrainConfig(products="onednn")), READING, candidate, "cpu", "fp32", 10**9)
         is False
@@ -457,7 +460,6 @@ def test_an_accelerator_is_waited_for_after_several_steps(
         clock[0] += seconds * waiting[0]
         waiting[0] = 0
 
-    build = rates.build
     monkeypatch.setattr(rates, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     for name, replacement in (
         ("train_step", step),
@@ -465,7 +467,7 @@ def test_an_accelerator_is_waited_for_after_several_steps(
         ("build", lambda model, device: build(model, "cpu")),
     ):
         monkeypatch.setattr(rates, name, replacement)
-    task = rates.make_task(RunConfig().task, READING)
+    task = make_task(RunConfig().task, READING)
     batch = task.batch(task.examples(0))
     monkeypatch.setattr(Batch, "to", lambda self, device: self)
     measured = rates._seconds(task, TrainConfig(), batch, "cuda", "fp32", (), False, False, 2)
