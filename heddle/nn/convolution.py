@@ -11,6 +11,7 @@ from heddle.config.layers import ConvolutionConfig, LinearConfig
 from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Layout
 from heddle.nn.mask import Causal, Everything
+from heddle.nn.numeric import on_device
 from heddle.nn.scope import Pattern, Scope
 from heddle.nn.setting import Setting
 from heddle.nn.state import STATELESS, Rolling, State
@@ -88,9 +89,7 @@ class Convolution(nn.Module):
     def _looked_up(self, seen: Float[Tensor, "B S D"], at: Layout) -> Float[Tensor, "B T taps_times_D"]:
         """Each token's taps, concatenated, looked up by position among cached and new tokens."""
         start, device = at.position[:, :1, None], seen.device
-        tap_positions: Int[Tensor, "B T taps"] = at.position[:, :, None] - torch.tensor(
-            list(self.distances), device=device
-        )
+        tap_positions: Int[Tensor, "B T taps"] = at.position[:, :, None] - on_device(self.distances, device)
         slot = torch.where(tap_positions < start, tap_positions % self.reach, self.reach + tap_positions - start)
         row = torch.arange(at.rows, device=device)[:, None, None]
         # Positions before the row's first token map to slots that were never written and hold 0.

@@ -59,7 +59,7 @@ class Experts(nn.Module):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, gates, *weights, *biases)):
             out: Tensor = _Grouped.apply(x, gates, choice, load, self.gating, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
             return out
-        if x.device.type != "cpu" and len(x) <= FEW:
+        if x.device.type not in ("cpu", "meta") and len(x) <= FEW:  # memory is counted on the meta device, for a CPU
             return at_once(x, gates, choice, weights, biases, self.gating)
         return _grouped(x, gates, choice, load, weights, biases, *self.gating, False)[0]
 

@@ -12,6 +12,7 @@ from torch.utils import _pytree
 
 from heddle.display import displayed
 from heddle.nn.layout import PADDING, Form, Layout
+from heddle.nn.numeric import on_device
 
 
 @displayed()
@@ -63,7 +64,7 @@ class EncoderOutput:
         """These rows; the same tensors if they are all rows in order."""
         if list(rows) == list(range(self.layout.rows)):
             return self
-        index = torch.tensor(list(rows), dtype=torch.long, device=self.hidden.device)
+        index = on_device(list(rows), self.hidden.device, torch.long)
         position, segment = (tensor.index_select(0, index) for tensor in (self.layout.position, self.layout.segment))
         return EncoderOutput(
             self.hidden.index_select(0, index), replace(self.layout, position=position, segment=segment)

@@ -28,7 +28,7 @@ from heddle.config.positions import (
     YarnScaling,
 )
 from heddle.nn.layout import EVEN, Layout
-from heddle.nn.numeric import cast, wide_dtype
+from heddle.nn.numeric import cast, on_device, wide_dtype
 from heddle.nn.setting import Setting
 
 SHARED = (*EVEN, "padded")  # forms in which all rows have the same positions
@@ -167,7 +167,7 @@ class LongRope(Scaling):
     length: float = 1.0
 
     def __call__(self, frequency: Float[Tensor, " half"], base: float, dim: int) -> Float[Tensor, " half"]:
-        return frequency / torch.tensor(self.factors, device=frequency.device, dtype=frequency.dtype)
+        return frequency / on_device(self.factors, frequency.device, frequency.dtype)
 
     @property
     def magnitude(self) -> float:
@@ -175,7 +175,7 @@ class LongRope(Scaling):
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of each position's angles, [b 1 T half], and whether pairs are neighbouring channels."""
+    """Factors [b 1 T r] on each rotated channel and on the other of its pair, and whether pairs are neighbouring channels."""
 
     cos: Tensor
     sin: Tensor
@@ -219,12 +219,13 @@ class Rotary(nn.Module):
         return frequency if self.scaling is None else self.scaling(frequency, self.base, self.rotated_dim)
 
     def forward(self, layout: Layout) -> Rotation:
-        """Cosine and sine of every position's angles; a single row if all rows share their positions."""
+        """The rotation of every position; a single row if all rows share their positions."""
         position = _position(layout)
         angle = position[:, None, :, None].float() * self.frequencies(position.device)
         cos, sin = angle.cos(), angle.sin()
         if self.scaling is not None and self.scaling.magnitude != 1.0:
             cos, sin = cos * self.scaling.magnitude, sin * self.scaling.magnitude
+        cos, sin = (torch.stack(pair, -1 if self.neighbours else -2).flatten(-2) for pair in ((cos, cos), (-sin, sin)))
         return Rotation(cos, sin, self.neighbours)
 
     def extra_repr(self) -> str:
@@ -246,14 +247,13 @@ def rotate(x: Float[Tensor, "B h T d"], rotation: Rotation | None) -> Float[Tens
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
     """Rotate each pair (u, v) to (u cos - v sin, v cos + u sin)."""
-    half = cos.shape[-1]
-    paired, unrotated = x[..., : 2 * half], x[..., 2 * half :]
+    paired, unrotated = x.split((cos.shape[-1], x.shape[-1] - cos.shape[-1]), dim=-1)
     if neighbours:
-        first, second = paired[..., ::2], paired[..., 1::2]
+        first, second, cos, sin = paired[..., ::2], paired[..., 1::2], cos[..., 1::2], sin[..., 1::2]
         turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
     else:  # few passes over whole rows: the other channel of each pair is half a row away
         wide = paired.to(torch.promote_types(x.dtype, cos.dtype), memory_format=torch.contiguous_format)
-        turned = wide * torch.cat((cos, cos), -1) + wide.roll(half, -1) * torch.cat((-sin, sin), -1)
+        turned = wide * cos + wide.roll(wide.shape[-1] // 2, -1) * sin
     return torch.cat((cast(turned, x.dtype), unrotated), dim=-1) if unrotated.shape[-1] else cast(turned, x.dtype)
 
 

@@ -77,10 +77,11 @@ def test_a_rotation_is_a_product_of_complex_numbers(base: float) -> None:
 )
 def test_angles_are_made_once_where_rows_share_them(layout: Layout, rows: int) -> None:
     cos, sin, _ = Rotary(6)(layout)
-    assert cos.shape == sin.shape == (rows, 1, 4, 3)
+    assert cos.shape == sin.shape == (rows, 1, 4, 6)
     assert cos.dtype == torch.float32
     every = layout.position[:, None, :, None] * 10_000 ** -(torch.arange(0, 6, 2) / 6)
-    torch.testing.assert_close(cos.expand(3, 1, 4, 3), every.cos())
+    torch.testing.assert_close(cos.expand(3, 1, 4, 6), every.cos().repeat(1, 1, 1, 2))
+    torch.testing.assert_close(sin.expand(3, 1, 4, 6), torch.cat((-every.sin(), every.sin()), -1))
 
 
 def test_rotation_keeps_the_precision_of_what_it_turns() -> None:
@@ -125,7 +126,7 @@ def test_neighbours_turn_as_in_gpt_j() -> None:
     x, layout = torch.randn(2, 7, 3, 8), Layout.whole(1, 7)
     cos, sin, neighbours = Rotary(8, neighbours=True)(layout)
     assert neighbours
-    expected = turn_neighbours(x, sin[:, 0], cos[:, 0]).transpose(1, 2)
+    expected = turn_neighbours(x, sin[:, 0, :, 1::2], cos[:, 0, :, 1::2]).transpose(1, 2)
     torch.testing.assert_close(rotate(x.transpose(1, 2), (Rotary(8, neighbours=True)(layout))), expected)
 
 
@@ -228,9 +229,9 @@ def test_yarn_by_hand() -> None:
     assert isinstance(rotary, Rotary)
     torch.testing.assert_close(rotary.frequencies(), torch.tensor([1.0, 0.1, 0.00625, 0.00025]), rtol=1e-5, atol=0)
     cos, sin, _ = rotary(Layout.whole(1, 3))
-    torch.testing.assert_close(cos[0, 0, 0], torch.full((4,), 1.1386294))
+    torch.testing.assert_close(cos[0, 0, 0], torch.full((8,), 1.1386294))
     torch.testing.assert_close(cos[0, 0, 2, 2], 1.1386294 * torch.tensor(0.0125).cos())
-    torch.testing.assert_close(sin[0, 0, 2, 2], 1.1386294 * torch.tensor(0.0125).sin())
+    torch.testing.assert_close(sin[0, 0, 2, 4 + 2], 1.1386294 * torch.tensor(0.0125).sin())
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16, 20])
