@@ -84,7 +84,6 @@ def transformers_decodes(job: DecodingJob, compiled: bool = False) -> Decoder:
         else:
             model.forward = compile_graphs(model.forward, fullgraph=True, dynamic=False, options={"freezing": True})
 
-    @torch.inference_mode()
     def decode(prompts: list[list[int]]) -> Any:
         ids = torch.tensor(prompts, device=job.device)
         return model.generate(ids, attention_mask=torch.ones_like(ids), **settings).tolist()

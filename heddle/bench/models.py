@@ -54,7 +54,7 @@ class Sizes:
     compiled: bool = True
 
 
-SMALL = Sizes(("gpt2-30m", "llama-30m"), 256, 4, (1, 8, 64), 32, 3, 0.0)
+SMALL = Sizes(("gpt2-30m",), 256, 4, (1, 8, 64), 32, 3, 0.0)
 LARGE = Sizes(("gpt2-124m", "llama-350m", "llama-1b"), 1024, 32, (1, 8, 64), 128, 5, 1.0)
 
 
