@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -111,11 +112,10 @@ def deterministic(repeatable: bool) -> Iterator[None]:
         yield
         return
     enabled, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic  # its setting is a property of the module
+    fills = memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = (
-        False  # it would write all new tensors, which are written anyway
-    )
+    memory.fill_uninitialized_memory = False  # all new tensors are written anyway
     try:
         yield
     except RuntimeError as error:
@@ -127,4 +127,4 @@ def deterministic(repeatable: bool) -> Iterator[None]:
         raise HeddleError(f"deterministic = true: {str(error).split(',')[0]} here: leave it out") from error
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warns)
-        torch.utils.deterministic.fill_uninitialized_memory = fills
+        memory.fill_uninitialized_memory = fills

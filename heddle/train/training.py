@@ -114,7 +114,9 @@ class Training:
             if not ran_out_of_memory(error):
                 raise
             clear_frames(error.__traceback__)  # what the step has computed may be as large as the memory
-            self.optimizer.forget()
+            self.model.zero_grad(set_to_none=True)
+            for each in self.optimizer.optimizers:
+                each.zero_grad(set_to_none=True)
             raise OutOfMemory(self.too_large(batch), self.last_good()) from None
         if not (isfinite(loss) and isfinite(norm)):
             gradients = {name: master.grad for name, master in self.optimizer.masters.items()}

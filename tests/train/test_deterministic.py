@@ -1,6 +1,7 @@
 """`deterministic`: kernels that repeat their bits, where the numbers of a training come from, and nowhere else."""
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def state() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    return torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
 
 
 def test_steps_and_evaluations_use_such_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
