@@ -185,7 +185,13 @@ def _states(config: TransformerConfig, train: TrainConfig, precision: str) -> di
     return sizes | {"total": sum(sizes.values())}
 
 
-@checked(rows=at_least(1), precision=one_of(DTYPES), length=at_least(1), targets=between(0, 1))
+@checked(
+    rows=at_least(1),
+    precision=one_of(DTYPES),
+    length=at_least(1),
+    targets=between(0, 1),
+    device=one_of(("cpu", "cuda")),
+)
 def training_bytes(
     config: TransformerConfig,
     rows: int,
