@@ -59,7 +59,8 @@ def _with_terms(
     """The chunk's sums of weighted nats and of further terms, and the gradient of its scores if one is needed; the bias's gradient
     is added to."""
     vocab_size, cap, _, _, learns, smoothing, z = settings
-    wide, more = wide_dtype(logits.dtype), 0.0
+    wide = wide_dtype(logits.dtype)
+    more: Tensor | float = 0.0
     gradient, surprise, normaliser = _probabilities(logits, target)
     nats = (surprise * weight).sum()
     if smoothing or z:
