@@ -21,7 +21,7 @@ from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.block import ParallelBlock, Residual
 from heddle.nn.mask import Everything
-from heddle.nn.position import Rotation
+from heddle.nn.rotation import Rotation
 
 NORMS = ("before", "after", "outside")  # of a residual
 

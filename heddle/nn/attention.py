@@ -12,7 +12,8 @@ from heddle.nn.kernels import KERNELS
 from heddle.nn.mask import Causal, Everything, Rule, Window
 from heddle.nn.norm import make_norm
 from heddle.nn.output import Hidden
-from heddle.nn.position import relative_of, rotate
+from heddle.nn.position import relative_of
+from heddle.nn.rotation import rotate
 from heddle.nn.scope import Pattern, Scope
 from heddle.nn.setting import Setting
 from heddle.nn.state import STATELESS, Fixed, Growing, Rolling, State

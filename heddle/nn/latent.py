@@ -11,7 +11,8 @@ from heddle.nn.kernels import KERNELS
 from heddle.nn.mask import Causal, Everything
 from heddle.nn.norm import RMSNorm
 from heddle.nn.output import Hidden
-from heddle.nn.position import Relative, rotate
+from heddle.nn.position import Relative
+from heddle.nn.rotation import rotate
 from heddle.nn.scope import Pattern, Scope
 from heddle.nn.setting import Setting
 from heddle.nn.state import STATELESS, Growing, State

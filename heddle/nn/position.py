@@ -7,12 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor, log, pi
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from heddle.config.layers import AttentionConfig
@@ -28,7 +27,8 @@ from heddle.config.positions import (
     YarnScaling,
 )
 from heddle.nn.layout import EVEN, Layout
-from heddle.nn.numeric import cast, on_device, wide_dtype
+from heddle.nn.numeric import on_device, wide_dtype
+from heddle.nn.rotation import Rotation
 from heddle.nn.setting import Setting
 
 SHARED = (*EVEN, "padded")  # forms in which all rows have the same positions
@@ -174,14 +174,6 @@ class LongRope(Scaling):
         return self.length
 
 
-class Rotation(NamedTuple):
-    """Factors [b 1 T r] on each rotated channel and on the other of its pair, and whether pairs are neighbouring channels."""
-
-    cos: Tensor
-    sin: Tensor
-    neighbours: bool = False
-
-
 class Rotary(nn.Module):
     """Rotary positions (Su et al. 2021, eq. 15): the score of a query and a key depends only on their distance.
 
@@ -231,46 +223,6 @@ class Rotary(nn.Module):
     def extra_repr(self) -> str:
         rotated = f"{self.rotated_dim} of {self.head_dim}"
         return f"{rotated}, base={self.base:g}, neighbours={self.neighbours}, scaling={self.scaling}"
-
-
-def rotate(x: Float[Tensor, "B h T d"], rotation: Rotation | None) -> Float[Tensor, "B h T d"]:
-    """Rotate each pair of channels of `x` by its position's angle, in fp32 or wider; with None, return `x` itself.
-
-    Channels beyond the rotated ones are unchanged.
-    """
-    if rotation is None:
-        return x
-    if not torch.is_grad_enabled():
-        return rotated(x, *rotation)
-    return _Rotate.apply(x, *rotation)  # type: ignore[no-untyped-call]
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
-    """Rotate each pair (u, v) to (u cos - v sin, v cos + u sin)."""
-    paired, unrotated = x.split((cos.shape[-1], x.shape[-1] - cos.shape[-1]), dim=-1)
-    if neighbours:
-        first, second, cos, sin = paired[..., ::2], paired[..., 1::2], cos[..., 1::2], sin[..., 1::2]
-        turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
-    else:  # few passes over whole rows: the other channel of each pair is half a row away
-        wide = paired.to(torch.promote_types(x.dtype, cos.dtype), memory_format=torch.contiguous_format)
-        turned = wide * cos + wide.roll(wide.shape[-1] // 2, -1) * sin
-    return torch.cat((cast(turned, x.dtype), unrotated), dim=-1) if unrotated.shape[-1] else cast(turned, x.dtype)
-
-
-class _Rotate(torch.autograd.Function):
-    """The rotation; the gradient of x is the gradient of the output, rotated back, for which only the angles are saved."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        ctx.neighbours = neighbours
-        return rotated(x, cos, sin, neighbours)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        cos, sin = ctx.saved_tensors
-        return rotated(gradient, cos, -sin, ctx.neighbours), None, None, None
 
 
 def _distance(queries: Layout, keys: Layout) -> Int[Tensor, "b T S"]:

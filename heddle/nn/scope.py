@@ -9,7 +9,8 @@ from heddle.config.kernels import Needs, choose
 from heddle.nn.kernels import KERNELS, Lowered
 from heddle.nn.layout import Layout
 from heddle.nn.mask import Mask, Rule
-from heddle.nn.position import Alibi, Buckets, Relative, Rotary, Rotation
+from heddle.nn.position import Alibi, Buckets, Relative, Rotary
+from heddle.nn.rotation import Rotation
 
 
 @dataclass(frozen=True)

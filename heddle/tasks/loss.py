@@ -56,9 +56,11 @@ def _with_terms(
     bias_gradient: Float[Tensor, " V"] | None,
     settings: LossSettings,
 ) -> tuple[Tensor, Tensor | float, Float[Tensor, "N V"]]:
-    """The chunk's sums of weighted nats and of further terms, and the gradient of its scores if one is needed; adds to the bias's."""
+    """The chunk's sums of weighted nats and of further terms, and the gradient of its scores if one is needed; the bias's gradient
+    is added to."""
     vocab_size, cap, _, _, learns, smoothing, z = settings
-    wide, more = wide_dtype(logits.dtype), 0.0
+    wide = wide_dtype(logits.dtype)
+    more: Tensor | float = 0.0
     gradient, surprise, normaliser = _probabilities(logits, target)
     nats = (surprise * weight).sum()
     if smoothing or z:
@@ -115,7 +117,11 @@ class _CrossEntropy(torch.autograd.Function):
         few = _saves_passes(features.device) and cap is None and bias is None and not (smoothing or z)
         target_logs, feature_gradients, table_gradient = [], [], None
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
-        for x, target, weight in zip(features.split(chunk), targets.split(chunk), weights.split(chunk), strict=True):
+        # Weight the narrow side of both products: V/D times fewer multiplications.
+        learns_table = learns and ctx.needs_input_grad[1]  # False if the table is frozen
+        weighted = torch.mul(features, weights, out=torch.empty_like(features)) if learns_table else features
+        columns = [tensor.split(chunk) for tensor in (features, weighted, targets, weights)]
+        for x, weighted_x, target, weight in zip(*columns, strict=True):
             logits = scores.finish(product(x, scores.table, scores.bias, by_onednn))
             if few:
                 log_p, gradient = _in_few_passes(logits, target, features.dtype if learns else None)
@@ -127,16 +133,16 @@ class _CrossEntropy(torch.autograd.Function):
                 continue
             if gradient.dtype != features.dtype:
                 gradient = _lines(gradient, features.dtype).copy_(gradient)
-            # Weight the narrow side of both products: V/D times fewer multiplications.
-            feature_gradients.append(of_inputs(gradient, scores.table, by_onednn).mul_(weight))
-            if ctx.needs_input_grad[1]:  # False if the table is frozen
-                share = of_weights(gradient, torch.mul(x, weight, out=torch.empty_like(x)), by_onednn)
+            feature_gradients.append(of_inputs(gradient, scores.table, by_onednn))
+            if learns_table:
+                share = of_weights(gradient, weighted_x, by_onednn)
                 # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
                 table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
         if few:
             plain = plain - (torch.cat(target_logs) * weights).sum()
         if learns:
-            ctx.save_for_backward(torch.cat(feature_gradients), table_gradient, bias_gradient)
+            del weighted, weighted_x, columns  # of as many numbers as the gradients of features
+            ctx.save_for_backward(torch.cat(feature_gradients).mul_(weights), table_gradient, bias_gradient)
         ctx.mark_non_differentiable(plain)
         return plain + extra, plain
 

@@ -88,7 +88,7 @@ class Optimizer:
         """Move the working copies' gradients to the masters, accumulating in fp32."""
         for pairs in _at_once([pair for pair in self.copies if pair[0].grad is not None]):
             gradients = [torch.empty_like(master) for _, master in pairs]
-            torch._foreach_copy_(gradients, [working.grad for working, _ in pairs])  # type: ignore[arg-type]
+            torch._foreach_copy_(gradients, [working.grad for working, _ in pairs])  # type: ignore[misc]
             sums = [master.grad for _, master in pairs if master.grad is not None]
             more = [each for each, (_, master) in zip(gradients, pairs, strict=True) if master.grad is not None]
             if sums:

@@ -156,5 +156,3 @@ def test_a_batch_on_another_device_knows_how_many_targets_count() -> None:
     assert batch.counts is None
     assert [part.counts for part in batch.split(2)] == [None, None]
     assert Batch(batch.tokens, batch.layout, batch.tokens[:, 0], weights[:, 0]).to("meta").counts == (1, 0, 1, 0)
-    with pytest.raises(TypeError):
-        Batch(**batch.parts(), counts=(1, 2, 3, 4))

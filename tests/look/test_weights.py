@@ -9,7 +9,7 @@ from heddle.config import AlibiConfig, RotaryConfig, preset
 from heddle.errors import HeddleError
 from heddle.look import activation_curves, analogy, near, position_tables, trace
 from heddle.nn import Layout
-from heddle.nn.position import rotate
+from heddle.nn.rotation import rotate
 from heddle.vectors import WordVectors
 from tests.models import awake, config_of, tokens_of
 

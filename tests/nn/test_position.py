@@ -14,7 +14,7 @@ from transformers.models.marian.modeling_marian import MarianSinusoidalPositiona
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from heddle.config import DynamicScaling, LongRopeScaling, RotaryConfig
-from heddle.nn import Embedding, Layout, Rotary
+from heddle.nn import Embedding, Layout, Rotary, rotation
 from heddle.nn.position import (
     NTK,
     SCALINGS,
@@ -28,8 +28,8 @@ from heddle.nn.position import (
     SinusoidalPositions,
     Yarn,
     make_relative,
-    rotate,
 )
+from heddle.nn.rotation import rotate
 from tests.kernels import called
 
 
@@ -88,6 +88,25 @@ def test_rotation_keeps_the_precision_of_what_it_turns() -> None:
     rotation = Rotary(4)(Layout.whole(1, 3))
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         assert rotate(torch.randn(1, 1, 3, 4, dtype=dtype), rotation).dtype == dtype
+
+
+@pytest.mark.parametrize("neighbours", [False, True], ids=["halves", "neighbours"])
+@pytest.mark.parametrize("rotated_dim", [10, 4, 5])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_few_launches_turn_in_the_same_way(
+    dtype: torch.dtype, rotated_dim: int, neighbours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, forwards and backwards."""
+    x, above = torch.randn(2, 2, 7, 3, 10).to(dtype).transpose(2, 3).unbind()
+    angles = Rotary(10, rotated_dim=rotated_dim, neighbours=neighbours)(Layout.whole(2, 7))
+    results = []
+    for function in (rotation.rotated, rotation._rotated_in_few_launches):
+        monkeypatch.setattr(rotation, "rotated", function)
+        learned = x.clone().requires_grad_()
+        turned = rotate(learned, angles)
+        results.append((turned.detach(), *torch.autograd.grad(turned, learned, above)))
+    tolerance = {torch.float64: 1e-15, torch.float32: 1e-6, torch.bfloat16: 2**-7}[dtype]  # one rounding
+    torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("dim", [8, 7])

@@ -94,7 +94,7 @@ FAULTS = [
           "table = table", "table = table.detach()",
           steps="gpt", test="test_objective.py::test_a_tied_table_learns_from_both_ends"),
     Fault("below the head every target counts one", "tasks/loss.py:_CrossEntropy.forward",
-          "by_onednn).mul_(weight)", "by_onednn)",
+          "(feature_gradients).mul_(weights)", "(feature_gradients)",
           steps="gpt", test="test_loss.py::test_it_is_cross_entropy"),
     Fault("slope of the head's cap", "tasks/loss.py:_with_terms",
           "gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2", "pass",
