@@ -181,7 +181,7 @@ def test_a_scope_holds_a_lowered_mask_and_a_rotation() -> None:
     assert scope.mask is not None
     assert scope.mask.kernel == "plain"
     assert scope.rotation is not None
-    assert scope.rotation[0].shape == (1, 1, 3, 2)
+    assert scope.rotation[0].shape == (1, 1, 3, 4)
     assert Pattern(Causal(), kernel="plain").scope(layout, layout).rotation is None
 
 
