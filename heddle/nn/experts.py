@@ -1,6 +1,6 @@
 """Experts: stacked feed-forwards, and ways to dispatch tokens to them, with equal results (L2-67, L2-74)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import sqrt
 from typing import Any, Literal
@@ -115,8 +115,8 @@ def at_once(
     x: Float[Tensor, "n D"],
     gates: Float[Tensor, "n K"],
     choice: Int[Tensor, "n K"],
-    weights: list[Tensor],
-    biases: list[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
     gating: Gating,
 ) -> Float[Tensor, "n D"]:
     """The routed sum of few tokens in batched products, so that a GPU need not say how many tokens each expert has.

@@ -100,4 +100,13 @@ FAULTS = [
     Fault("a router's own bias is left out", "nn/moe.py:Router.forward",
           "if self.score_bias is None else self.score_bias.to(wide)", "",
           test="test_moe.py::test_bounded_experts_are_the_formula"),
+    Fault("a cut row's old length stays on the device", "nn/cache.py:Cache.truncate",
+          "{}", "self._starts",
+          test="test_state.py::test_lengths_are_copied_to_the_device_just_where_rows_change"),
+    Fault("a token sees slots after it without a mask", "nn/cache.py:Cache.advance",
+          "fresh or newest", "fresh",
+          test="test_state.py::test_off_the_cpu_one_token_sees_just_the_used_slots_of_equal_rows"),
+    Fault("the first expert gets the choices of none", "nn/experts.py:at_once",
+          "gates.masked_fill(nobody, 0.0)", "gates",
+          test="test_moe.py::test_few_tokens_at_once_agree_with_the_loop"),
 ]  # fmt: skip
