@@ -2,13 +2,17 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 _LONGER = 3  # maximum number of suggestions when a word is a prefix of several names
+_OUT_OF_MEMORY = re.compile(
+    "out of memory|allocate memory|ALLOC_FAILED"
+)  # what torch says, whose class depends on the device
 _CONTROLS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")  # line breaks and terminal control characters
 _LONG = re.compile(r"(\S{200})\S{200,}(?=\S{20})")  # very long words, such as data in place of a name
 
@@ -24,6 +28,37 @@ class HeddleError(Exception):
         self.problems = tuple(dict.fromkeys(problems))
         line = _CONTROLS.sub(lambda sign: repr(sign.group())[1:-1], listed(self.problems))
         super().__init__(_LONG.sub(r"\1…", line))
+
+
+class OutOfMemory(HeddleError):
+    """Something did not fit into memory.
+
+    Args:
+        problem: what, and what to lower.
+        left: what is left of it.
+    """
+
+    def __init__(self, problem: str, left: str = "") -> None:
+        super().__init__("; ".join(filter(None, (problem, left))))
+        self.problem = problem
+
+
+def ran_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed, on any device."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    )
+
+
+@contextmanager
+def room_for(what: str, lower: str) -> Iterator[None]:
+    """Inside the `with` block, an allocation that fails becomes one line: what did not fit, and what to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"out of memory with {what}: {lower}") from error
 
 
 class TextError(HeddleError):

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle import __version__
 from heddle.cli.streams import drop, open_closed, settle
-from heddle.errors import HeddleError, did_you_mean
+from heddle.errors import HeddleError, did_you_mean, ran_out_of_memory
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -166,8 +165,7 @@ def run(argv: list[str] | None = None) -> None:
     except OSError as error:
         _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part), words)
     except (MemoryError, RuntimeError) as error:
-        # torch raises a class of its own for accelerator memory, but a bare RuntimeError for host memory.
-        if not isinstance(error, MemoryError) and not re.search("out of memory|allocate memory", str(error)):
+        if not ran_out_of_memory(error):
             raise
         _fail("out of memory: use a smaller model, a smaller batch, or a shorter context", words)
     finally:

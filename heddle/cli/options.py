@@ -20,7 +20,9 @@ Text = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 TextList = Annotated[list[str] | None, Parameter(allow_leading_hyphen=True)]
 
 # The setting `device` of a run file is another place (`heddle.config.train`).
-Device = Annotated[str, Parameter(help="auto, cpu, cuda or mps; auto picks cuda or mps if available.")]
+Device = Annotated[
+    str, Parameter(help="auto, cpu, cuda, a card such as cuda:1, or mps; auto picks cuda or mps if available.")
+]
 Weights = Annotated[
     WeightKind,
     Parameter(

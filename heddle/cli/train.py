@@ -39,7 +39,7 @@ def train(
         The run's directory, or its name in runs/. Defaults to the next number in runs/.
     resume
         Resume this run from its last checkpoint, bit-identical to an uninterrupted run. These settings may change: steps, epochs,
-        minutes, threads, evaluate_every, save_every, keep, patience, checkpoint_activations.
+        minutes, threads, evaluate_every, save_every, keep, patience, rank_timeout, checkpoint_activations.
     seeds
         Train this many runs that differ only in their seed, and report the mean and spread of the final validation loss.
     readings
@@ -51,14 +51,16 @@ def train(
     reading_steps = None if readings is None else parse_steps(readings)
     out = console(json, None if dry_run else "training continues")
     if resume is not None:
-        if name or device or seeds is not None or dry_run or any("=" not in word for word in words):
-            raise HeddleError("--resume accepts only settings such as steps=4000, not sources or other options")
+        if name or seeds is not None or dry_run or any("=" not in word for word in words):
+            raise HeddleError(
+                "--resume accepts only --device and settings such as steps=4000, not sources or other options"
+            )
         settings, problems = full_keys(parse_overrides(words).items())
         if problems:
             raise HeddleError(*problems)
         from heddle.cli.training import resume_run
 
-        resume_run(find_run(resume), settings, out, json, reading_steps)
+        resume_run(find_run(resume), settings, out, json, reading_steps, device)
         return
     if device is not None:
         words = (*words, f"device={device}")

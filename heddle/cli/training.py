@@ -16,19 +16,22 @@ from heddle.config.tasks import ChatConfig, ContrastiveConfig, LabelSettings, Ma
 from heddle.data.raw import TEXT
 from heddle.data.records import Records
 from heddle.display import estimate, metrics
+from heddle.errors import HeddleError
 from heddle.look.readings import Readings
+from heddle.model.device import pick_device
 from heddle.runs.extend import extend
 from heddle.runs.plan_text import describe_plan
 from heddle.runs.prepare import name_sources, prepare
 from heddle.runs.session import Session
 from heddle.runs.trainer import Interrupted, Trainer, resume_command
 from heddle.train.ranks import join_ranks
+from heddle.weights.run import read_config
 from heddle.weights.special_tokens import mask_of
 
 
 def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:
     """Prepare a run and train it. Under torchrun, rank 0 prepares it for all ranks."""
-    ranks = join_ranks()
+    ranks = join_ranks(config.train.device)
     if ranks.leads:
         with phases(out) as report:
             plan = prepare(config, run, report)
@@ -37,10 +40,23 @@ def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int 
 
 
 def resume_run(
-    run: Path, settings: dict[str, Any], out: Console, json: bool, readings: int | Sequence[int] | None = None
+    run: Path,
+    settings: dict[str, Any],
+    out: Console,
+    json: bool,
+    readings: int | Sequence[int] | None = None,
+    device: str | None = None,
 ) -> None:
-    """Resume a run, with changed settings if there are any."""
-    ranks = join_ranks()
+    """Resume a run, with changed settings if there are any, and on this card, if it is one of the run's kind of device.
+
+    Raises:
+        HeddleError: the run cannot be resumed, or not on this device.
+    """
+    chosen = read_config(run).chosen
+    kind = "auto" if chosen is None else chosen.device  # `open_session` refuses a run that was not trained
+    if device is not None and (there := pick_device(device).type) != kind:
+        raise HeddleError(f"--device {device}: {run} started on {kind}, so it cannot continue on {there}")
+    ranks = join_ranks(device or kind)
     if settings and ranks.leads:
         for line in extend(run, settings):
             out.print(line)

@@ -1,9 +1,10 @@
 """Training settings: optimizer, learning rates, schedule, precision, evaluations, and which weights are published."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from heddle.config.base import Config
 from heddle.config.sizes import Rate
@@ -12,6 +13,13 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens, fits into int64
+
+
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?|mps", name, re.ASCII):
+        raise ValueError(f"{name!r} is not one of auto, cpu, cuda, cuda:N, mps")
+    return name
+
 
 ProductKind = Literal["forward", "inputs", "weights", "update"]
 """A kind of matrix product: a linear layer's output, the gradient of its inputs or of its weight, or Muon's update."""
@@ -133,8 +141,10 @@ class TrainConfig(Config):
     same result."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto: if the run is long and compiling was measured to be faster."""
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to compute; auto: cuda or mps if available, else cpu. The same as --device."""
+    device: Annotated[str, AfterValidator(_device)] = "auto"
+    """Where to compute: cpu, cuda, a card such as cuda:1, or mps; auto: cuda or mps if available, else cpu. Same as --device."""
+    rank_timeout: Annotated[float, Field(gt=0, le=7 * 24 * 60)] = 30.0
+    """Minutes that one of several processes waits for another, such as for rank 0 while it evaluates, before the run ends."""
     threads: PositiveInt | None = None
     """Number of threads; defaults to all cores."""
     evaluate_every: Count | None = None

@@ -11,7 +11,7 @@ import torch
 from heddle.checks import checked, short_repr
 from heddle.errors import HeddleError, did_you_mean
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+DEVICES = ("auto", "cpu", "cuda", "cuda:N", "mps")
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -19,27 +19,34 @@ COMPILERS = ("c++", "g++", "clang++")
 def pick_device(name: str = "auto") -> torch.device:
     """The device with this name; `auto` is the first of cuda, mps and cpu that is available.
 
+    A card such as `cuda:1` becomes the current one, so that measurements for `cuda` are its own.
+
     Raises:
         HeddleError: the name is unknown, or the device is not available on this machine or in this build of torch.
     """
-    if name not in DEVICES:
+    kind, colon, number = name.partition(":")
+    if name not in ("auto", "cpu", "cuda", "mps") and not (kind == "cuda" and number.isascii() and number.isdigit()):
         raise HeddleError(
             f"device = {short_repr(name)} is not one of {', '.join(DEVICES)}.{did_you_mean(name, DEVICES)}"
         )
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(device for device, available in present.items() if available))
-    if not present[name]:
+    if not present[kind]:
         names = " or ".join(device for device, available in present.items() if available)
         raise HeddleError(
             f"device = {name!r}: torch {torch.__version__} does not find this device here; use {names} or auto"
         )
-    return torch.device(name)
+    if not colon:
+        return torch.device(name)
+    card = _card(int(number))
+    torch.cuda.set_device(card)
+    return card
 
 
 @checked()
 def find_device(device: torch.device | str) -> torch.device:
-    """The device with a name from torch (`cuda:1`, `meta`) or from `pick_device`.
+    """The device with a name from torch (`cuda:1`, `meta`) or from `pick_device`; none becomes the current one.
 
     Raises:
         HeddleError: the name is unknown, or the device is not available on this machine or in this build of torch.
@@ -51,9 +58,16 @@ def find_device(device: torch.device | str) -> torch.device:
             return pick_device(str(device))  # raises the error that lists the names
     if device.type != "meta":
         pick_device(device.type)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise HeddleError(f"device = {str(device)!r}: this machine has {torch.cuda.device_count()}, numbered from 0")
-    return device
+    return _card(device.index) if device.type == "cuda" and device.index is not None else device
+
+
+def _card(number: int) -> torch.device:
+    """The GPU with this number."""
+    count = torch.cuda.device_count()
+    if number >= count:
+        cards = "one GPU, cuda:0" if count == 1 else f"{count} GPUs, cuda:0 to cuda:{count - 1}"
+        raise HeddleError(f"device = 'cuda:{number}': this machine has {cards}")
+    return torch.device("cuda", number)
 
 
 def has_compiler() -> bool:

@@ -117,6 +117,10 @@ class Session(Training):
         checkpoint, _ = newest_valid(self.run.directory)
         return f"the last good checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"
 
+    def checkpoint(self, step: int) -> Path:
+        """The directory of a step's checkpoint, whether it is there or not."""
+        return self.run.directory / CHECKPOINTS / f"step-{step}"
+
     def save(self) -> None:
         """Write a checkpoint: the weights to use, what training needs beside them, and the step.
 
@@ -143,7 +147,7 @@ class Session(Training):
         """
         run = self.run
         selected = selected_weights(run.train, run.chosen, self.step, self.best)
-        folders = [run.directory / CHECKPOINTS / f"step-{step}" for step in reversed(selected.steps)]
+        folders = [self.checkpoint(step) for step in reversed(selected.steps)]
         self.ranks.wait()  # for the leader's last checkpoint
         self.adopt(self.weights() if selected.steps == (self.step,) else mean_of(folders))
         return selected
@@ -162,8 +166,8 @@ def open_session(run: str | Path) -> Session:
     Raises:
         HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
     """
-    ranks = join_ranks()
     opened = read_run(Path(run))
+    ranks = join_ranks(opened.chosen.device).waiting(opened.train.rank_timeout)
     opened = replace(opened, hold=Hold(opened.directory) if ranks.leads else None)
     try:
         return _start(opened, ranks)

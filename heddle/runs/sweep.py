@@ -23,7 +23,7 @@ from heddle.runs.resolve import resolve
 from heddle.runs.seed_statistics import SeedStatistics, seed_statistics
 from heddle.runs.session import Session
 from heddle.runs.trainer import Trainer
-from heddle.train.ranks import join_ranks
+from heddle.train.ranks import process_count
 from heddle.train.training import NotFinite, Reader
 from heddle.weights.checkpoints import CONFIG, read_manifest
 from heddle.weights.files import MANIFEST
@@ -95,7 +95,7 @@ def sweep(
     """
     if len({each.label for each in variants} - {""}) < len(variants):
         raise HeddleError("sweep: variants must differ in their settings; make it with heddle.config.variants")
-    if join_ranks().count > 1:
+    if process_count() > 1:
         raise HeddleError("a series trains its runs one at a time in one process; start it without torchrun")
     planned = [(directory_of(Path(run), variant), variant) for variant in variants]
     for _, variant in planned:

@@ -15,7 +15,7 @@ import torch
 from heddle.account.flops import training_flops_per_token
 from heddle.account.trained import trained_of
 from heddle.checks import checked
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, OutOfMemory
 from heddle.model.transformer import Transformer
 from heddle.runs.journal import Metrics
 from heddle.runs.session import open_session
@@ -79,8 +79,9 @@ class Trainer:
 
         Raises:
             Interrupted: SIGINT or SIGTERM arrived; the run is saved and can be resumed.
-            HeddleError: the loss became NaN or infinite, the disk is full, or this trainer has already run; the last good
-                checkpoint is kept.
+            OutOfMemory: a step does not fit into memory; what was trained is saved.
+            HeddleError: the loss became NaN or infinite, the disk is full, another process is lost, or this trainer has already
+                run; the last good checkpoint is kept.
         """
         directory, hold = self.session.run.directory, self.session.run.hold
         if hold is not None and not hold.release.alive:
@@ -89,6 +90,13 @@ class Trainer:
             return self._run()
         except WriteError as error:
             raise WriteError(error.problem, f". Make room, then continue with: {resume_command(directory)}") from error
+        except RuntimeError as error:
+            if not self.session.ranks.lost(error):
+                raise
+            raise HeddleError(
+                f"step {self.session.step + 1}: another process has ended, or did not answer for rank_timeout = "
+                f"{self.session.train.rank_timeout:g} minutes; {self.session.last_good()}"
+            ) from error
         finally:
             if hold is not None:
                 hold.release()
@@ -100,7 +108,7 @@ class Trainer:
         try:
             with self._stoppable():
                 while session.step < chosen.steps and not session.stopped_early:
-                    ended = tell(readers, self._one_step())
+                    ended = tell(readers, self._one_step(metrics))
                     best, ended = (
                         self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
                     )
@@ -130,13 +138,35 @@ class Trainer:
         counts = torch.tensor([float(each) for each in flags], device=self.session.model.device)
         return tuple(count > 0 for count in self.session.ranks.sum(counts).tolist())
 
-    def _one_step(self) -> Report:
+    def _one_step(self, metrics: Metrics | None) -> Report:
         session = self.session
-        report = session.advance()
+        try:
+            report = session.advance()
+        except OutOfMemory as error:
+            self._save_done(metrics)
+            raise OutOfMemory(error.problem, f"{session.last_good()}; {self._retry()}") from None
+        except RuntimeError as error:
+            if session.ranks.lost(error):
+                self._save_done(metrics)
+            raise
         rate = report.speed["tokens_per_second"] * self.flops_per_token
         self.peak = max(self.peak, rate)  # it was measured while another program computed
         share = rate / self.peak
         return replace(report, speed={**report.speed, "share_of_peak": share})
+
+    def _save_done(self, metrics: Metrics | None) -> None:
+        """Save the steps before one that failed, if its update has not begun and they are not saved yet; the leader does."""
+        session = self.session
+        if metrics and session.step and session.optimizer.whole and not session.checkpoint(session.step).exists():
+            metrics.sync()
+            session.save()
+
+    def _retry(self) -> str:
+        """How to continue a run of which a step does not fit into memory."""
+        command = resume_command(self.session.run.directory)
+        if self.session.train.checkpoint_activations:
+            return f"continue with: {command}, once more memory is free, or train a new run"
+        return f"continue with: {command} checkpoint_activations=true, or train a new run"
 
     def _score(self) -> Report:
         """Score the same sample of the held-out text every time, and sometimes sample text from the model.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from heddle.config.decoding import EngineConfig, SamplingConfig
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError, pluralize, ran_out_of_memory
 from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, QueueFull
 from heddle.generate.logprobs import Event
@@ -233,9 +233,11 @@ class Worker:
     def _step(self, engine: Engine) -> None:
         try:
             events = engine.step()
-        except Exception:  # concerns all rows, for example out of memory
+        except Exception as error:  # concerns all rows
             LOG.exception("a step of the model failed; all its texts end")
-            self._break(engine, "the model failed; see the server's log")
+            texts = pluralize(len(self._requests), "text")
+            fewer = f"the server ran out of memory with {texts} at a time; its --rows must be lower"
+            self._break(engine, fewer if ran_out_of_memory(error) else "the model failed; see the server's log")
             return
         for event in events:
             self._deliver(event)

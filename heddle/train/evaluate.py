@@ -8,6 +8,7 @@ import torch
 
 from heddle.checks import at_least, checked
 from heddle.display import displayed, wrapped
+from heddle.errors import room_for
 from heddle.model.cores import share_cores
 from heddle.model.transformer import Transformer
 from heddle.tasks.extent import Extent
@@ -95,8 +96,11 @@ def evaluate(
     for each in chosen.batches:
         share_cores()
         batch = task.batch(each)
-        for name, values in objective.by_row(batch.to(model.device)).items():
-            sums.setdefault(name, []).extend(values.tolist())
+        size = f"{len(batch.tokens)} rows of {batch.tokens.shape[-1]:,} tokens to score"
+        with room_for(size, "use fewer rows, a shorter context, or a smaller model"):
+            scored = {name: values.tolist() for name, values in objective.by_row(batch.to(model.device)).items()}
+        for name, numbers in scored.items():
+            sums.setdefault(name, []).extend(numbers)
         for name, values in task.unread(each).items():
             there = sums.setdefault(name, [])
             missing = there[len(weights) :] or [0.0] * len(values)

@@ -33,6 +33,7 @@ class Optimizer:
 
     Attributes:
         norms: of the last step's gradient before clipping, by parameter.
+        whole: whether all parameters have had the same number of updates; False after an update that failed halfway.
         loads: how many tokens of the last step's batch chose each expert, for each mixture in `mixtures`.
     """
 
@@ -54,7 +55,7 @@ class Optimizer:
         }
         self.copies = [(w, self.masters[name]) for name, w in working.items() if self.masters[name] is not w]
         self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
-        self.norms, self.loads = GradientNorms.of({}), list[Tensor]()
+        self.norms, self.loads, self.whole = GradientNorms.of({}), list[Tensor](), True
         self.names = {id(master): name for name, master in self.masters.items()}
         self.optimizers = self._make(config, learning_rate, precision, by_onednn)
         self.updaters = {self.names[id(w)]: each for each in self.optimizers for w in each.param_groups[0]["params"]}
@@ -99,12 +100,19 @@ class Optimizer:
             return length
         if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
             torch.nn.utils.clip_grads_with_norm_(list(self.masters.values()), clip, self.norms.total())
+        self.whole = False
         for optimizer, rate in zip(self.optimizers, self.highest, strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.refresh()
+        self.whole = True
         return length
+
+    def forget(self) -> None:
+        """Drop the gradients that a failed step has left."""
+        for parameter in (*self.masters.values(), *(working for working, _ in self.copies)):
+            parameter.grad = None
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -7,7 +7,8 @@ run, holds its lock, scores, prints and saves.
 """
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
@@ -15,9 +16,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, pluralize
+from heddle.model.device import pick_device
 
-PATIENCE = timedelta(days=1)  # how long ranks wait for the leader, which may be reading a large text
+PATIENCE = timedelta(
+    days=1
+)  # how long ranks wait until the leader has prepared a run, which may mean to read a large text
+LOST = re.compile("timed out|timeout|connection (closed|reset|refused)|broken pipe", re.IGNORECASE)  # what gloo says
 
 
 @dataclass(frozen=True)
@@ -28,23 +33,33 @@ class Ranks:
         rank: its number, from 0.
         count: how many there are.
         local: how many of them are on this machine.
+        group: torch's group in which they train; None: the one that they joined.
     """
 
     rank: int = 0
     count: int = 1
     local: int = 1
+    group: "dist.ProcessGroup | None" = None
 
     @property
     def leads(self) -> bool:
         """Whether this is the one that writes and speaks."""
         return self.rank == 0
 
+    def waiting(self, minutes: float) -> "Ranks":
+        """The same processes, but none of them waits longer than this for another while they train."""
+        return self if self.count == 1 else replace(self, group=dist.new_group(timeout=timedelta(minutes=minutes)))
+
+    def lost(self, error: Exception) -> bool:
+        """Whether an error says that another process has ended, or has not answered in time."""
+        return self.count > 1 and (isinstance(error, dist.DistError) or LOST.search(str(error)) is not None)
+
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of every rank's tensor."""
         if self.count == 1:
             return tensor
         summed = tensor.clone()
-        dist.all_reduce(summed)
+        dist.all_reduce(summed, group=self.group)
         return summed
 
     def total(self, number: float) -> float:
@@ -55,7 +70,7 @@ class Ranks:
 
     def wrap(self, objective: nn.Module) -> nn.Module:
         """The objective, with a backward pass that leaves the mean of all ranks' gradients."""
-        return objective if self.count == 1 else DistributedDataParallel(objective)
+        return objective if self.count == 1 else DistributedDataParallel(objective, process_group=self.group)
 
     def share(self, text: str) -> str:
         """The leader's text, on every rank; each waits for the leader."""
@@ -73,7 +88,7 @@ class Ranks:
     def wait(self) -> None:
         """Wait until every rank is here."""
         if self.count > 1:
-            dist.barrier()
+            dist.barrier(self.group)
 
     def check_batch(self, batch: int, accumulate: int) -> None:
         """Refuse a batch that ranks and micro-batches do not divide.
@@ -90,22 +105,39 @@ class Ranks:
             )
 
 
-def join_ranks() -> Ranks:
+def process_count() -> int:
+    """How many processes torchrun started; without torchrun, 1."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+
+
+def join_ranks(device: str) -> Ranks:
     """Join the processes that torchrun started; without torchrun, this process is alone.
 
+    On `cuda`, each process takes the card with its number on this machine.
+
     Raises:
-        HeddleError: this build of torch has no torch.distributed.
+        HeddleError: the device is not here, the processes are more than the cards, or this build of torch has no
+            torch.distributed.
     """
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count == 1 or "RANK" not in os.environ:
+    count = process_count()
+    if count == 1:
         return Ranks()
     if not dist.is_available():
         raise HeddleError("this build of torch has no torch.distributed, so it cannot train with several processes")
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    if torch.cuda.is_available():
+    local, here = (int(os.environ.get(name, each)) for name, each in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))
+    if ":" in device:
+        raise HeddleError(f"device = {device!r}: {count} processes take a GPU each: set device = cuda")
+    on_cards = pick_device(device).type == "cuda"
+    if on_cards:
+        cards = torch.cuda.device_count()
+        if here > cards:
+            raise HeddleError(
+                f"torchrun started {here} processes here, each of which needs a GPU, but this machine has "
+                f"{pluralize(cards, 'GPU')}: use --nproc-per-node {cards}, or device=cpu"
+            )
         torch.cuda.set_device(local)
     if not dist.is_initialized():
         # gloo for the tensors that stay on the host, such as the run's name.
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if on_cards else "gloo"
         dist.init_process_group(backend, timeout=PATIENCE)
-    return Ranks(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return Ranks(dist.get_rank(), dist.get_world_size(), here)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite
+from traceback import clear_frames
 
 import torch
 from torch import Tensor
 
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, OutOfMemory, pluralize, ran_out_of_memory
 from heddle.model.cores import share_cores
 from heddle.model.lora import merge
 from heddle.model.roles import layer_of
@@ -95,6 +96,7 @@ class Training:
 
         Raises:
             HeddleError: the loss or the gradient became NaN or infinite; nothing was updated.
+            OutOfMemory: the step does not fit into memory; nothing was updated if `optimizer.whole`.
         """
         share_cores()
         began = time.perf_counter()
@@ -103,9 +105,16 @@ class Training:
         seed_step(self.train.seed, self.step, self.ranks.rank)
         batch, train = self.batch(), self.train
         scale = factor(self.step, self.steps, self.warmup, train)
-        loss, norm = train_step(
-            self.objective, self.optimizer, batch, train.accumulate, scale, train.clip, self.ranks.sum
-        )
+        try:
+            loss, norm = train_step(
+                self.objective, self.optimizer, batch, train.accumulate, scale, train.clip, self.ranks.sum
+            )
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out_of_memory(error):
+                raise
+            clear_frames(error.__traceback__)  # what the step has computed may be as large as the memory
+            self.optimizer.forget()
+            raise OutOfMemory(self.too_large(batch), self.last_good()) from None
         if not (isfinite(loss) and isfinite(norm)):
             gradients = {name: master.grad for name, master in self.optimizer.masters.items()}
             layer = first_bad_layer(self.eager, batch, gradients)
@@ -150,9 +159,19 @@ class Training:
             f"step {step}: {what}. Training stopped, {self.last_good()}; lower learning_rate or matrix_learning_rate"
         )
 
+    def too_large(self, batch: Batch) -> str:
+        """What to lower where the next step, with this batch of the rank's rows, does not fit into memory, in words."""
+        rows, parts = len(batch.tokens), self.train.accumulate
+        ways = [f"accumulate={more} (now {parts})" for more in range(parts + 1, rows + 1) if rows % more == 0][:1]
+        ways += [] if self.train.checkpoint_activations else ["checkpoint_activations=true"]
+        size = f"{pluralize(rows // parts, 'row')} of {batch.tokens.shape[-1]:,} tokens at a time"
+        lower = ", ".join(ways) + ", or " if ways else ""
+        return f"step {self.step + 1}: out of memory with {size}: use {lower}a smaller batch, context or model"
+
     def last_good(self) -> str:
         """What is left of a training that failed, in words."""
-        return f"the model has the weights of step {self.step}"
+        state = "the weights" if self.optimizer.whole else "only some of the updates after the weights"
+        return f"the model has {state} of step {self.step}"
 
     def weights(self) -> dict[str, Tensor]:
         """The weights to use now, and the buffers of a user's own modules: the masters or, with `ema`, their average."""

@@ -220,7 +220,7 @@ def load(source: str | Path, device: str = "auto") -> Loaded:
     loaded. Damaged weights are refused, never replaced by older ones.
 
     Args:
-        device: auto, cpu, cuda or mps.
+        device: auto, cpu, cuda, a card such as cuda:1, or mps.
 
     Raises:
         HeddleError: no such run, no weights yet, damaged files, weights that do not match the config, or no such device.

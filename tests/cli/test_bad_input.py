@@ -16,6 +16,7 @@ from heddle.config import preset, sized
 from heddle.convert.families.gpt2 import GPT2
 from heddle.convert.published import write_published
 from heddle.model import build
+from heddle.model.stack import Stack
 from heddle.text import train_tokenizer
 from heddle.weights import save
 
@@ -198,8 +199,8 @@ def test_what_is_there_is_not_overwritten(refused: Refused, run_a: Path, corpus:
 
 
 def test_resume_takes_nothing_else(refused: Refused, run_a: Path, corpus: str) -> None:
-    for words in ([corpus], ["--name", "b"], ["--device", "cpu"], ["--dry-run"]):
-        assert "--resume accepts only settings" in refused("train", "--resume", "a", *words)
+    for words in ([corpus], ["--name", "b"], ["--dry-run"]):
+        assert "--resume accepts only --device and settings" in refused("train", "--resume", "a", *words)
     assert "train.learning_rate cannot change" in refused("train", "--resume", "a", "learning_rate=1")
     assert "steps = 4: runs/a has already done 4" in refused("train", "--resume", "a", "steps=4")
 
@@ -244,7 +245,7 @@ def test_damaged_files_of_a_run(refused: Refused, run_a: Path, name: str, data: 
     assert "runs/a" in refused("eval", "a")
 
 
-def test_a_machine_without_the_device(refused: Refused, run_a: Path) -> None:
+def test_a_machine_without_the_device(refused: Refused, run_a: Path, corpus: str) -> None:
     """A run of another machine."""
     for folder in (run_a, *(run_a / "checkpoints").iterdir()):
         file = folder / "config.json"
@@ -252,7 +253,16 @@ def test_a_machine_without_the_device(refused: Refused, run_a: Path) -> None:
             file.read_text().replace('"device": "cpu",\n    "precision"', '"device": "mps",\n    "precision"')
         )
     assert "device = 'mps': torch " in refused("train", "--resume", "a")
-    assert "is not one of auto, cpu, cuda, mps. Did you mean 'cpu'?" in refused("generate", "a", "--device", "gpu")
+    line = "--device cpu: runs/a started on mps, so it cannot continue on cpu"
+    assert refused("train", "--resume", "a", "--device", "cpu") == line
+    assert "device = 'cuda:1': torch " in refused("generate", "a", "--device", "cuda:1")
+    assert (
+        refused("train", corpus, "device=gpu")
+        == "settings: train.device: 'gpu' is not one of auto, cpu, cuda, cuda:N, mps"
+    )
+    assert "is not one of auto, cpu, cuda, cuda:N, mps. Did you mean 'cpu'?" in refused(
+        "generate", "a", "--device", "gpu"
+    )
 
 
 GENERATE = {
@@ -274,6 +284,20 @@ GENERATE = {
 @pytest.mark.parametrize("options", GENERATE)
 def test_generation_that_cannot_work(refused: Refused, run_a: Path, options: str) -> None:
     assert GENERATE[options] in refused("generate", "a", *options.split())
+
+
+def test_what_does_not_fit_into_memory(refused: Refused, run_a: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line says what there was too much of, and what to lower."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(Stack, "forward", full)
+    assert refused("generate", "a", "--prompt", "x", "--prompt", "y", "--max-tokens", "5") == (
+        "out of memory with 2 prompts at a time and max_tokens = 5: give fewer prompts, a lower --max-tokens, or a smaller model"
+    )
+    line = "rows of 16 tokens to score: use fewer rows, a shorter context, or a smaller model"
+    assert refused("eval", "a").endswith(line)
 
 
 def test_a_draft_with_another_tokenizer(refused: Refused, run_a: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_stopped_series_says_how_to_continue(
         (("learning_rate=[]",), "settings: learning_rate = []: give at least one value"),
         (("batch=[4,0]",), "settings: train.batch = 0: input should be greater than 0"),
         (("--resume", "a", "--seeds", "2"),
-         "--resume accepts only settings such as steps=4000, not sources or other options"),
+         "--resume accepts only --device and settings such as steps=4000, not sources or other options"),
     ],
 )  # fmt: skip
 def test_what_is_refused(refused: Callable[..., str], words: tuple[str, ...], line: str) -> None:

@@ -1,10 +1,12 @@
 """Where a model runs."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 from heddle.errors import HeddleError
-from heddle.model.device import pick_device
+from heddle.model.device import find_device, pick_device
 
 
 def present(monkeypatch: pytest.MonkeyPatch, *, cuda: bool, mps: bool) -> None:
@@ -31,6 +33,44 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, 
 
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(
-        HeddleError, match=r"device = 'cudaa' is not one of auto, cpu, cuda, mps\. Did you mean 'cuda'\?"
+        HeddleError, match=r"device = 'cudaa' is not one of auto, cpu, cuda, cuda:N, mps\. Did you mean 'cuda'\?"
     ):
         pick_device("cudaa")
+
+
+def test_a_card_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What measures `cuda` then measures this card. Only to look one up changes nothing."""
+    present(monkeypatch, cuda=True, mps=False)
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    card = torch.device("cuda", 1)
+    assert find_device("cuda:1") == find_device(card) == card
+    assert not current
+    assert pick_device("cuda:1") == card
+    assert current == [card]
+
+
+@pytest.mark.parametrize(("count", "line"), [(1, "one GPU, cuda:0"), (2, "2 GPUs, cuda:0 to cuda:1")])
+@pytest.mark.parametrize("find", [pick_device, find_device])
+def test_a_card_beyond_the_last_is_refused(
+    find: Callable[[str], torch.device], count: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    present(monkeypatch, cuda=True, mps=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(HeddleError, match=f"^device = 'cuda:2': this machine has {line}$"):
+        find("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["cuda:", "cuda:x", "cuda:-1", "cpu:1", "mps:0", "meta"])
+def test_only_cards_have_numbers(name: str) -> None:
+    with pytest.raises(HeddleError, match=f"device = '{name}' is not one of auto, cpu, cuda, cuda:N, mps"):
+        pick_device(name)
+
+
+def test_a_card_of_a_machine_without_any_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    present(monkeypatch, cuda=False, mps=False)
+    with pytest.raises(
+        HeddleError, match=r"^device = 'cuda:1': torch \S+ does not find this device here; use cpu or auto$"
+    ):
+        pick_device("cuda:1")

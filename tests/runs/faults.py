@@ -3,6 +3,12 @@
 from tests.planting import Fault
 
 FAULTS = [
+    Fault("an update that stopped halfway is saved", "train/optimizer.py:Optimizer.step",
+          "self.whole = False", "",
+          test="test_out_of_memory.py::test_an_update_that_stopped_halfway_is_not_saved"),
+    Fault("a step that ran out of memory keeps it", "train/training.py:Training.advance",
+          "clear_frames(error.__traceback__)", "pass",
+          test="test_out_of_memory.py::test_the_steps_before_are_saved"),
     Fault("a row without a target in sight is shown from its start", "runs/show.py:_first",
           "int(places[0]) if none_in_sight else", "",
           test="test_show.py::test_a_row_is_shown_from_its_first_target"),

@@ -333,6 +333,22 @@ def test_a_thread_that_fails_says_so(start: Callable[..., Server], monkeypatch: 
         assert http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 2}).status_code == 200, "others go on"
 
 
+def test_texts_that_do_not_fit_into_memory_end(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their error says what to lower; the server goes on."""
+    server = start()
+    engine = server.app.state.service.served["plain"].worker.engine
+
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    with httpx2.Client(base_url=server.url, timeout=20) as http:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "step", full)
+            line = "the server ran out of memory with 1 text at a time; its --rows must be lower"
+            check_error(http.post("/v1/completions", json=PLAIN), 500, line)
+        assert http.post("/v1/completions", json=PLAIN).status_code == 200
+
+
 def test_answers_end_with_an_error_where_the_server_does(start: Callable[..., Server]) -> None:
     server = start()
     slow_down(server, 0.1)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,10 @@ from heddle.errors import HeddleError
 from heddle.runs import Trainer
 from heddle.tasks import DataSpec, make_task
 from heddle.text import train_tokenizer
-from heddle.train.ranks import Ranks
+from heddle.train.ranks import Ranks, join_ranks
 from tests import programs
 from tests.running import Begin
+from tests.train import lost_rank
 
 TOKENIZER = train_tokenizer("bytes", [], special=("[MASK]",))
 
@@ -56,6 +58,28 @@ def test_alone_nothing_is_shared() -> None:
     assert alone.wrap(module) is module
 
 
+@pytest.mark.parametrize(
+    ("device", "line"),
+    [
+        ("auto", "torchrun started 2 processes here, each of which needs a GPU, but this machine has 1 GPU: use "
+         "--nproc-per-node 1, or device=cpu"),
+        ("cuda:0", "device = 'cuda:0': 2 processes take a GPU each: set device = cuda"),
+    ],
+)  # fmt: skip
+def test_processes_need_a_gpu_each(device: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them refuses by itself, before it waits for another."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert join_ranks(device) == Ranks()
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "1")
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    with pytest.raises(HeddleError) as error:
+        join_ranks(device)
+    assert str(error.value) == line
+
+
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_torchrun_trains_what_one_process_trains(begin: Begin, tmp_path: Path) -> None:
     """Two gloo processes continue a run: the leader alone writes, and losses, scores and weights are those of one process.
@@ -87,3 +111,16 @@ def test_torchrun_trains_what_one_process_trains(begin: Begin, tmp_path: Path) -
     weights = [load_file(each / "model.safetensors") for each in (run, together)]
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-4, msg=name)
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+@pytest.mark.parametrize("how", ["hangs", "ends"])
+def test_a_process_that_is_lost_ends_the_run(how: str, begin: Begin) -> None:
+    """The others wait for `rank_timeout`, and say in one line what is left of the run."""
+    run = begin(rank_timeout=0.05)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert lost_rank.started(str(run), how, port) == (
+        "step 1: another process has ended, or did not answer for rank_timeout = 0.05 minutes; there is no checkpoint yet\n"
+    )
