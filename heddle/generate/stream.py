@@ -14,6 +14,7 @@ from heddle.generate.constrain import constrain
 from heddle.generate.logprobs import Event, Finish, score_samples
 from heddle.generate.processors import Ends, ForcedIds, TokenSequence, make_processors
 from heddle.generate.sampling import choose
+from heddle.model.device import has_float64
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
 from heddle.nn.numeric import wide_dtype
@@ -170,7 +171,7 @@ class DecodingRules:
         """
         assert isinstance(self.config, SamplingConfig)
         # Sampling needs float64, which mps does not have. bf16 would lose small penalties, and its argmax is six times slower.
-        logits = (logits.cpu() if logits.device.type == "mps" else logits).to(wide_dtype(logits.dtype))
+        logits = (logits if has_float64(logits.device) else logits.cpu()).to(wide_dtype(logits.dtype))
         scores = self.process(logits, sequences)
         if self.config.constrained:
             forcing = [processor for processor in self.processors if isinstance(processor, ForcedIds)]
