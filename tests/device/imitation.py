@@ -128,21 +128,21 @@ class OnDevice(Tensor):
         shell.numbers, shell.gpu = numbers, gpu
         return shell
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Reached where no mode is active, as in a thread of torch's own."""
         first = next(each for each in tensors((*args, *(kwargs or {}).values())) if isinstance(each, OnDevice))
         return first.gpu.call(function, args, kwargs or {})
 
     @property
     def data(self) -> Tensor:
-        return Tensor.data.__get__(self)
+        return Tensor.data.__get__(self)  # type: ignore[attr-defined]
 
     @data.setter
     def data(self, value: Any) -> None:
-        Tensor.data.__set__(self, value)  # exchanges the shell alone
+        Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # exchanges the shell alone
         self.numbers = value.numbers
 
     def tolist(self) -> Any:
@@ -155,7 +155,7 @@ class OnDevice(Tensor):
 
     __array__ = numpy
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"OnDevice({self.numbers!r})"
 
 

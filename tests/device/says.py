@@ -24,7 +24,7 @@ def without_inference_mode() -> None:
             return torch.no_grad()(mode)
         return torch.no_grad() if mode else nullcontext()
 
-    torch.inference_mode = without
+    torch.inference_mode = without  # type: ignore[assignment]
 
 
 @contextmanager

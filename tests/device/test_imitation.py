@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.device.imitated import imitated
-from tests.device.imitation import Imitation
+from tests.device.imitation import Imitation, numbers_of
 
 TWO_DEVICES = "Expected all tensors to be on the same device"
 
@@ -144,9 +144,7 @@ def test_attentions_backend_is_noted(dtype: str, masked: bool, causal: bool, wid
         (note,) = gpu.attention
         assert note.startswith(f"{kind}: q (2, 4, 5, {width})")
         assert ("mask (5, 5), bool" in note) == masked
-    real = q.detach().numbers.requires_grad_()
-    expected = F.scaled_dot_product_attention(
-        real, real, real, None if mask is None else mask.numbers, is_causal=causal
-    )
-    expected.sum().backward()
-    torch.testing.assert_close(q.grad.numbers, real.grad)
+    real = numbers_of(q.detach()).requires_grad_()
+    allowed = None if mask is None else numbers_of(mask)
+    F.scaled_dot_product_attention(real, real, real, allowed, is_causal=causal).sum().backward()
+    torch.testing.assert_close(numbers_of(q.grad), real.grad)
