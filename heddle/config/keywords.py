@@ -37,6 +37,7 @@ class TrainSettings(TypedDict, total=False):
     products: Literal["auto", "torch", "onednn"]
     checkpoint_activations: bool
     compile: Literal["auto", "on", "off"]
+    deterministic: bool
     device: str
     threads: int | None
     evaluate_every: int | None

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic_core import PydanticCustomError
 
 from heddle.config.base import Config
 from heddle.config.sizes import Rate
@@ -17,7 +18,7 @@ Count = Annotated[int, Field(gt=0, le=2**40)]  # so that step x batch, in tokens
 
 def _device(name: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?|mps", name, re.ASCII):
-        raise ValueError(f"{name!r} is not one of auto, cpu, cuda, cuda:N, mps")
+        raise PydanticCustomError("device", "must be auto, cpu, cuda, cuda:N or mps")
     return name
 
 
@@ -141,6 +142,8 @@ class TrainConfig(Config):
     same result."""
     compile: Literal["auto", "on", "off"] = "auto"
     """torch.compile; auto: if the run is long and compiling was measured to be faster."""
+    deterministic: bool = False
+    """Whether a run on cuda repeats its bits, as one on a CPU does, by kernels that are slower."""
     device: Annotated[str, AfterValidator(_device)] = "auto"
     """Where to compute: cpu, cuda, a card such as cuda:1, or mps; auto: cuda or mps if available, else cpu. Same as --device."""
     rank_timeout: Annotated[float, Field(gt=0, le=7 * 24 * 60)] = 30.0
@@ -221,6 +224,10 @@ class TrainConfig(Config):
         if self.batch is not None and self.batch % self.accumulate:
             raise ValueError(
                 f"batch = {self.batch} cannot be split into accumulate = {self.accumulate} equal micro-batches"
+            )
+        if self.compile == "on" and self.deterministic:
+            raise ValueError(
+                "compile = on measures which kernels to use, which deterministic = true excludes: leave one out"
             )
         if self.compile == "on" and self.products == "onednn":
             raise ValueError("products = onednn has no effect with compile = on: leave one out")

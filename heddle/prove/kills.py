@@ -23,7 +23,7 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 from heddle.account.machine import usable_precision
-from heddle.config.saved import Chosen
+from heddle.config.saved import Chosen, SavedConfig
 from heddle.errors import HeddleError, pluralize
 from heddle.prove.verdict import Verdict
 from heddle.runs.journal import read_lines
@@ -329,7 +329,19 @@ def _kill_and_resume(run: Path, place: Path, kills: int, rng: random.Random, pro
     comparison = (
         f"compared with an undisturbed copy of {steps} steps: weights, optimizer and metrics are equal byte for byte"
     )
-    return Verdict(WORD, "EXACT", detail=f"{_describe_kills(kill_counts)} of {copies} on the CPU, {comparison}")
+    detail = f"{_describe_kills(kill_counts)} of {copies} on the CPU, {comparison}{_elsewhere(read_config(run))}"
+    return Verdict(WORD, "EXACT", detail=detail)
+
+
+def _elsewhere(config: SavedConfig) -> str:
+    """What copies on the CPU do not show of a run that was trained on a GPU."""
+    assert config.train is not None
+    assert config.chosen is not None
+    device = config.chosen.device
+    if device == "cpu" or config.train.deterministic:
+        return ""
+    exactly = ", and bit for bit with deterministic = true alone" if device == "cuda" else ""
+    return f"; on {device}, the run repeats its numbers up to rounding{exactly}"
 
 
 def _describe_kills(kill_counts: Counter[str]) -> str:

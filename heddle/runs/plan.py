@@ -265,7 +265,12 @@ def _compile(
         return False
     if train.compile != "auto":
         return train.compile == "on"
-    if not has_compiler() or train.products == "onednn" or tokens / candidate.rate / 60 < WORTH_COMPILING:
+    if (
+        not has_compiler()
+        or train.products == "onednn"
+        or train.deterministic
+        or tokens / candidate.rate / 60 < WORTH_COMPILING
+    ):
         return False
     few = replace(spec, rows=_measured_rows(spec.rows, spec.model))
     eager = measure(few, device, precision, config, candidate.by_onednn)

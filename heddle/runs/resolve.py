@@ -24,6 +24,7 @@ from heddle.runs.start import Start, check_start, new_token_notes
 from heddle.runs.tokenizers import check_tokenizer, existing_tokenizer, with_needed_tokens
 from heddle.text.base import Kind
 from heddle.text.tokenizer import Tokenizer
+from heddle.train.runtime import prepare_deterministic
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.run import read_config
 
@@ -84,6 +85,7 @@ def resolve(config: RunConfig, now: str | None = None) -> Resolved:
     config = config.with_tuning().with_preset_training()
     model = None if config.model.start is None else read_config(Path(config.model.start)).model
     device = together(problems_of(lambda: check_trainable(config, model)), lambda: pick_device(config.train.device))
+    prepare_deterministic(config.train.deterministic, device.type)
     if isinstance(config.task, ChatConfig):
         now = now or datetime.now().isoformat(timespec="seconds")
         config = config.model_copy(update={"task": config.task.completed(None if model is None else model.chat, now)})

@@ -33,7 +33,7 @@ from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.model_selection import SelectedWeights, averaged_steps, restore, selected_weights
 from heddle.train.optimizer import Optimizer
 from heddle.train.ranks import Ranks, join_ranks
-from heddle.train.runtime import keep_memory
+from heddle.train.runtime import keep_memory, prepare_deterministic
 from heddle.train.training import Training, moving_average
 from heddle.weights.average import mean_of
 from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
@@ -167,6 +167,7 @@ def open_session(run: str | Path) -> Session:
         HeddleError: the directory is not a training run, its files do not belong together, or it is already being trained.
     """
     opened = read_run(Path(run))
+    prepare_deterministic(opened.train.deterministic, opened.chosen.device)
     ranks = join_ranks(opened.chosen.device).waiting(opened.train.rank_timeout)
     opened = replace(opened, hold=Hold(opened.directory) if ranks.leads else None)
     try:

@@ -20,7 +20,7 @@ from heddle.model.transformer import Transformer
 from heddle.runs.journal import Metrics
 from heddle.runs.session import open_session
 from heddle.tasks.task import Task
-from heddle.train.evaluate import Evaluation, evaluate
+from heddle.train.evaluate import Evaluation
 from heddle.train.length import Evaluations, step_size
 from heddle.train.model_selection import SelectedWeights
 from heddle.train.report import Report
@@ -108,7 +108,7 @@ class Trainer:
         try:
             with self._stoppable():
                 while session.step < chosen.steps and not session.stopped_early:
-                    ended = tell(readers, self._one_step(metrics))
+                    ended = tell(readers, self._step_or_save(metrics))
                     best, ended = (
                         self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
                     )
@@ -138,21 +138,25 @@ class Trainer:
         counts = torch.tensor([float(each) for each in flags], device=self.session.model.device)
         return tuple(count > 0 for count in self.session.ranks.sum(counts).tolist())
 
-    def _one_step(self, metrics: Metrics | None) -> Report:
+    def _one_step(self) -> Report:
         session = self.session
-        try:
-            report = session.advance()
-        except OutOfMemory as error:
-            self._save_done(metrics)
-            raise OutOfMemory(error.problem, f"{session.last_good()}; {self._retry()}") from None
-        except RuntimeError as error:
-            if session.ranks.lost(error):
-                self._save_done(metrics)
-            raise
+        report = session.advance()
         rate = report.speed["tokens_per_second"] * self.flops_per_token
         self.peak = max(self.peak, rate)  # it was measured while another program computed
         share = rate / self.peak
         return replace(report, speed={**report.speed, "share_of_peak": share})
+
+    def _step_or_save(self, metrics: Metrics | None) -> Report:
+        """One step; if it fails for want of memory or of another process, the steps before it are saved."""
+        try:
+            return self._one_step()
+        except OutOfMemory as error:
+            self._save_done(metrics)
+            raise OutOfMemory(error.problem, f"{self.session.last_good()}; {self._retry()}") from None
+        except RuntimeError as error:
+            if self.session.ranks.lost(error):
+                self._save_done(metrics)
+            raise
 
     def _save_done(self, metrics: Metrics | None) -> None:
         """Save the steps before one that failed, if its update has not begun and they are not saved yet; the leader does."""
@@ -191,7 +195,7 @@ class Trainer:
         self.published = session.finish()
         adapter = session.merge()
         result = self._reusable_score() if adapter is None else None
-        result = result or evaluate(session.model, session.task, most=self.ending)
+        result = result or session.evaluate(self.ending)
         if session.ranks.leads:
             extra = {"evaluation": result.to_dict(), "weights": self.published.to_dict()}
             publish(session.run.directory, session.weights(), session.step, extra, adapter)

@@ -36,13 +36,13 @@ from heddle.tasks.own_loss import OwnLoss
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
-from heddle.train.evaluate import evaluate
 from heddle.train.history import History
 from heddle.train.length import MOST, Evaluations, requested_steps, warmup_of
 from heddle.train.live import ProgressLine
 from heddle.train.model_selection import SelectedWeights, check_patience
 from heddle.train.optimizer import Optimizer
 from heddle.train.rates import faster_precision, pick_products, pick_threads
+from heddle.train.runtime import prepare_deterministic
 from heddle.train.schedule import usual
 from heddle.train.sizes import batch_size, check_tokens, padded_tokens
 from heddle.train.training import Reader, Training, moving_average, tell
@@ -119,6 +119,7 @@ def fit(
     train = run.train
     if "device" in train.model_fields_set:
         model.to(pick_device(train.device))
+    prepare_deterministic(train.deterministic, model.device.type)
     if batches:
         of_batches = {
             **({} if config is None else config.model_dump(exclude_unset=True)),
@@ -345,4 +346,4 @@ def _loop(training: Training, learned: Learned, readers: Sequence[Reader], histo
     history.adapter = training.merge()
     history.epochs = learned.task.epochs(training.step)
     if learned.every is not None:
-        history.evaluation = evaluate(training.model, training.task, most=learned.ending)
+        history.evaluation = training.evaluate(learned.ending)

@@ -109,11 +109,6 @@ class Optimizer:
         self.whole = True
         return length
 
-    def forget(self) -> None:
-        """Drop the gradients that a failed step has left."""
-        for parameter in (*self.masters.values(), *(working for working, _ in self.copies)):
-            parameter.grad = None
-
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the masters into the working parameters."""
@@ -140,7 +135,6 @@ class Optimizer:
         """Restore what `state` returned, bit for bit, on the device where torch has it: a fused kernel counts steps itself."""
         for key, value in state.items():
             what, name = key.split("/", 1)
-            master, updater = self.masters[name], self.updaters[name]
-            by_host = what == "step" and not updater.param_groups[0]["fused"]
-            restored = value.reshape(()) if what == "step" else value
-            updater.state[master][what] = restored.to("cpu" if by_host else master.device)
+            updater, master = self.updaters[name], self.masters[name]
+            place = "cpu" if what == "step" and not updater.param_groups[0]["fused"] else master.device
+            updater.state[master][what] = (value.reshape(()) if what == "step" else value).to(place)

@@ -22,7 +22,11 @@ from heddle.model.device import pick_device
 PATIENCE = timedelta(
     days=1
 )  # how long ranks wait until the leader has prepared a run, which may mean to read a large text
-LOST = re.compile("timed out|timeout|connection (closed|reset|refused)|broken pipe", re.IGNORECASE)  # what gloo says
+# What gloo and NCCL say of a process that has ended, or does not answer.
+LOST = re.compile(
+    "timed out|timeout|connection (closed|reset|refused)|broken pipe|remote process exited|communicator was aborted",
+    re.I,
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Ranks:
 
     def lost(self, error: Exception) -> bool:
         """Whether an error says that another process has ended, or has not answered in time."""
-        return self.count > 1 and (isinstance(error, dist.DistError) or LOST.search(str(error)) is not None)
+        return self.count > 1 and LOST.search(str(error)) is not None
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of every rank's tensor."""

@@ -30,7 +30,7 @@ from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task, tokens_read
 from heddle.train.optimizer import Optimizer
-from heddle.train.runtime import give_back
+from heddle.train.runtime import deterministic, give_back
 from heddle.train.sizes import has_rows
 from heddle.train.step import train_step
 
@@ -47,6 +47,7 @@ OF_A_STEP = (
     "clip",
     "nesterov",
     "loss",
+    "deterministic",
 )
 
 
@@ -135,7 +136,8 @@ def _seconds(
     for _ in range(11):
         share_cores()
         began = clock()
-        train_step(step, optimizer, batch, 1, 1.0, train.clip)
+        with deterministic(train.deterministic):
+            train_step(step, optimizer, batch, 1, 1.0, train.clip)
         times.append(clock() - began)
         # The first step warms up, and counts only if it is long enough for that not to matter.
         if sum(times[1:]) > PATIENCE or (steady and times[0] > PATIENCE):

@@ -1,12 +1,17 @@
-"""The process of a training run: its allocator, and the seed of each step."""
+"""The process of a training run: its allocator, the seed of each step, and kernels that repeat their bits."""
 
 import ctypes
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from heddle.errors import HeddleError
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # glibc's names for mallopt's parameters
 
@@ -82,3 +87,44 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
     number = (seed * 0x9E3779B1 + step + rank * 0xD1B54A32D192ED03) % 2**63
     # Without an accelerator, torch.manual_seed still notes the seed for one, with a trace of the stack: half a millisecond.
     (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(number)
+
+
+def prepare_deterministic(repeatable: bool, device: str) -> None:
+    """Make cuBLAS repeat its bits, if the training shall be repeatable, before its first product, when it reads this variable.
+
+    Raises:
+        HeddleError: the device type cannot.
+    """
+    if repeatable and device == "mps":
+        raise HeddleError("deterministic = true: torch has no kernels for mps that repeat their bits: leave it out")
+    if repeatable:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@contextmanager
+def deterministic(repeatable: bool) -> Iterator[None]:
+    """Inside the `with` block, equal operations give equal bits on a GPU too, if the training shall be repeatable.
+
+    Raises:
+        HeddleError: an operation has no such kernel, or the process computed before `prepare_deterministic`.
+    """
+    if not repeatable:
+        yield
+        return
+    enabled, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    memory: Any = torch.utils.deterministic  # its setting is a property of the module
+    fills = memory.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    memory.fill_uninitialized_memory = False  # all new tensors are written anyway
+    try:
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        if "CUBLAS" in str(error):
+            advice = "this process used CUDA before; set CUBLAS_WORKSPACE_CONFIG=:4096:8 before it starts"
+            raise HeddleError(f"deterministic = true: {advice}") from error
+        raise HeddleError(f"deterministic = true: {str(error).split(',')[0]} here: leave it out") from error
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warns)
+        memory.fill_uninitialized_memory = fills

@@ -28,7 +28,7 @@ from heddle.train.model_selection import BestSoFar, update
 from heddle.train.optimizer import Optimizer
 from heddle.train.ranks import Ranks
 from heddle.train.report import Report
-from heddle.train.runtime import Heap, seed_step
+from heddle.train.runtime import Heap, deterministic, seed_step
 from heddle.train.schedule import factor
 from heddle.train.step import train_step
 from heddle.weights.adapter import Adapter, fingerprint
@@ -106,14 +106,17 @@ class Training:
         batch, train = self.batch(), self.train
         scale = factor(self.step, self.steps, self.warmup, train)
         try:
-            loss, norm = train_step(
-                self.objective, self.optimizer, batch, train.accumulate, scale, train.clip, self.ranks.sum
-            )
+            with deterministic(train.deterministic):
+                loss, norm = train_step(
+                    self.objective, self.optimizer, batch, train.accumulate, scale, train.clip, self.ranks.sum
+                )
         except (MemoryError, RuntimeError) as error:
             if not ran_out_of_memory(error):
                 raise
             clear_frames(error.__traceback__)  # what the step has computed may be as large as the memory
-            self.optimizer.forget()
+            self.model.zero_grad(set_to_none=True)
+            for each in self.optimizer.optimizers:
+                each.zero_grad(set_to_none=True)
             raise OutOfMemory(self.too_large(batch), self.last_good()) from None
         if not (isfinite(loss) and isfinite(norm)):
             gradients = {name: master.grad for name, master in self.optimizer.masters.items()}
@@ -133,6 +136,11 @@ class Training:
         speed = {"tokens_per_second": tokens_read(batch) * self.ranks.count / seconds, "seconds": seconds}
         return Report(self.step, self.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
 
+    def evaluate(self, most: int | None) -> Evaluation:
+        """Score the model as it is on what is held out, or on an even sample of about `most` targets."""
+        with deterministic(self.train.deterministic):
+            return evaluate(self.model, self.task, most=most)
+
     def score(self, most: int | None) -> Evaluation:
         """Score the same sample of what is held out every time, with the weights to use.
 
@@ -140,7 +148,7 @@ class Training:
             HeddleError: the loss is NaN or infinite.
         """
         with self.in_use():
-            scored = evaluate(self.model, self.task, most=most)
+            scored = self.evaluate(most)
             if not isfinite(scored.loss):
                 layer = first_bad_layer(self.eager, self.batch(), {})
                 what = f"validation loss is {scored.loss} (first seen in the {layer})"

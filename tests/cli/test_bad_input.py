@@ -258,7 +258,7 @@ def test_a_machine_without_the_device(refused: Refused, run_a: Path, corpus: str
     assert "device = 'cuda:1': torch " in refused("generate", "a", "--device", "cuda:1")
     assert (
         refused("train", corpus, "device=gpu")
-        == "settings: train.device: 'gpu' is not one of auto, cpu, cuda, cuda:N, mps"
+        == "settings: train.device = 'gpu': must be auto, cpu, cuda, cuda:N or mps"
     )
     assert "is not one of auto, cpu, cuda, cuda:N, mps. Did you mean 'cpu'?" in refused(
         "generate", "a", "--device", "gpu"
