@@ -29,7 +29,7 @@ FAULTS = [
           "name: values.tolist()", 'name: values.to("cpu", non_blocking=True).tolist()',
           test="test_training.py::test_every_task_and_family_learns_as_on_the_cpu"),
     Fault("counts of steps stay on the host", "train/optimizer.py:Optimizer.load_state",
-          'by_host = what == "step" and not updater.param_groups[0]["fused"]', 'by_host = what == "step"',
+          'what == "step" and not updater.param_groups[0]["fused"]', 'what == "step"',
           test="test_runs.py::test_an_optimizers_state_is_restored_on_the_device"),
     Fault("targets are counted in float64 on the device", "train/evaluate.py:evaluate",
           "counted.sum(1, dtype=torch.float64)", "counted.to(model.device).sum(1, dtype=torch.float64)",
