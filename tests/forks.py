@@ -1,4 +1,4 @@
-"""Programs of the tests, each in a fork of a process that has imported what they need. Importing takes longer than most of them run.
+"""Programs of the tests, each in a fork of a process that has imported what they need, which takes longer than most of them.
 
 A line of standard input asks for a program, as JSON: its module, its words, its standard input and more of its environment. A line
 of standard output answers: its exit code, what it printed, its errors. Nothing may be computed before: a fork chooses its vectors'

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,23 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
+    return write_corpus(tmp_path)
+
+
+def write_corpus(place: Path) -> Path:
+    """A text of a few words."""
     draw = random.Random(0)
-    file = tmp_path / "corpus.txt"
+    file = place / "corpus.txt"
     file.write_text("\n".join(" ".join(draw.choices(WORDS, k=9)) for _ in range(100)))
     return file
+
+
+def run_config(
+    corpus: Path, model: dict[str, Any] | None = None, data: dict[str, Any] | None = None, **train: Any
+) -> RunConfig:
+    """What a user says; `run_config(corpus, model={...}, data={...}, steps=3)` says more."""
+    text = {"sources": [str(corpus)], "tokenizer": "bytes", **(data or {})}
+    return RunConfig.of({"data": text, "model": {**SIZES, **(model or {})}, "train": {**TRAIN, **train}})
 
 
 # What a training's memory does not depend on.
@@ -85,13 +99,8 @@ def roomy(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def config(corpus: Path) -> Callable[..., RunConfig]:
-    """What a user says; `config(model={...}, data={...}, steps=3)` says more."""
-
-    def made(model: dict[str, Any] | None = None, data: dict[str, Any] | None = None, **train: Any) -> RunConfig:
-        text = {"sources": [str(corpus)], "tokenizer": "bytes", **(data or {})}
-        return RunConfig.of({"data": text, "model": {**SIZES, **(model or {})}, "train": {**TRAIN, **train}})
-
-    return made
+    """`run_config` of the test's corpus."""
+    return partial(run_config, corpus)
 
 
 @pytest.fixture

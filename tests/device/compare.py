@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,8 @@ def leaves(result: Any, name: str = "result") -> Iterator[tuple[str, Any]]:
     """All numbers and words in it, by where they are."""
     if isinstance(result, Tensor):
         yield name, result.detach().cpu()
+    elif isinstance(result, np.ndarray):
+        yield name, torch.from_numpy(result)
     elif is_dataclass(result):
         for each in fields(result):
             yield from leaves(getattr(result, each.name), f"{name}.{each.name}")
@@ -39,6 +42,8 @@ def assert_same(expected: Any, result: Any, rounding: float = 0.0) -> None:
             one, two = torch.as_tensor(value), torch.as_tensor(second[name])
             largest = float(one.abs().max()) if one.is_floating_point() and one.numel() else 0.0
             bound = rounding * largest if largest < float("inf") else rounding
-            torch.testing.assert_close(two, one, rtol=0, atol=bound, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(
+                two, one, rtol=0, atol=bound, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}"
+            )
         else:
             assert value == second[name], f"{name}: {value!r} on the CPU, {second[name]!r} on the device"

@@ -15,7 +15,7 @@ FLASH_WIDTH = 256  # the widest head of flash attention
 
 
 class Functions(TorchFunctionMode):
-    """Attention is one operation of its own, and `torch.tensor(list, device=...)` is a copy, as on CUDA."""
+    """Attention is one operation of its own, and memory is pinned by a mark."""
 
     def __init__(self, gpu: "Imitation") -> None:
         super().__init__()
@@ -25,10 +25,6 @@ class Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is F.scaled_dot_product_attention and args[0].is_cuda:
             return attention(self.gpu, *args, **kwargs)
-        if function in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None:
-            device = torch.device(kwargs.pop("device"))
-            learns = kwargs.pop("requires_grad", False)
-            return function(*args, **kwargs).to(device).requires_grad_(learns)
         if function is Tensor.pin_memory:
             pinned = args[0].clone()
             pinned.pinned = True
@@ -52,10 +48,12 @@ def attention(
     """Scaled dot product attention, noted by what torch would choose for it."""
     devices = {each.device for each in (q, k, v, attn_mask) if each is not None}
     if len(devices) > 1:
-        raise RuntimeError(f"Expected all tensors to be on the same device, but attention got {sorted(map(str, devices))}")
-    given = f"q {tuple(q.shape)}, k {tuple(k.shape)}, {str(q.dtype)[6:]}"
-    given += "" if attn_mask is None else f", mask {tuple(attn_mask.shape)}, {str(attn_mask.dtype)[6:]}"
-    gpu.attention[f"{backend(q, k, v, attn_mask, is_causal)}: {given}"] += 1
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but attention got {sorted(map(str, devices))}"
+        )
+    inputs = f"q {tuple(q.shape)}, k {tuple(k.shape)}, {str(q.dtype)[6:]}"
+    inputs += "" if attn_mask is None else f", mask {tuple(attn_mask.shape)}, {str(attn_mask.dtype)[6:]}"
+    gpu.attention[f"{backend(q, k, v, attn_mask, is_causal)}: {inputs}"] += 1
     # A mask of truth values becomes one of numbers: a fill and a masked fill.
     gpu.launch(1 if attn_mask is None or attn_mask.dtype != torch.bool else 3)
     settings = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
@@ -76,7 +74,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, settings: dict[str, Any]) -> Any:
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.enable_grad():
             tensors = [None if each is None else each.numbers.detach().clone() for each in (q, k, v, mask)]
             learned = [each.requires_grad_() for each in tensors if each is not None and each.is_floating_point()]
             out = F.scaled_dot_product_attention(*tensors, **settings)

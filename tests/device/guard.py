@@ -43,9 +43,10 @@ def library() -> Path:
 
 
 def command() -> list[str | Path]:
-    includes = torch_folder() / "include"
-    libraries = torch_folder() / "lib"
-    return ["g++", "-std=c++20", "-O0", "-w", "-shared", "-fPIC", SOURCE, f"-I{includes}", f"-L{libraries}", "-lc10", "-ltorch_cpu"]
+    """What compiles the guard."""
+    options = ["-std=c++20", "-O0", "-w", "-shared", "-fPIC"]
+    libraries = [f"-L{torch_folder() / 'lib'}", "-lc10", "-ltorch_cpu"]
+    return ["g++", *options, SOURCE, f"-I{torch_folder() / 'include'}", *libraries]
 
 
 def load() -> None:

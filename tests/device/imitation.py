@@ -31,7 +31,16 @@ HEDDLE = str(Path(heddle.__file__).parent) + "/"
 NO_KERNEL = {"_local_scalar_dense", "_reshape_alias", "_unsafe_view", "detach", "empty", "empty_like", "empty_strided", "is_pinned",
              "lift", "lift_fresh", "new_empty", "new_empty_strided", "set_"}  # fmt: skip
 # Operations whose result, or its size, the host needs.
-WAITING = {"_local_scalar_dense", "_unique2", "bincount", "equal", "masked_select", "nonzero", "unique_consecutive", "unique_dim"}
+WAITING = {
+    "_local_scalar_dense",
+    "_unique2",
+    "bincount",
+    "equal",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+}
 INDEXING = {"_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "index", "index_put", "index_put_"}
 # They take no number of the host in place of a tensor of the device.
 STRICT = ("_fused_", "addmm", "baddbmm", "bmm", "embedding", "gather", "index_select", "mm")
@@ -119,32 +128,34 @@ class OnDevice(Tensor):
         shell.numbers, shell.gpu = numbers, gpu
         return shell
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Reached where no mode is active, as in a thread of torch's own."""
         first = next(each for each in tensors((*args, *(kwargs or {}).values())) if isinstance(each, OnDevice))
         return first.gpu.call(function, args, kwargs or {})
 
     @property
     def data(self) -> Tensor:
-        return Tensor.data.__get__(self)
+        return Tensor.data.__get__(self)  # type: ignore[attr-defined]
 
     @data.setter
     def data(self, value: Any) -> None:
-        Tensor.data.__set__(self, value)  # exchanges the shell alone
+        Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # exchanges the shell alone
         self.numbers = value.numbers
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
     def numpy(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.")
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+        )
 
     __array__ = numpy
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"OnDevice({self.numbers!r})"
 
 
@@ -197,8 +208,14 @@ class Imitation:
     @contextmanager
     def here(self) -> Iterator[None]:
         """In this thread, which other threads must say for themselves; backward passes stay in it."""
-        with _Operations(self), Functions(self), torch.autograd.set_multithreading_enabled(False):
-            yield
+        # A list that becomes a tensor of the device, or an index into one, is a copy that the modes see.
+        lifts = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True)
+        try:
+            with _Operations(self), Functions(self), torch.autograd.set_multithreading_enabled(False):
+                yield
+        finally:
+            torch._C._set_only_lift_cpu_tensors(lifts)
 
     def sync(self, reason: str) -> None:
         """The host waits until all is done."""
@@ -292,7 +309,9 @@ class Call(NamedTuple):
         return isinstance(self.args[1], OnDevice) and getattr(self.args[0], "pinned", False)
 
     def _not_blocking(self) -> bool:
-        return bool(self.kwargs.get("non_blocking") or (self.kind.name == "copy_" and len(self.args) > 2 and self.args[2]))
+        return bool(
+            self.kwargs.get("non_blocking") or (self.kind.name == "copy_" and len(self.args) > 2 and self.args[2])
+        )
 
     def check(self) -> None:
         """Refuse what CUDA refuses.
@@ -341,4 +360,6 @@ class Call(NamedTuple):
         lists = [each for each in self.args if isinstance(each, (list, tuple))]
         first = [each for each in lists[0] if isinstance(each, Tensor)] if lists else []
         blocks = sum(-(-each.numel() // BLOCK) for each in first)
-        return max(1, -(-blocks // BLOCKS), -(-len(first) // DEPTH.get(len(lists), 30))) + (self.kind.name == "_foreach_norm")
+        return max(1, -(-blocks // BLOCKS), -(-len(first) // DEPTH.get(len(lists), 30))) + (
+            self.kind.name == "_foreach_norm"
+        )

@@ -2,13 +2,12 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-
-from heddle.nn import experts
 
 if TYPE_CHECKING:
     from tests.device.imitation import Imitation
@@ -17,9 +16,22 @@ GIB = 2**30
 FREE, ALL = 70 * GIB, 80 * GIB
 
 
+def without_inference_mode() -> None:
+    """In this process inference is a pass without gradients: tensors of inference cannot be shells. Before heddle is imported."""
+
+    def without(mode: Any = True) -> Any:
+        if callable(mode):
+            return torch.no_grad()(mode)
+        return torch.no_grad() if mode else nullcontext()
+
+    torch.inference_mode = without  # type: ignore[assignment]
+
+
 @contextmanager
 def said_by_torch(gpu: "Imitation") -> Iterator[None]:
     """Inside the block torch says that there is a card, and threads that start have it too."""
+    from heddle.nn import experts  # after `without_inference_mode`
+
     run = threading.Thread.run
 
     def run_here(thread: threading.Thread) -> None:
@@ -54,4 +66,6 @@ def said_by_torch(gpu: "Imitation") -> Iterator[None]:
         # An operator of heddle's own would be one kernel: its parts are counted.
         patch.setattr(experts, "_grouped", experts._experts)
         patch.setattr(experts, "_grouped_gradient", experts._experts_gradient)
+        if not gpu.double:
+            patch.setattr(import_module("heddle.generate.stream"), "has_float64", lambda device: False)
         yield

@@ -1,20 +1,23 @@
 """A program: the guard, then torch and heddle imported once, for tests on the imitated GPU (`tests/forks.py`)."""
 
+import importlib
+
 from tests.device import guard
 
-guard.load()
+# Besides heddle, what the first operation under a mode of Python imports, and what tests use.
+IMPORTED = ["pytest", "torch._dynamo", "torch.testing"]
+HEDDLE = [f"heddle.{name}" for name in ("generate", "look", "predict", "runs", "serve", "train")]
+TESTS = [f"tests.device.{name}" for name in ("compare", "trainings")]
 
-import pytest  # noqa: F401
-import torch._dynamo  # noqa: F401  the first operation under a mode of Python imports it
-import torch.testing
 
-import heddle.generate
-import heddle.look
-import heddle.runs
-import heddle.serve
-import heddle.train  # noqa: F401
-from tests import forks
-from tests.device import compare, imitation, trainings  # noqa: F401
+def prepare() -> None:
+    """In this process a GPU can be imitated from now on; it has not imported torch."""
+    guard.load()
+    importlib.import_module("tests.device.says").without_inference_mode()
+    for name in (*IMPORTED, *HEDDLE, *TESTS):
+        importlib.import_module(name)
+
 
 if __name__ == "__main__":
-    forks.serve()
+    prepare()
+    importlib.import_module("tests.forks").serve()

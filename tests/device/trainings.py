@@ -4,8 +4,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from heddle.config import TransformerConfig
 from heddle.config.model import with_kernel
 from heddle.config.train import TrainConfig
@@ -58,15 +56,9 @@ def training(name: str, store: Store, device: str, precision: str = "fp32", **se
     )
 
 
-def outcome(training: Training) -> dict[str, torch.Tensor]:
-    """What comes of it: each step's loss and gradient, the score, the weights."""
-    losses, norms = [], []
+def outcome(training: Training) -> dict[str, Any]:
+    """What comes of it: what each step reports, the score, the weights."""
+    reports = []
     while training.step < training.steps:
-        report = training.advance()
-        losses.append(report.values["loss"])
-        norms.append(report.values["gradient_norm"])
-    scored = training.score(None)
-    numbers = {"losses": losses, "norms": norms, "score": [scored.loss, *scored.metrics.values()]}
-    return {name: torch.tensor(values) for name, values in numbers.items()} | {
-        name: weight.cpu() for name, weight in training.weights().items()
-    }
+        reports.append(training.advance().values)
+    return {"reports": reports, "score": training.score(None), "weights": training.weights()}
