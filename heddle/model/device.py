@@ -70,11 +70,6 @@ def _card(number: int) -> torch.device:
     return torch.device("cuda", number)
 
 
-def has_float64(device: torch.device) -> bool:
-    """Whether a device computes in float64; a Mac's does not."""
-    return device.type != "mps"
-
-
 def has_compiler() -> bool:
     """Whether there is a C++ compiler, which torch.compile needs on a CPU."""
     return any(shutil.which(name) for name in COMPILERS)

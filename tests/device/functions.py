@@ -15,7 +15,7 @@ FLASH_WIDTH = 256  # the widest head of flash attention
 
 
 class Functions(TorchFunctionMode):
-    """Attention is one operation of its own, and memory is pinned by a mark."""
+    """Attention and RMSNorm are one operation each, and memory is pinned by a mark."""
 
     def __init__(self, gpu: "Imitation") -> None:
         super().__init__()
@@ -25,6 +25,8 @@ class Functions(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is F.scaled_dot_product_attention and args[0].is_cuda:
             return attention(self.gpu, *args, **kwargs)
+        if function is F.rms_norm and args[0].is_cuda:
+            return rms_norm(self.gpu, *args, **kwargs)
         if function is Tensor.pin_memory:
             pinned = args[0].clone()
             pinned.pinned = True
@@ -89,3 +91,29 @@ class _Attention(torch.autograd.Function):
         ctx.gpu.launch(3)  # of flash attention: a product of rows, the gradient, a conversion
         of_mask = [ctx.kind(each, ctx.gpu) for each in gradients[3:]]
         return *(ctx.kind(each, ctx.gpu) for each in gradients[:3]), *(of_mask or [None]), None
+
+
+def rms_norm(gpu: "Imitation", x: Tensor, shape: Any, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm, one kernel on CUDA."""
+    gpu.launch(1)
+    return _RMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+
+
+class _RMSNorm(torch.autograd.Function):
+    """The CPU's norm on the numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any, eps: float) -> Any:
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.enable_grad():
+            learned = [each.numbers.detach().clone().requires_grad_() for each in (x, weight)]
+            out = F.rms_norm(learned[0], weight.shape, learned[1], eps)
+        ctx.numbers, ctx.gpu, ctx.kind = (learned, out), x.gpu, type(x)
+        return ctx.kind(out.detach(), ctx.gpu)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        learned, out = ctx.numbers
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.enable_grad():
+            gradients = torch.autograd.grad(out, learned, gradient.numbers)
+        ctx.gpu.launch(3)  # of the rows, and of the gain in two passes
+        return *(ctx.kind(each, ctx.gpu) for each in gradients), None

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +65,4 @@ def said_by_torch(gpu: "Imitation") -> Iterator[None]:
         # An operator of heddle's own would be one kernel: its parts are counted.
         patch.setattr(experts, "_grouped", experts._experts)
         patch.setattr(experts, "_grouped_gradient", experts._experts_gradient)
-        if not gpu.double:
-            patch.setattr(import_module("heddle.generate.stream"), "has_float64", lambda device: False)
         yield

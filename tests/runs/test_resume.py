@@ -77,7 +77,7 @@ def test_dropout_draws_anew_at_every_step(begin: Begin) -> None:
     losses = []
     for step in (0, 1, 0):
         session.step = step
-        losses.append(trainer._one_step(None).values["loss"])
+        losses.append(trainer._one_step().values["loss"])
     assert losses[0] != losses[1]
     assert losses[0] == losses[2]
 

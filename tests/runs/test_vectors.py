@@ -74,7 +74,7 @@ def test_stopping_changes_nothing_and_the_file_is_not_needed(begin: Begin, file:
     file.unlink()
     train(run)
     train(stopped, 1, 5, 6, 11)
-    Trainer(killed)._one_step(None)
+    Trainer(killed)._one_step()
     train(killed)
     expected = written(run)
     assert written(stopped) == written(killed) == expected

@@ -14,6 +14,7 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import IGNORED, Batch, next_token_batch
 from heddle.errors import HeddleError
 from heddle.model import build
+from heddle.nn.numeric import on_host
 from heddle.tasks import CrossEntropy
 from heddle.train import Optimizer, train_step
 from heddle.train import optimizer as optimizer_module
@@ -150,7 +151,7 @@ def test_a_step_reads_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loss, norms and loads of the experts, whatever the number of micro-batches."""
     expert = {"kind": "moe", "experts": 4, "active": 2, "expert": {"kind": "gated", "hidden": 8}}
     _, objective, optimizer = ready(sized(2, vocab_size=41, context=8, dim=16).override({"decoder.block.ffn": expert}))
-    reads, on_host = list[list[Tensor]](), optimizer_module.on_host
+    reads = list[list[Tensor]]()
     monkeypatch.setattr(optimizer_module, "on_host", lambda tensors: reads.append(on_host(tensors)) or reads[-1])
     loss, norm = train_step(objective, optimizer, uneven(), 2, 1.0, 0.0)
     assert len(reads) == 1
