@@ -101,8 +101,7 @@ def evaluate(
     model, tokenizer, config = ready.model, ready.tokenizer, ready.config
     length, reader = _check_context(context, model.config.context), reader_of(encoding or "utf-8", skip_invalid)
     data = read_files(files, path, config, tokenizer, columns, reader) if files else held_out(path)
-    corpus = Corpus(validation=data.part)
-    spec = DataSpec.of(config.data, config.train, corpus, config.model, tokenizer, context=length)
+    spec = DataSpec.of(config.data, config.train, Corpus(validation=data.part), config.model, tokenizer, context=length)
     task = make_task(task_of(config), spec)
     if beam_config is not None and (tokenizer is None or not isinstance(task.config, TranslationConfig)):
         raise HeddleError(f"{path} was not trained to translate: leave out --beams")

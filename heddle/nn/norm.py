@@ -96,7 +96,7 @@ class _RMSNorm(torch.autograd.Function):
             normed, scale = rms_normed(x, eps)
             ctx.save_for_backward(x, weight, scale)
             normed = normed.to(x.dtype)
-            # In place it takes no memory, but see `numeric.cast`.
+            # In place it takes no memory, but see `numeric.in_dtype`.
             return normed * gain if torch.compiler.is_compiling() else normed.mul_(gain)
         out, scales = torch.empty_like(x), []
         for rows, target in zip(x.split(ctx.rows), out.split(ctx.rows), strict=True):

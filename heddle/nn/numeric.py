@@ -12,7 +12,7 @@ def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+def in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
     """`x` in another precision, and `x` itself where it has it, without an operation.
 
     An autograd.Function returns what it computed last: where its forward ends with an operation that changes nothing, or that

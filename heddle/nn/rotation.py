@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heddle.nn.numeric import cast
+from heddle.nn.numeric import in_dtype
 
 
 class Rotation(NamedTuple):
@@ -41,7 +41,9 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
     else:  # few passes over whole rows: the other channel of each pair is half a row away
         wide = paired.to(torch.promote_types(x.dtype, cos.dtype), memory_format=torch.contiguous_format)
         turned = wide * cos + wide.roll(wide.shape[-1] // 2, -1) * sin
-    return torch.cat((cast(turned, x.dtype), unrotated), dim=-1) if unrotated.shape[-1] else cast(turned, x.dtype)
+    return (
+        torch.cat((in_dtype(turned, x.dtype), unrotated), dim=-1) if unrotated.shape[-1] else in_dtype(turned, x.dtype)
+    )
 
 
 def _rotated_in_few_launches(x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:

@@ -8,93 +8,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
-from heddle.config.train import ProductKind
 from heddle.model.head import LOGITS_BYTES, Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.embedding import check_ids
 from heddle.nn.numeric import wide_dtype
+from heddle.tasks.loss_chunk import LossSettings, in_few_passes, in_lines, saves_passes, with_terms
 
 
 def chunk_rows(positions: int, vocabulary: int) -> int:
     """Rows of logits per chunk; chunks have equal sizes, since a small last one would waste a pass over the table."""
     return -(-positions // -(-positions // max(64, LOGITS_BYTES // (4 * vocabulary))))
-
-
-LossSettings = tuple[int, float | None, tuple[ProductKind, ...], int, bool, float, float]
-"""Vocabulary size, cap, the products by oneDNN, rows of a chunk, whether a gradient is needed, label smoothing, z-loss factor."""
-
-
-def _probabilities(logits: Float[Tensor, "N V"], targets: Int[Tensor, "N 1"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities [N V], -log p of each target and log Σ exp(scores), both [N 1], with one exponential per score.
-
-    All are fp32 or wider. A target's probability may underflow, so its logarithm is derived from the largest score's, which cannot:
-    log p = score - log Σ exp(scores).
-    """
-    wide = wide_dtype(logits.dtype)
-    probabilities = logits.softmax(-1, dtype=wide)
-    normaliser = logits.amax(-1, keepdim=True).to(wide) - probabilities.amax(-1, keepdim=True).log()
-    return probabilities, normaliser - logits.gather(1, targets).to(wide), normaliser
-
-
-def _lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"]:
-    """Memory for x in `dtype`, with rows that start at multiples of 64 elements: this makes products with the transpose a fifth
-    faster in bf16 (V = 50,257), but not in fp32, so a tensor that already has the dtype is returned itself.
-    """
-    rows, width = x.shape
-    return x if x.dtype == dtype else x.new_empty(rows, -(-width // 64) * 64, dtype=dtype)[:, :width]
-
-
-def _saves_passes(device: torch.device) -> bool:
-    """Whether few passes over the scores matter more than few exponentials: not on a CPU, nor if a compiler joins the passes."""
-    return device.type != "cpu" and not torch.compiler.is_compiling()
-
-
-def _with_terms(
-    logits: Float[Tensor, "N V"],
-    target: Int[Tensor, "N 1"],
-    weight: Float[Tensor, "N 1"],
-    bias_gradient: Float[Tensor, " V"] | None,
-    settings: LossSettings,
-) -> tuple[Tensor, Tensor | float, Float[Tensor, "N V"]]:
-    """The chunk's sums of weighted nats and of further terms, and the gradient of its scores if one is needed; the bias's gradient
-    is added to."""
-    vocab_size, cap, _, _, learns, smoothing, z = settings
-    wide = wide_dtype(logits.dtype)
-    more: Tensor | float = 0.0
-    gradient, surprise, normaliser = _probabilities(logits, target)
-    nats = (surprise * weight).sum()
-    if smoothing or z:
-        # -log p of the target gives way to the mean of -log p over all real entries.
-        even = normaliser - logits[:, :vocab_size].mean(-1, keepdim=True, dtype=wide) - surprise
-        more = ((smoothing * even + z * normaliser**2) * weight).sum()
-    if not learns:
-        return nats, more, gradient
-    # d surprise / d logits = p - onehot, d normaliser / d logits = p
-    gradient = gradient * (1 + 2 * z * normaliser) if z else gradient
-    gradient.scatter_add_(1, target, torch.full_like(weight, smoothing - 1, dtype=wide))
-    if smoothing:
-        gradient[:, :vocab_size] -= smoothing / vocab_size
-    if cap is not None:
-        # The derivative of cap · tanh(x / cap). At padding, where logits are -inf, the gradient is 0 anyway.
-        gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2
-    if bias_gradient is not None:
-        bias_gradient += (gradient * weight).sum(0)
-    return nats, more, gradient
-
-
-def _in_few_passes(
-    logits: Float[Tensor, "N V"], targets: Int[Tensor, "N 1"], dtype: torch.dtype | None
-) -> tuple[Float[Tensor, "N 1"], Float[Tensor, "N V"]]:
-    """log p of each target, and the gradient of the sum of -log p in `dtype`; with None, no gradient but other numbers.
-
-    A target's gradient p - 1 is computed before it is rounded; the difference of a rounded p and 1 would have few digits.
-    """
-    logs = logits.log_softmax(-1, dtype=wide_dtype(logits.dtype))
-    log_p = logs.gather(1, targets)
-    if dtype is None:
-        return log_p, logs
-    of_targets = torch.expm1(log_p, out=log_p.new_empty(log_p.shape, dtype=dtype))
-    return log_p, torch.exp(logs, out=_lines(logs, dtype)).scatter_(1, targets, of_targets)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -114,7 +37,7 @@ class _CrossEntropy(torch.autograd.Function):
         scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
         wide = wide_dtype(features.dtype)
         plain, extra = torch.zeros(2, dtype=wide, device=features.device)
-        few = _saves_passes(features.device) and cap is None and bias is None and not (smoothing or z)
+        few = saves_passes(features.device) and cap is None and bias is None and not (smoothing or z)
         target_logs, feature_gradients, table_gradient = [], [], None
         bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
         # Weight the narrow side of both products: V/D times fewer multiplications.
@@ -124,15 +47,15 @@ class _CrossEntropy(torch.autograd.Function):
         for x, weighted_x, target, weight in zip(*columns, strict=True):
             logits = scores.finish(product(x, scores.table, scores.bias, by_onednn))
             if few:
-                log_p, gradient = _in_few_passes(logits, target, features.dtype if learns else None)
+                log_p, gradient = in_few_passes(logits, target, features.dtype if learns else None)
                 target_logs.append(log_p)
             else:
-                nats, more, gradient = _with_terms(logits, target, weight, bias_gradient, settings)
+                nats, more, gradient = with_terms(logits, target, weight, bias_gradient, settings)
                 plain, extra = plain + nats, extra + more
             if not learns:
                 continue
             if gradient.dtype != features.dtype:
-                gradient = _lines(gradient, features.dtype).copy_(gradient)
+                gradient = in_lines(gradient, features.dtype).copy_(gradient)
             feature_gradients.append(of_inputs(gradient, scores.table, by_onednn))
             if learns_table:
                 share = of_weights(gradient, weighted_x, by_onednn)

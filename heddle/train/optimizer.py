@@ -1,7 +1,6 @@
 """The optimizer step: fp32 masters, an update rule per parameter, clipping, and state as tensors."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from math import isfinite
 
 import torch
@@ -9,16 +8,14 @@ from torch import Tensor, nn
 
 from heddle.checks import POSITIVE, checked, one_of
 from heddle.config.train import ProductKind, TrainConfig
-from heddle.model.groups import freeze, parameter_settings
+from heddle.model.groups import freeze
 from heddle.model.precision import DTYPES, cast
-from heddle.model.roles import DECAYED, role
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE, balance_bias
 from heddle.nn.numeric import moved, on_host
+from heddle.train.copies import at_once
 from heddle.train.gradient_norms import GradientNorms
-from heddle.train.muon import Muon
-
-AT_ONCE = 1 << 24  # gradients to cast at a time: few launches on a GPU, and 64 MiB besides
+from heddle.train.update_rules import make_optimizers
 
 
 class Optimizer:
@@ -60,33 +57,13 @@ class Optimizer:
         self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
         self.norms, self.loads, self.whole = GradientNorms.of({}), list[Tensor](), True
         self.names = {id(master): name for name, master in self.masters.items()}
-        self.optimizers = self._make(config, learning_rate, precision, by_onednn)
+        self.optimizers = make_optimizers(self.masters, config, learning_rate, precision, by_onednn)
         self.updaters = {self.names[id(w)]: each for each in self.optimizers for w in each.param_groups[0]["params"]}
         self.highest = [each.param_groups[0]["lr"] for each in self.optimizers]
 
-    def _make(
-        self, config: TrainConfig, learning_rate: float, precision: str, by_onednn: tuple[ProductKind, ...]
-    ) -> list[torch.optim.Optimizer]:
-        """An optimizer for each set of parameters with one update rule, one rate and one decay."""
-        parameters: dict[tuple[str, float, float], list[Tensor]] = {}
-        for name, setting in parameter_settings(config, self.masters).items():
-            kind = role(name, self.masters[name].dim())
-            rule = "adamw" if config.optimizer == "muon" and kind != "matrix" else config.optimizer
-            rate = setting.rate * (config.matrix_learning_rate if rule == "muon" else learning_rate)
-            decay = setting.weight_decay if kind in DECAYED else 0.0
-            if not setting.frozen:
-                parameters.setdefault((rule, rate, decay), []).append(self.masters[name])
-        fused = next(iter(self.masters.values())).device.type in ("cpu", "cuda")
-        rules: dict[str, Callable[..., torch.optim.Optimizer]] = {
-            "muon": partial(Muon, dtype=DTYPES[precision], by_onednn=by_onednn),
-            "adamw": partial(torch.optim.AdamW, betas=config.betas, eps=1e-10, fused=fused),
-            "sgd": partial(torch.optim.SGD, momentum=config.momentum, nesterov=config.nesterov, fused=fused),
-        }
-        return [rules[rule](w, lr=rate, weight_decay=decay) for (rule, rate, decay), w in parameters.items()]
-
     def collect(self) -> None:
         """Move the working copies' gradients to the masters, accumulating in fp32."""
-        for pairs in _at_once([pair for pair in self.copies if pair[0].grad is not None]):
+        for pairs in at_once([pair for pair in self.copies if pair[0].grad is not None]):
             gradients = [torch.empty_like(master) for _, master in pairs]
             torch._foreach_copy_(gradients, [working.grad for working, _ in pairs])  # type: ignore[misc]
             sums = [master.grad for _, master in pairs if master.grad is not None]
@@ -158,16 +135,3 @@ class Optimizer:
             updater, master = self.updaters[name], self.masters[name]
             place = "cpu" if what == "step" and not updater.param_groups[0]["fused"] else master.device
             updater.state[master][what] = (value.reshape(()) if what == "step" else value).to(place)
-
-
-def _at_once(copies: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> Iterator[list[tuple[nn.Parameter, nn.Parameter]]]:
-    """Working copies and their masters in parts of about `AT_ONCE` numbers; on a CPU, which launches nothing, one by one."""
-    part, size = list[tuple[nn.Parameter, nn.Parameter]](), 0
-    for working, master in copies:
-        size += master.numel()
-        if part and (size > AT_ONCE or master.device.type == "cpu"):
-            yield part
-            part, size = [], master.numel()
-        part.append((working, master))
-    if part:
-        yield part

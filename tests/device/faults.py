@@ -6,7 +6,7 @@ FAULTS = [
     Fault("the loss is read in every micro-batch", "train/step.py:train_step",
           "total + loss.plain", "total + loss.plain.item()",
           test="test_budgets.py::test_no_budget_is_exceeded"),
-    Fault("a draw by way of the host", "generate/sampling.py:at_levels",
+    Fault("a draw by way of the host", "generate/levels.py:at_levels",
           "cumulative[:, -1:] >> 10", "cumulative[:, -1:].cpu().to(level.device) >> 10",
           test="test_budgets.py::test_no_budget_is_exceeded"),
     Fault("a kernel for the norm of each parameter", "train/gradient_norms.py:GradientNorms.of",
@@ -34,7 +34,7 @@ FAULTS = [
     Fault("targets are counted in float64 on the device", "train/evaluate.py:evaluate",
           "counted.sum(1, dtype=torch.float64)", "counted.to(model.device).sum(1, dtype=torch.float64)",
           test="test_runs.py::test_a_run_is_the_cpus"),
-    Fault("a Mac draws in float64", "generate/sampling.py:precision",
+    Fault("a Mac draws in float64", "generate/levels.py:precision",
           'torch.float64 if logits.device.type == "cpu" else wide_dtype(logits.dtype)', "torch.float64",
           test="test_runs.py::test_a_run_is_the_cpus"),
 ]  # fmt: skip

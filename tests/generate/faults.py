@@ -80,7 +80,7 @@ FAULTS = [
           "sequence.ids", "sequence.ids[:-1]",
           toy="llama", check="decoding settings",
           test="test_processors.py::test_a_processor_is_the_one_of_transformers"),
-    Fault("a level is reached where it is only met", "generate/sampling.py:at_levels",
+    Fault("a level is reached where it is only met", "generate/levels.py:at_levels",
           "cumulative > (", "cumulative >= (",
           test="test_sampling.py::test_the_ends_of_the_distribution_in_whole_numbers"),
     Fault("alternatives are read apart from their ids", "generate/prefill.py:sample_each",

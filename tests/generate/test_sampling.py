@@ -18,8 +18,9 @@ from transformers.generation.logits_process import (
 from heddle.config import SamplingConfig
 from heddle.errors import HeddleError
 from heddle.generate import draw, process
+from heddle.generate.levels import at_levels, uniform
 from heddle.generate.logprobs import log_probabilities
-from heddle.generate.sampling import at_levels, choose, uniform
+from heddle.generate.sampling import choose
 from tests.lectures.golden import Case
 
 INF = float("inf")

@@ -18,6 +18,7 @@ from heddle.nn.numeric import on_host
 from heddle.tasks import CrossEntropy
 from heddle.train import Optimizer, train_step
 from heddle.train import optimizer as optimizer_module
+from heddle.train.copies import at_once
 
 CONFIG = sized(2, vocab_size=41, context=8, dim=16)
 STILL = TrainConfig(optimizer="adamw", learning_rate=1e-30, weight_decay=0.0, clip=0.0)
@@ -80,14 +81,14 @@ def test_micro_batches_are_added_up_in_fp32() -> None:
 
 def test_gradients_are_cast_together_off_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = gradient_of(2, "bf16")
-    monkeypatch.setattr(optimizer_module, "_at_once", lambda pairs: [pairs[:3], pairs[3:]])
+    monkeypatch.setattr(optimizer_module, "at_once", lambda pairs: [pairs[:3], pairs[3:]])
     for name, gradient in gradient_of(2, "bf16").items():
         assert torch.equal(gradient, alone[name]), name
     monkeypatch.undo()
     sizes = [3, 1 << 24, 4, 5, (1 << 24) - 9, 1]
     for device, parts in (("cpu", [[size] for size in sizes]), ("meta", [[3], sizes[1:2], sizes[2:5], [1]])):
         pairs = [(nn.Parameter(torch.empty(size, device=device)),) * 2 for size in sizes]
-        assert [[master.numel() for _, master in part] for part in optimizer_module._at_once(pairs)] == parts
+        assert [[master.numel() for _, master in part] for part in at_once(pairs)] == parts
 
 
 @pytest.mark.parametrize("clip", [1e-3, 1e3, 0.0])
