@@ -47,3 +47,15 @@ def assert_same(expected: Any, result: Any, rounding: float = 0.0) -> None:
             )
         else:
             assert value == second[name], f"{name}: {value!r} on the CPU, {second[name]!r} on the device"
+
+
+def distance(exact: Any, rounded: Any) -> float:
+    """How far the numbers of both are apart at most, as a share of the largest of their tensor."""
+    second, furthest = dict(leaves(rounded)), 0.0
+    for name, value in leaves(exact):
+        if isinstance(value, Tensor | float):
+            one, two = torch.as_tensor(value).double(), torch.as_tensor(second[name]).double()
+            largest = float(one.abs().max()) if one.numel() else 0.0
+            if 0 < largest < float("inf"):
+                furthest = max(furthest, float((one - two).abs().max()) / largest)
+    return furthest

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.device.compare import assert_same
+from tests.device.compare import assert_same, distance
 from tests.device.imitated import imitated
 from tests.device.imitation import Imitation
 from tests.device.trainings import outcome, store_of, training
@@ -12,29 +12,28 @@ from tests.prove.tasks import RUNS
 
 FAMILIES = list(RUNS)
 # Norms, losses, rotations and mixtures add in another order on a device. All learn by SGD: of what is rounding alone, Adam would
-# make steps of full size. In bf16 the CPU's own losses are up to 0.034 from those in fp32.
-ROUNDING = {"fp32": 3e-6, "bf16": 4e-2}
+# make steps of full size.
+ROUNDING = 3e-6  # in fp32
 
 
-def check(name: str, precision: str, **settings: Any) -> None:
+def five_steps(name: str, precision: str, **settings: Any) -> None:
     """Five steps and a score."""
-    store = store_of(name)
+    store, rounding = store_of(name), ROUNDING
     expected = outcome(training(name, store, "cpu", precision, optimizer="sgd", **settings))
+    if precision == "bf16":  # the device may be as far from fp32 as the CPU is, on the other side
+        exact = outcome(training(name, store, "cpu", "fp32", optimizer="sgd", **settings))
+        rounding = 2 * distance(exact, expected)
     with Imitation():
-        assert_same(
-            expected,
-            outcome(training(name, store, "cuda", precision, optimizer="sgd", **settings)),
-            ROUNDING[precision],
-        )
+        assert_same(expected, outcome(training(name, store, "cuda", precision, optimizer="sgd", **settings)), rounding)
 
 
 @imitated
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_task_and_family_learns_as_on_the_cpu(name: str) -> None:
-    check(name, "fp32")
+    five_steps(name, "fp32")
 
 
 @imitated
 @pytest.mark.parametrize("name", FAMILIES[1::4])
 def test_in_bf16(name: str) -> None:
-    check(name, "bf16", checkpoint_activations=True, accumulate=2, ema=0.9)
+    five_steps(name, "bf16", checkpoint_activations=True, accumulate=2, ema=0.9)
