@@ -81,7 +81,7 @@ class Trainer:
 
         Raises:
             Interrupted: SIGINT or SIGTERM arrived; the run is saved and can be resumed.
-            OutOfMemory: a step does not fit into memory; what was trained is saved.
+            HeddleError: a step does not fit into memory; what was trained is saved.
             HeddleError: the loss became NaN or infinite, the disk is full, another process is lost, or this trainer has already
                 run; the last good checkpoint is kept.
         """
