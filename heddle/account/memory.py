@@ -23,7 +23,7 @@ from heddle.display import displayed
 from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.groups import skeleton
-from heddle.model.head import LOGITS_BYTES
+from heddle.model.head import logits_bytes
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
 from heddle.model.transformer import Transformer
@@ -223,7 +223,7 @@ def training_bytes(
     scored = ceil(rows * length * targets)
     loss = scored * config.dim * DTYPES[precision].itemsize + FP32 * config.table_rows() * config.dim
     if isinstance(config.head, LanguageHeadConfig):
-        chunk = min(FP32 * scored * config.table_rows(), LOGITS_BYTES)
+        chunk = min(FP32 * scored * config.table_rows(), logits_bytes(device))
         loss += FP32 * config.table_rows() * config.dim + 4 * chunk
     # Equal layers may be in different groups, so `measured` must not leave any out.
     state_bytes = (

@@ -18,6 +18,7 @@ from heddle.generate.speculative import DraftSource
 from heddle.generate.stream import DecodingRules, check_generates
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
+from heddle.model.graphs import graph_steps
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
 
@@ -161,6 +162,7 @@ class Engine:
         sequence.echo = echo
         if sampling.max_tokens >= MIN_TOKENS_TO_PREPACK and not self.model.training and self.model.steps is None:
             pack(self.model, memory=available_memory() // 2)
+            graph_steps(self.model)
         self.waiting.append(sequence)
         self.submitted += 1
         return sequence.number

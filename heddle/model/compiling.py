@@ -23,6 +23,7 @@ from torch.fx.experimental import _config as shapes
 
 from heddle.errors import HeddleError
 from heddle.model.device import COMPILERS, compile_graphs, has_compiler
+from heddle.model.graphs import GraphedSteps, step
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
 from heddle.nn.layout import Layout
@@ -33,11 +34,6 @@ from heddle.nn.state import Fixed, Growing
 # such as int4 without AVX-512, both are timed. Several rows are faster with the libraries ("").
 OWN_KERNELS = ("CPP", "CPP,ATEN")
 LIBRARIES = ("",)
-
-
-def step(model: Transformer, tokens: Tensor, layout: Layout, cache: Cache) -> Tensor:
-    """One decoding step, as it is compiled."""
-    return model.logits(model(tokens, layout, cache=cache).hidden[:, -1])
 
 
 class CompiledSteps:
@@ -78,7 +74,15 @@ class CompiledSteps:
         if not self.kernels[several]:
             layout = cache.advance([1] * len(tokens), tokens.device)
             return step(self.model, tokens, layout, cache)
-        layout = cache.advance([1] * len(tokens), tokens.device, compiled=True)
+        return self.run(tokens, cache.advance([1] * len(tokens), tokens.device, compiled=True), cache)
+
+    def run(self, tokens: Int[Tensor, "B 1"], layout: Layout, cache: Cache) -> Float[Tensor, "B V"]:
+        """The compiled step of tokens with this layout.
+
+        Raises:
+            HeddleError: as in a call.
+        """
+        several = len(tokens) > 1
         self._check(cache)
         kind = (several, "" if cache.encoded is None else cache.encoded.layout.form)
         if kind in self.calls:
@@ -134,7 +138,8 @@ def compile_steps(model: Transformer) -> Transformer:
     Raises:
         HeddleError: see `CompiledSteps`.
     """
-    model.steps = CompiledSteps(model)
+    steps = CompiledSteps(model)
+    model.steps = GraphedSteps(model, steps) if model.device.type == "cuda" else steps
     return model
 
 
@@ -209,8 +214,8 @@ def _mark(tokens: Tensor, layout: Layout, cache: Cache) -> None:
         layouts.append(cache.encoded.layout)
         tensors.append(cache.encoded.hidden)
     tensors += [tensor for layout in layouts for tensor in layout.tensors()]
-    slots = [buffer for state in cache._flat() if isinstance(state, Growing | Fixed) for buffer in state.buffers]
-    for tensor in (*tensors, *(buffer for state in cache._flat() for buffer in state.buffers)):
+    slots = [buffer for state in cache.flat() if isinstance(state, Growing | Fixed) for buffer in state.buffers]
+    for tensor in (*tensors, *(buffer for state in cache.flat() for buffer in state.buffers)):
         if tensor.shape[0] > 1:
             mark(tensor, 0)
     for tensor in tensors:

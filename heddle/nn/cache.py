@@ -60,7 +60,7 @@ class Cache:
     ) -> None:
         self.states = list(states)
         self.longest, self.prefix, self.multiple = longest, prefix, multiple
-        for state in self._flat():
+        for state in self.flat():
             state.multiple = multiple
         self.encoded: EncoderOutput | None = None
         self.share = 1
@@ -111,9 +111,8 @@ class Cache:
         prefix_lengths = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
         if self.prefix and max(prefix_lengths, default=0) > 1:  # a prefix of one token is causal
             queries = queries.prefixed(on_device(prefix_lengths, device)[:, None])
-        keys: dict[int | None, Layout] = {None: Layout.whole(len(self.lengths), visible, device)}
-        for window in {state.window for state in self._flat() if isinstance(state, Rolling)}:
-            keys[window] = queries if fresh else _ring(start, window, queries)
+        keys = {None: Layout.whole(len(self.lengths), visible, device)} | dict.fromkeys(self.windows, queries)
+        keys = keys if fresh else keys_of(self, queries, start, visible, device)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
         self._starts = {device: end}
         self.queries, self.keys = queries, Keys(keys)
@@ -133,14 +132,29 @@ class Cache:
             raise HeddleError(f"{longest} tokens exceed the {self.longest} learned positions; shorten the text")
         return list(counts)
 
-    def _flat(self) -> list[State]:
+    def flat(self) -> list[State]:
+        """The states of all blocks, in order."""
         return list(chain.from_iterable(self.states))
+
+    @property
+    def windows(self) -> set[int]:
+        """The windows of its states."""
+        return {state.window for state in self.flat() if isinstance(state, Rolling)}
+
+    def reserve_step(self) -> None:
+        """Make room for one more token in each row."""
+        self._checked([1] * len(self.lengths))
+        self._reserve(max(self.lengths) + 1)
+
+    def count_step(self) -> None:
+        """Count one more token in each row, which has been stored."""
+        self.lengths, self._starts = [length + 1 for length in self.lengths], {}
 
     def _reserve(self, length: int, ahead: bool = True) -> None:
         """Make room for `length` tokens in each row; with `ahead`, for at least twice the previous capacity."""
         if rounded(length, self.multiple) > self.capacity:
             self.capacity = max(rounded(length, self.multiple), 2 * self.capacity if ahead else 0)
-            for state in self._flat():
+            for state in self.flat():
                 state.reserve(self.capacity)
 
     def select(self, rows: Sequence[int]) -> "Cache":
@@ -168,14 +182,14 @@ class Cache:
         needed = max(rounded(max(chosen.lengths, default=0), self.multiple), self.multiple)
         if 4 * needed <= chosen.capacity:
             chosen.capacity = 2 * needed
-            for state in chosen._flat():
+            for state in chosen.flat():
                 state.reserve(chosen.capacity)
         return chosen
 
     @property
     def truncates(self) -> bool:
         """Whether tokens can be removed again: every state stores each token in a separate slot."""
-        return all(isinstance(state, Growing | Fixed) for state in self._flat() if type(state) is not State)
+        return all(isinstance(state, Growing | Fixed) for state in self.flat() if type(state) is not State)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Forget all but the first `lengths[b]` tokens of each row.
@@ -200,7 +214,7 @@ class Cache:
         if not other.lengths:
             return self
         first, second = self._unshared(), other._unshared()
-        for first_state, second_state in zip(first._flat(), second._flat(), strict=True):
+        for first_state, second_state in zip(first.flat(), second.flat(), strict=True):
             for fresh, used, rows in (
                 (first_state, second_state, len(self.lengths)),
                 (second_state, first_state, len(other.lengths)),
@@ -229,7 +243,7 @@ class Cache:
     def bytes(self) -> int:
         """Memory in bytes."""
         encoded = 0 if self.encoded is None else self.encoded.hidden.numel() * self.encoded.hidden.element_size()
-        return encoded + sum(state.bytes() for state in self._flat())
+        return encoded + sum(state.bytes() for state in self.flat())
 
 
 def _shared(sources: Sequence[int]) -> tuple[list[int], int]:
@@ -239,6 +253,14 @@ def _shared(sources: Sequence[int]) -> tuple[list[int], int]:
     if any(length != share for _, length in runs):
         return list(sources), 1
     return [source for source, _ in runs], share
+
+
+def keys_of(
+    cache: Cache, queries: Layout, start: Tensor, visible: int, device: torch.device | str | None
+) -> dict[int | None, Layout]:
+    """Layouts of the keys after `start` tokens per row, of which the first `visible` slots may be seen."""
+    rings = {window: _ring(start, window, queries) for window in cache.windows}
+    return {None: Layout.whole(queries.rows, visible, device), **rings}
 
 
 def _ring(start: Tensor, window: int, queries: Layout) -> Layout:

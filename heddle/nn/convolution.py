@@ -11,7 +11,6 @@ from heddle.config.layers import ConvolutionConfig, LinearConfig
 from heddle.errors import HeddleError
 from heddle.nn.layout import PADDING, Layout
 from heddle.nn.mask import Causal, Everything
-from heddle.nn.numeric import on_device
 from heddle.nn.scope import Pattern, Scope
 from heddle.nn.setting import Setting
 from heddle.nn.state import STATELESS, Rolling, State
@@ -89,7 +88,8 @@ class Convolution(nn.Module):
     def _looked_up(self, seen: Float[Tensor, "B S D"], at: Layout) -> Float[Tensor, "B T taps_times_D"]:
         """Each token's taps, concatenated, looked up by position among cached and new tokens."""
         start, device = at.position[:, :1, None], seen.device
-        tap_positions: Int[Tensor, "B T taps"] = at.position[:, :, None] - on_device(self.distances, device)
+        ends = self.distances.start, self.distances.stop, self.distances.step
+        tap_positions: Int[Tensor, "B T taps"] = at.position[:, :, None] - torch.arange(*ends, device=device)
         slot = torch.where(tap_positions < start, tap_positions % self.reach, self.reach + tap_positions - start)
         row = torch.arange(at.rows, device=device)[:, None, None]
         # Positions before the row's first token map to slots that were never written and hold 0.

@@ -8,16 +8,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
-from heddle.model.head import LOGITS_BYTES, Scores
+from heddle.model.head import Scores, logits_bytes
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.embedding import check_ids
-from heddle.nn.numeric import wide_dtype
-from heddle.tasks.loss_chunk import LossSettings, in_few_passes, in_lines, saves_passes, with_terms
+from heddle.nn.numeric import capped, wide_dtype
+from heddle.tasks.loss_chunk import LossSettings, in_few_passes, in_lines, in_whole_tiles, saves_passes, with_terms
 
 
-def chunk_rows(positions: int, vocabulary: int) -> int:
+def chunk_rows(positions: int, vocabulary: int, device: str = "cpu") -> int:
     """Rows of logits per chunk; chunks have equal sizes, since a small last one would waste a pass over the table."""
-    return -(-positions // -(-positions // max(64, LOGITS_BYTES // (4 * vocabulary))))
+    return -(-positions // -(-positions // max(64, logits_bytes(device) // (4 * vocabulary))))
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -34,18 +34,19 @@ class _CrossEntropy(torch.autograd.Function):
         settings: LossSettings,
     ) -> tuple[Tensor, Tensor]:
         vocab_size, cap, by_onednn, chunk, learns, smoothing, z = settings
-        scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
+        scores = in_whole_tiles(Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype))
         wide = wide_dtype(features.dtype)
         plain, extra = torch.zeros(2, dtype=wide, device=features.device)
         few = saves_passes(features.device) and cap is None and bias is None and not (smoothing or z)
         target_logs, feature_gradients, table_gradient = [], [], None
-        bias_gradient = None if bias is None else torch.zeros_like(bias, dtype=wide)
+        bias_gradient = None if scores.bias is None else torch.zeros_like(scores.bias, dtype=wide)
         # Weight the narrow side of both products: V/D times fewer multiplications.
         learns_table = learns and ctx.needs_input_grad[1]  # False if the table is frozen
         weighted = torch.mul(features, weights, out=torch.empty_like(features)) if learns_table else features
         columns = [tensor.split(chunk) for tensor in (features, weighted, targets, weights)]
         for x, weighted_x, target, weight in zip(*columns, strict=True):
-            logits = scores.finish(product(x, scores.table, scores.bias, by_onednn))
+            logits = capped(product(x, scores.table, scores.bias, by_onednn), cap)
+            logits[:, vocab_size:] = -torch.inf
             if few:
                 log_p, gradient = in_few_passes(logits, target, features.dtype if learns else None)
                 target_logs.append(log_p)
@@ -65,7 +66,8 @@ class _CrossEntropy(torch.autograd.Function):
             plain = plain - (torch.cat(target_logs) * weights).sum()
         if learns:
             del weighted, weighted_x, columns  # of as many numbers as the gradients of features
-            ctx.save_for_backward(torch.cat(feature_gradients).mul_(weights), table_gradient, bias_gradient)
+            real = [None if each is None else each[: len(table)] for each in (table_gradient, bias_gradient)]
+            ctx.save_for_backward(torch.cat(feature_gradients).mul_(weights), *real)
         ctx.mark_non_differentiable(plain)
         return plain + extra, plain
 
@@ -98,7 +100,7 @@ def cross_entropy(
         targets: ids below `scores.vocab_size`.
         weights: 0 where there is no target.
         scores: the head's `scoring(table)`.
-        chunk: rows at a time; None: as many as fit into 256 MiB of logits.
+        chunk: rows at a time; None: as many as fit into 256 MiB of logits, off the CPU into 512 MiB.
         label_smoothing: ε; the target distribution is 1 - ε + ε/V for the target and ε/V for other ids (Szegedy et al. 2016, 7).
         z_loss: factor of (log Σ exp(logits))², for each target (Chowdhery et al. 2022, 5).
 
@@ -114,7 +116,7 @@ def cross_entropy(
                 raise wrong("cross_entropy", name, value, "a number from 0 to 1")
     table, bias = scores.table, scores.bias
     by_onednn = scores.by_onednn if scores.by_onednn and is_eager_fp32(features, table) else ()
-    chunk = chunk_rows(features.shape[0], table.shape[0]) if chunk is None else chunk
+    chunk = chunk_rows(*features.shape[:1], table.shape[0], features.device.type) if chunk is None else chunk
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (features, table, bias))
     settings = (scores.vocab_size, scores.cap, by_onednn, chunk, learns, label_smoothing, z_loss)
     return _CrossEntropy.apply(features, table, bias, targets[:, None], weights[:, None], settings)  # type: ignore[no-untyped-call,no-any-return]

@@ -50,6 +50,7 @@ SAMPLED = SamplingConfig(temperature=0.8, top_k=9, top_p=0.9, max_tokens=20, see
 DECODINGS: dict[str, tuple[str, SamplingConfig, int]] = {
     "decode: gpt2, greedy": ("gpt2", GREEDY, 1),
     "decode: llama, greedy": ("llama", GREEDY, 1),
+    "decode: llama, greedy, in a graph": ("llama", GREEDY.model_copy(update={"max_tokens": 40}), 1),
     "decode: llama, sampled": ("llama", SAMPLED, 1),
     "decode: llama, four rows": ("llama", SAMPLED, 4),
     "decode: moe, greedy": ("moe", GREEDY, 1),
@@ -98,7 +99,7 @@ def decode(name: str, sampling: SamplingConfig, rows: int) -> Callable[[], Any]:
 def measure(case: str) -> Imitation:
     """The device after one step of a case."""
     with pytest.MonkeyPatch.context() as patch, Imitation() as gpu:
-        patch.setattr("heddle.tasks.loss.LOGITS_BYTES", 1)
+        patch.setattr("heddle.model.head.GPU_LOGITS_BYTES", 1)
         patch.setattr("heddle.nn.norm.IN_CACHE", 1)
         step = train(*TRAININGS[case]) if case in TRAININGS else decode(*DECODINGS[case])
         gpu.reset()

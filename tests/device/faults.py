@@ -3,6 +3,18 @@
 from tests.planting import Fault
 
 FAULTS = [
+    Fault("a stale graph after a weight has moved", "model/graphs.py:GraphedSteps._check",
+          "[tensor.data_ptr() for tensor in self.weights] == self.identity[: len(self.weights)]", "self.weights",
+          test="test_graphs.py::test_a_weight_that_moves_within_a_text"),
+    Fault("a graph reads a cache before its copy", "model/graphs.py:GraphedSteps._bind",
+          "place.copy_(buffer)", "pass",
+          test="test_graphs.py::test_every_family_and_sampling"),
+    Fault("a graph does not notice that tokens are taken back", "model/graphs.py:GraphedSteps.__call__",
+          "bound.lengths != cache.lengths", "not bound.lengths",
+          test="test_graphs.py::test_tokens_that_are_taken_back"),
+    Fault("a cache that leaves a graph keeps its memory", "model/graphs.py:GraphedSteps._release",
+          "tuple(buffer.clone() for buffer in places)", "places",
+          test="test_graphs.py::test_two_caches_take_turns"),
     Fault("the loss is read in every micro-batch", "train/step.py:train_step",
           "total + loss.plain", "total + loss.plain.item()",
           test="test_budgets.py::test_no_budget_is_exceeded"),

@@ -59,7 +59,11 @@ def attention(
     # A mask of truth values becomes one of numbers: a fill and a masked fill.
     gpu.launch(1 if attn_mask is None or attn_mask.dtype != torch.bool else 3)
     settings = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-    return _Attention.apply(q, k, v, attn_mask, settings)  # type: ignore[no-untyped-call]
+    out: Any = _Attention.apply(q, k, v, attn_mask, settings)  # type: ignore[no-untyped-call]
+    if gpu.graph is not None:
+        numbers = [None if each is None else each.numbers for each in (q, k, v, attn_mask)]
+        gpu.graph.note(lambda: F.scaled_dot_product_attention(*numbers, **settings), [out.numbers], [])
+    return out
 
 
 def backend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> str:
@@ -96,7 +100,11 @@ class _Attention(torch.autograd.Function):
 def rms_norm(gpu: "Imitation", x: Tensor, shape: Any, weight: Tensor, eps: float) -> Tensor:
     """RMSNorm, one kernel on CUDA."""
     gpu.launch(1)
-    return _RMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+    out: Any = _RMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+    if gpu.graph is not None:
+        numbers = (x.numbers, weight.shape, weight.numbers, eps)
+        gpu.graph.note(lambda: F.rms_norm(*numbers), [out.numbers], [])
+    return out
 
 
 class _RMSNorm(torch.autograd.Function):

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 import heddle
 from tests.device.functions import Functions
+from tests.device.recording import Graph, flat
 from tests.device.says import said_by_torch
 
 DEVICE = torch.device("cuda", 0)
@@ -145,6 +146,9 @@ class OnDevice(Tensor):
         Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # exchanges the shell alone
         self.numbers = value.numbers
 
+    def data_ptr(self) -> int:
+        return self.numbers.data_ptr()
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
@@ -187,6 +191,7 @@ class Imitation:
 
     def __init__(self, double: bool = True) -> None:
         self.double = double
+        self.graph: Graph | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -218,7 +223,13 @@ class Imitation:
             torch._C._set_only_lift_cpu_tensors(lifts)
 
     def sync(self, reason: str) -> None:
-        """The host waits until all is done."""
+        """The host waits until all is done.
+
+        Raises:
+            RuntimeError: in the capture of a graph.
+        """
+        if self.graph is not None:
+            raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing ({reason})")
         self.syncs[Place.now(), reason] += 1
         for target, numbers in self.copies:
             target.copy_(numbers)
@@ -246,8 +257,20 @@ class Imitation:
         kwargs = {name: mapped(numbers_of, each) for name, each in kwargs.items()}
         if device == "cuda":
             kwargs["device"] = torch.device("cpu")
+
+        def compute() -> Any:
+            return function(*args, **kwargs)
+
         with _disable_current_modes(), torch._C.DisableTorchFunction():
-            return self._given_back(call, function(*args, **kwargs))
+            if self.graph is None:
+                return self._given_back(call, compute())
+            if call.moves:
+                self.sync("copy of the host's memory")
+            if function._schema.is_mutable:
+                self.graph.keep([numbers_of(each) for each in call.ours])
+            result = compute()
+            self.graph.note(compute, flat(result), [numbers_of(each) for each in call.ours])
+            return self._given_back(call, result)
 
     def _given_back(self, call: "Call", result: Any) -> Any:
         """What an operation returns: the same shells for the same numbers, new ones for new numbers."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from tests.device.recording import Graph
+
 if TYPE_CHECKING:
     from tests.device.imitation import Imitation
 
@@ -24,6 +26,13 @@ def without_inference_mode() -> None:
         return torch.no_grad() if mode else nullcontext()
 
     torch.inference_mode = without  # type: ignore[assignment]
+
+
+class Stream:
+    """All work is in one order."""
+
+    def wait_stream(self, other: "Stream") -> None:
+        """Nothing to wait for."""
 
 
 @contextmanager
@@ -52,6 +61,12 @@ def said_by_torch(gpu: "Imitation") -> Iterator[None]:
         "mem_get_info": lambda device=None: (FREE, ALL),
         "reset_peak_memory_stats": lambda device=None: None,
         "set_device": lambda device: None,
+        "CUDAGraph": lambda: Graph(gpu),
+        "graph": lambda graph, **settings: graph.capture(),
+        "graph_pool_handle": lambda: (0, 0),
+        "Stream": Stream,
+        "current_stream": Stream,
+        "stream": lambda stream: nullcontext(),
         "synchronize": lambda device=None: gpu.sync("synchronize"),
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,7 @@ from heddle.config.presets import preset_names
 from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
-from heddle.model.head import LOGITS_BYTES
+from heddle.model.head import GPU_LOGITS_BYTES
 from heddle.runs import prepare
 from heddle.runs.need import Need
 from heddle.runs.split import ROOM, first_fitting, splits
@@ -56,7 +56,7 @@ def accounted(model: TransformerConfig, rows: int, precision: str, train: TrainC
     table, tokens = 4 * model.table_rows() * model.dim, rows * model.context
     loss = tokens * model.dim * {"fp32": 4, "bf16": 2}[precision] + table
     if isinstance(model.head, LanguageHeadConfig):
-        loss += table + 4 * min(4 * tokens * model.table_rows(), LOGITS_BYTES)
+        loss += table + 4 * min(4 * tokens * model.table_rows(), GPU_LOGITS_BYTES)
     earlier = state.weights if train.accumulate > 1 else 0  # a gradient in fp32 for each weight
     return state.weights + state.copy + state.moments + max(earlier + saved + loss, state.gradients)
 

@@ -1,0 +1,173 @@
+"""Decoding steps captured in graphs give the CPU's tokens, whatever happens to rows, weights and modules in between."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from heddle.config import SamplingConfig
+from heddle.generate import Engine
+from heddle.model import Transformer
+from heddle.model.graphs import GraphedSteps
+from tests.device.compare import assert_same
+from tests.device.imitated import imitated
+from tests.device.imitation import Imitation
+from tests.device.test_decoding import ALONE, GUESSED, PROMPTS, ROUNDING, rows
+from tests.generate.test_engine import FAMILIES, LIMITS, run, tiny
+
+GREEDY = SamplingConfig(temperature=0, max_tokens=24)
+
+
+def graphed(model: Transformer) -> Transformer:
+    """The model on the device, with graphs."""
+    model = model.to("cuda")
+    model.steps = GraphedSteps(model)
+    return model
+
+
+def texts(model: Transformer, prompts: Any = PROMPTS[:3]) -> Any:
+    return run(Engine.of(model, prompts, GREEDY))
+
+
+def first_query(model: Transformer) -> Any:
+    assert model.decoder is not None
+    return next(iter(model.decoder.layers())).mixer.q
+
+
+@imitated
+@pytest.mark.parametrize("number", range(len(FAMILIES)))
+def test_every_family_and_sampling(number: int) -> None:
+    config = FAMILIES[number]
+    expected = rows(tiny(config), LIMITS[number % 4])
+    with Imitation():
+        model = graphed(tiny(config))
+        assert_same(expected, rows(model, LIMITS[number % 4]), ROUNDING)
+        assert isinstance(model.steps, GraphedSteps)
+        assert bool(model.steps.graphs) is (config in ALONE)
+
+
+@imitated
+def test_a_long_text_needs_few_launches_a_token() -> None:
+    """The engine captures by itself; a cache that grows has another graph."""
+    config = ALONE[0]
+    sampling = GREEDY.model_copy(update={"max_tokens": 40})
+    expected = run(Engine.of(tiny(config), PROMPTS[:1], sampling))
+    with Imitation() as gpu:
+        model = tiny(config).to("cuda")
+        engine = Engine.of(model, PROMPTS[:1], sampling)
+        engine.step()
+        engine.step()
+        gpu.reset()
+        engine.step()
+        assert gpu.launches.total() < 20
+        events = {0: [event for event in expected[0]][:3]}
+        for row, left in run(engine).items():
+            events[row] += left
+        assert_same(expected, events, ROUNDING)
+
+
+@imitated
+@pytest.mark.parametrize("way", ["in place", "in other memory", "another parameter"])
+def test_a_changed_weight_is_used(way: str) -> None:
+    def change(model: Transformer) -> Any:
+        layer: Any = first_query(model)
+        before = texts(model)
+        with torch.no_grad():
+            if way == "in place":
+                layer.weight.mul_(-1)
+            elif way == "in other memory":
+                layer.weight.data = -layer.weight.data
+            else:
+                layer.weight = torch.nn.Parameter(-layer.weight)
+        return before, texts(model)
+
+    expected = change(tiny(ALONE[0]))
+    assert expected[0] != expected[1]
+    with Imitation():
+        assert_same(expected, change(graphed(tiny(ALONE[0]))), ROUNDING)
+
+
+@imitated
+def test_a_weight_that_moves_within_a_text() -> None:
+    def change(model: Transformer) -> Any:
+        assert model.decoder is not None
+        engine = Engine.of(model, PROMPTS[:2], GREEDY)
+        events = [engine.step() for _ in range(4)]
+        layer: Any = first_query(model)
+        layer.weight.data = -layer.weight.data
+        return [*events, *(engine.step() for _ in range(4))]
+
+    expected = change(tiny(ALONE[0]))
+    with Imitation():
+        assert_same(expected, change(graphed(tiny(ALONE[0]))), ROUNDING)
+
+
+@imitated
+@pytest.mark.parametrize("number", range(len(ALONE)))
+def test_two_caches_take_turns(number: int) -> None:
+    def turns(model: Transformer) -> Any:
+        engines = [Engine.of(model, prompts, GREEDY) for prompts in (PROMPTS[:2], PROMPTS[2:4])]
+        return [engine.step() for _ in range(6) for engine in engines]
+
+    expected = turns(tiny(ALONE[number]))
+    with Imitation():
+        assert_same(expected, turns(graphed(tiny(ALONE[number]))), ROUNDING)
+
+
+@imitated
+def test_a_hook_sees_every_step() -> None:
+    seen = []
+    with Imitation():
+        model = graphed(tiny(ALONE[0]))
+        engine = Engine.of(model, PROMPTS[:1], GREEDY)
+        for _ in range(3):
+            engine.step()
+        assert model.decoder is not None
+        model.decoder.final_norm.register_forward_hook(lambda *anything: seen.append(1))
+        for _ in range(3):
+            engine.step()
+    assert len(seen) == 3
+
+
+@imitated
+def test_a_module_that_reads_numbers_is_not_captured() -> None:
+    class Reads(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x) if x.sum().item() < 1e9 else x
+
+    expected = texts(tiny(ALONE[0]))
+    with Imitation():
+        model = graphed(tiny(ALONE[0]))
+        assert model.decoder is not None
+        model.decoder.final_norm = Reads(model.decoder.final_norm)
+        assert_same(expected, texts(model), ROUNDING)
+        assert isinstance(model.steps, GraphedSteps)
+        assert not model.steps.graphs
+
+
+@imitated
+def test_tokens_that_are_taken_back() -> None:
+    """A cache in a graph is cut, and continues."""
+
+    def cut(model: Transformer) -> Any:
+        cache, ids = model.new_cache(1), torch.tensor([[1, 5, 2]], device=model.device)
+        model(ids, cache=cache)
+        logits = []
+        for token in (4, 2, 7, 1):
+            new = torch.tensor([[token]], device=model.device)
+            if model.steps is None:
+                logits.append(model.logits(model(new, cache=cache).hidden[:, -1]).tolist())
+            else:
+                logits.append(model.steps(new, cache).tolist())
+            if token == 2:
+                cache.truncate([4])
+        return logits
+
+    with torch.no_grad():
+        expected = cut(tiny(GUESSED[0]))
+        with Imitation():
+            assert_same(expected, cut(graphed(tiny(GUESSED[0]))), ROUNDING)
