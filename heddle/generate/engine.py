@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from heddle.account.machine import available_memory
 from heddle.checks import SEED, checked
@@ -18,9 +19,10 @@ from heddle.generate.speculative import DraftSource
 from heddle.generate.stream import DecodingRules, check_generates
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
-from heddle.model.graphs import graph_steps
+from heddle.model.graphs import GraphedSteps, graph_steps
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
+from heddle.nn.numeric import on_device
 
 MIN_TOKENS_TO_PREPACK = 32  # prepacking the weights takes as long as generating ten to twenty tokens
 MAX_RULES = 256  # samplings whose `DecodingRules` are cached
@@ -74,6 +76,7 @@ class Engine:
         self.prefill: PrefillBatch | None = None
         self.active: list[TokenSequence] = []  # in the order of the cache
         self.cache = model.new_cache(0)
+        self.ahead: Tensor | None = None  # logits of the active rows, if the model has read their last tokens already
         self.modules = tuple(model.modules())
         # A prefix model reads its prompt in one pass, since every token attends to all of it.
         self.chunk = None if self.cache.prefix else self.config.chunk
@@ -199,7 +202,9 @@ class Engine:
             drafts = self.draft_source.propose(self.active, [row.rules for row in self.active], room)
         inputs = [row.ids[-1:] + draft for row, draft in zip(self.active, drafts, strict=True)]
         drafted = any(drafts)
-        logits = feed(self.model, self.cache, inputs, every=drafted)
+        logits, self.ahead = self.ahead, None
+        if logits is None:
+            logits = feed(self.model, self.cache, inputs, every=drafted)
         sequences = self.active
         if drafted:  # one row of logits per input id: after the sequence itself, and after each of its draft tokens
             sequences = [
@@ -207,12 +212,25 @@ class Engine:
                 for row, draft in zip(self.active, drafts, strict=True)
                 for count in range(len(draft) + 1)
             ]
-        samples, events = iter(sample_each(sequences, logits)), list[Event]()
+        sampled = sample_each(sequences, logits)
+        if self._goes_ahead():
+            self.ahead = self.model.steps(sampled.ids()[:, None], self.cache).clone()  # type: ignore[misc]
+        samples, events = iter(sampled.events()), list[Event]()
         for row, draft in zip(self.active, drafts, strict=True):
             events += _accept(row, draft, [next(samples) for _ in range(len(draft) + 1)])
         if drafted:
             self.cache.truncate([len(row.visible()) - 1 for row in self.active])
         return events
+
+    def _goes_ahead(self) -> bool:
+        """Whether the model may read the sampled ids before the host does: in graphs, while no rows are to join.
+
+        What it computes for a row that then ends is dropped with the row.
+        """
+        ends = all(len(row.ids) + 1 >= row.max_length for row in self.active)
+        room = self.cache.longest is None or max(self.cache.lengths) < self.cache.longest
+        joins = self.waiting or self.prefill or self.draft_source
+        return isinstance(self.model.steps, GraphedSteps) and room and not joins and not ends
 
     def _prefill(self) -> list[Event]:
         """Read the next chunks of prompts. Sample the first tokens once the prompts are read to their ends."""
@@ -231,7 +249,7 @@ class Engine:
         rows, logits = batch.rows, logits[batch.prompt_of_row]
         self.prefill, self.cache = None, self.cache.join(batch.expanded_cache())
         self.active = self.active + rows
-        samples = sample_each(rows, logits)
+        samples = sample_each(rows, logits).events()
         return [_append(row, sample, batch.take_prompt_samples(row)) for row, sample in zip(rows, samples, strict=True)]
 
     def _rules_for(self, sampling: SamplingConfig) -> DecodingRules:
@@ -256,6 +274,8 @@ class Engine:
         if removed:
             left = [index for index, row in enumerate(self.active) if row.number not in numbers]
             self.cache = self.cache.select(left)
+            if self.ahead is not None:
+                self.ahead = self.ahead.index_select(0, on_device(left, self.ahead.device)) if left else None
             self.active = [self.active[index] for index in left]
         return removed
 

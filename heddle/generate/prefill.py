@@ -1,6 +1,7 @@
 """Prefill: prompts are read in batches, in chunks if they are long; equal ones, and prefixes of earlier ones, are read once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -11,7 +12,7 @@ from heddle.generate.logprobs import Event, log_probabilities, read_samples, top
 from heddle.generate.processors import TokenSequence
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
-from heddle.nn.numeric import on_device
+from heddle.nn.numeric import on_device, read_later
 
 Sample = tuple[int, float, tuple[tuple[int, float], ...]]
 """An id, its log probability, and the most probable ids with theirs."""
@@ -166,11 +167,21 @@ class PrefixCache:
         return best, shared
 
 
-def sample_each(sequences: Sequence[TokenSequence], logits: Float[Tensor, "B V"]) -> list[Event]:
-    """Sample the next id of each sequence by its rules. Sequences that share their rules are sampled together.
+@dataclass(frozen=True)
+class Samples:
+    """Sampled ids, which the host has not read yet.
 
-    The device is waited for once.
+    Attributes:
+        ids: returns Int[B], on the device.
+        events: waits for the device and returns what was sampled, one per sequence.
     """
+
+    ids: Callable[[], Tensor]
+    events: Callable[[], list[Event]]
+
+
+def sample_each(sequences: Sequence[TokenSequence], logits: Float[Tensor, "B V"]) -> Samples:
+    """Sample the next id of each sequence by its rules. Sequences that share their rules are sampled together."""
     groups: dict[int, list[int]] = {}
     for row, sequence in enumerate(sequences):
         groups.setdefault(id(sequence.rules), []).append(row)
@@ -178,11 +189,23 @@ def sample_each(sequences: Sequence[TokenSequence], logits: Float[Tensor, "B V"]
     for group in groups.values():
         part = logits if len(groups) == 1 else logits.index_select(0, on_device(group, logits.device))
         parts.append(sequences[group[0]].rules.samples(part, [sequences[row] for row in group]))
-    numbers, events = iter(torch.cat([part.flatten() for part in parts]).tolist()), dict[int, Event]()
-    for group, part in zip(groups.values(), parts, strict=True):
-        samples = [list(islice(numbers, part.shape[1])) for _ in group]
-        events |= zip(group, read_samples(samples, [sequences[row] for row in group]), strict=True)
-    return [events[row] for row in range(len(sequences))]
+    read = read_later(torch.cat([part.flatten() for part in parts]))
+
+    def ids() -> Tensor:
+        order = [row for group in groups.values() for row in group]
+        sampled = torch.cat([part[:, 0] for part in parts]).long()
+        if order == sorted(order):
+            return sampled
+        return sampled.index_select(0, on_device(sorted(range(len(order)), key=order.__getitem__), sampled.device))
+
+    def events() -> list[Event]:
+        numbers, sampled = iter(read().tolist()), dict[int, Event]()
+        for group, part in zip(groups.values(), parts, strict=True):
+            samples = [list(islice(numbers, part.shape[1])) for _ in group]
+            sampled |= zip(group, read_samples(samples, [sequences[row] for row in group]), strict=True)
+        return [sampled[row] for row in range(len(sequences))]
+
+    return Samples(ids, events)
 
 
 def common_length(cached: Sequence[int], prompt: Sequence[int]) -> int:

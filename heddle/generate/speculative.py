@@ -116,7 +116,7 @@ class DraftModel:
         with evaluating(self.model):
             for _ in range(self.count):
                 logits = feed(self.model, self.cache, inputs)
-                for sequence, event in zip(copies, sample_each(copies, logits), strict=True):
+                for sequence, event in zip(copies, sample_each(copies, logits).events(), strict=True):
                     sequence.ids.append(event.token)
                 inputs = [sequence.ids[-1:] for sequence in copies]
         self.read = {sequence.number: sequence.visible()[:-1] for sequence in copies}

@@ -135,9 +135,9 @@ class GraphedSteps:
 
     def _check(self, cache: Cache) -> None:
         """Drop the graphs if the model has changed. Modules are checked once per cache, addresses of weights in each step."""
-        if self.seen is not None and self.seen() is cache:
-            if [tensor.data_ptr() for tensor in self.weights] == self.identity[: len(self.weights)]:
-                return
+        same = self.seen is not None and self.seen() is cache
+        if same and [tensor.data_ptr() for tensor in self.weights] == self.identity[: len(self.weights)]:
+            return
         self.seen, identity = weakref.ref(cache), identity_of(self.model)
         if identity != self.identity:
             self._release()

@@ -111,8 +111,7 @@ class Cache:
         prefix_lengths = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
         if self.prefix and max(prefix_lengths, default=0) > 1:  # a prefix of one token is causal
             queries = queries.prefixed(on_device(prefix_lengths, device)[:, None])
-        keys = {None: Layout.whole(len(self.lengths), visible, device)} | dict.fromkeys(self.windows, queries)
-        keys = keys if fresh else keys_of(self, queries, start, visible, device)
+        keys = keys_of(self, queries, None if fresh else start, visible, device)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
         self._starts = {device: end}
         self.queries, self.keys = queries, Keys(keys)
@@ -256,10 +255,10 @@ def _shared(sources: Sequence[int]) -> tuple[list[int], int]:
 
 
 def keys_of(
-    cache: Cache, queries: Layout, start: Tensor, visible: int, device: torch.device | str | None
+    cache: Cache, queries: Layout, start: Tensor | None, visible: int, device: torch.device | str | None
 ) -> dict[int | None, Layout]:
-    """Layouts of the keys after `start` tokens per row, of which the first `visible` slots may be seen."""
-    rings = {window: _ring(start, window, queries) for window in cache.windows}
+    """Layouts of the keys after `start` tokens per row (None: after none), of which the first `visible` slots may be seen."""
+    rings = {window: queries if start is None else _ring(start, window, queries) for window in cache.windows}
     return {None: Layout.whole(queries.rows, visible, device), **rings}
 
 

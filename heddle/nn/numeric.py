@@ -1,6 +1,6 @@
 """Numerics shared by many layers, and moves between devices for which the host does not wait."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -49,6 +49,20 @@ def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
     if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
         return tensor.contiguous().pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+def read_later(tensor: Tensor) -> Callable[[], Tensor]:
+    """Begin to copy a tensor to the host; what is returned waits for the copy, but not for work that the device gets meanwhile."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu
+    copy, done = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
+    done.record()
+
+    def read() -> Tensor:
+        done.synchronize()
+        return copy
+
+    return read
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:

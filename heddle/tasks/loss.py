@@ -36,17 +36,20 @@ class _CrossEntropy(torch.autograd.Function):
         vocab_size, cap, by_onednn, chunk, learns, smoothing, z = settings
         scores = in_whole_tiles(Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype))
         wide = wide_dtype(features.dtype)
-        plain, extra = torch.zeros(2, dtype=wide, device=features.device)
+        plain: Any = 0.0
+        extra: Any = 0.0
         few = saves_passes(features.device) and cap is None and bias is None and not (smoothing or z)
+        hides = cap is None and features.device.type != "cpu"  # by the bias of padding
         target_logs, feature_gradients, table_gradient = [], [], None
-        bias_gradient = None if scores.bias is None else torch.zeros_like(scores.bias, dtype=wide)
+        bias_gradient = None if bias is None else torch.zeros_like(scores.bias, dtype=wide)
         # Weight the narrow side of both products: V/D times fewer multiplications.
         learns_table = learns and ctx.needs_input_grad[1]  # False if the table is frozen
         weighted = torch.mul(features, weights, out=torch.empty_like(features)) if learns_table else features
         columns = [tensor.split(chunk) for tensor in (features, weighted, targets, weights)]
         for x, weighted_x, target, weight in zip(*columns, strict=True):
             logits = capped(product(x, scores.table, scores.bias, by_onednn), cap)
-            logits[:, vocab_size:] = -torch.inf
+            if len(scores.table) > vocab_size and not hides:
+                logits[:, vocab_size:] = -torch.inf
             if few:
                 log_p, gradient = in_few_passes(logits, target, features.dtype if learns else None)
                 target_logs.append(log_p)
@@ -63,7 +66,7 @@ class _CrossEntropy(torch.autograd.Function):
                 # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
                 table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
         if few:
-            plain = plain - (torch.cat(target_logs) * weights).sum()
+            plain = -torch.dot(torch.cat(target_logs)[:, 0], weights[:, 0].to(wide))
         if learns:
             del weighted, weighted_x, columns  # of as many numbers as the gradients of features
             real = [None if each is None else each[: len(table)] for each in (table_gradient, bias_gradient)]

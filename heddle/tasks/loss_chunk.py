@@ -38,11 +38,14 @@ def in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"
 def in_whole_tiles(scores: Scores) -> Scores:
     """Off the CPU, a table with rows of zeros up to a multiple of 64: a GPU multiplies matrices in tiles, and takes four times as
     long if rows of logits do not start at multiples of 16 bytes (50,257 ids, bf16, H200)."""
-    rows = -len(scores.table) % 64
-    if scores.table.device.type == "cpu" or not rows:
+    if scores.table.device.type == "cpu":
         return scores
-    bias = None if scores.bias is None else F.pad(scores.bias, (0, rows))
-    return replace(scores, table=F.pad(scores.table, (0, 0, 0, rows)), bias=bias)
+    rows, real = -len(scores.table) % 64, scores.vocab_size
+    table = F.pad(scores.table, (0, 0, 0, rows)) if rows else scores.table
+    if len(table) > real:  # padding gets its -inf in the product
+        bias = table.new_zeros(real) if scores.bias is None else scores.bias[:real]
+        return replace(scores, table=table, bias=F.pad(bias, (0, len(table) - real), value=-torch.inf))
+    return scores
 
 
 def saves_passes(device: torch.device) -> bool:

@@ -53,15 +53,15 @@ def train_step(
     """
     count, ranks = reduce(torch.stack([batch.weights.sum(), batch.weights.new_ones(())]))
     share = count / ranks  # dividing by it turns the mean over ranks into the sum over ranks divided by the count
-    total, loads = torch.zeros((), device=count.device), list[Tensor]()
+    parts, loads = list[Tensor](), list[Tensor]()
     for part in batch.split(accumulate):
         loss = objective(part)
         ((loss.total + loss.extra) / share).backward()
         optimizer.collect()
-        total = total + loss.plain
+        parts.append(loss.plain)
         loads = [a + b for a, b in zip(loads, loss.loads, strict=True)] if loads else list(loss.loads)
     # The one place of a step where the host waits for the device.
-    mean, *loads = optimizer.measure(reduce(total) / count, *(reduce(load) for load in loads))
+    mean, *loads = optimizer.measure(reduce(sum(parts[1:], parts[0])) / count, *(reduce(load) for load in loads))
     plain, norm = mean.item(), optimizer.norms.total().item()
     if isnan(plain) and not count:
         raise HeddleError("no row of this step has a target, so there is nothing to learn: give more rows per step")

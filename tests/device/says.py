@@ -28,6 +28,20 @@ def without_inference_mode() -> None:
     torch.inference_mode = without  # type: ignore[assignment]
 
 
+class Event:
+    """Work that the host may wait for."""
+
+    def __init__(self, gpu: "Imitation") -> None:
+        self.gpu = gpu
+
+    def record(self) -> None:
+        """All work so far."""
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        self.gpu.sync("event")
+
+
 class Stream:
     """All work is in one order."""
 
@@ -66,6 +80,7 @@ def said_by_torch(gpu: "Imitation") -> Iterator[None]:
         "graph_pool_handle": lambda: (0, 0),
         "Stream": Stream,
         "current_stream": Stream,
+        "Event": lambda: Event(gpu),
         "stream": lambda stream: nullcontext(),
         "synchronize": lambda device=None: gpu.sync("synchronize"),
     }

@@ -1,5 +1,6 @@
 """Decoding steps captured in graphs give the CPU's tokens, whatever happens to rows, weights and modules in between."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from heddle.config import SamplingConfig
 from heddle.generate import Engine
 from heddle.model import Transformer
 from heddle.model.graphs import GraphedSteps
+from heddle.nn.cache import Cache
 from tests.device.compare import assert_same
 from tests.device.imitated import imitated
 from tests.device.imitation import Imitation
@@ -32,6 +34,29 @@ def texts(model: Transformer, prompts: Any = PROMPTS[:3]) -> Any:
 def first_query(model: Transformer) -> Any:
     assert model.decoder is not None
     return next(iter(model.decoder.layers())).mixer.q
+
+
+def check_steps(change: Callable[[Transformer, int], None], cut: Callable[..., None] = lambda *anything: None) -> None:
+    """The logits of four steps, before each of which something happens, are the CPU's."""
+
+    def steps(model: Transformer) -> Any:
+        cache, ids = model.new_cache(1), torch.tensor([[1, 5, 2]], device=model.device)
+        model(ids, cache=cache)
+        logits = []
+        for number, token in enumerate((4, 2, 7, 1)):
+            change(model, number)
+            cut(model, number, cache)
+            new = torch.tensor([[token]], device=model.device)
+            scores = (
+                model.logits(model(new, cache=cache).hidden[:, -1]) if model.steps is None else model.steps(new, cache)
+            )
+            logits.append(scores.log_softmax(-1).tolist())
+        return logits
+
+    with torch.no_grad():
+        expected = steps(tiny(GUESSED[0]))
+        with Imitation():
+            assert_same(expected, steps(graphed(tiny(GUESSED[0]))), ROUNDING)
 
 
 @imitated
@@ -60,7 +85,7 @@ def test_a_long_text_needs_few_launches_a_token() -> None:
         gpu.reset()
         engine.step()
         assert gpu.launches.total() < 20
-        events = {0: [event for event in expected[0]][:3]}
+        events = {0: list(expected[0])[:3]}
         for row, left in run(engine).items():
             events[row] += left
         assert_same(expected, events, ROUNDING)
@@ -89,17 +114,36 @@ def test_a_changed_weight_is_used(way: str) -> None:
 
 @imitated
 def test_a_weight_that_moves_within_a_text() -> None:
-    def change(model: Transformer) -> Any:
-        assert model.decoder is not None
-        engine = Engine.of(model, PROMPTS[:2], GREEDY)
-        events = [engine.step() for _ in range(4)]
-        layer: Any = first_query(model)
-        layer.weight.data = -layer.weight.data
-        return [*events, *(engine.step() for _ in range(4))]
+    def change(model: Transformer, number: int) -> None:
+        if number == 2:
+            layer: Any = first_query(model)
+            layer.weight.data = -layer.weight.data
 
-    expected = change(tiny(ALONE[0]))
-    with Imitation():
-        assert_same(expected, change(graphed(tiny(ALONE[0]))), ROUNDING)
+    check_steps(change)
+
+
+@imitated
+def test_a_hook_sees_every_step() -> None:
+    seen = []
+
+    def hook(model: Transformer, number: int) -> None:
+        assert model.decoder is not None
+        if number == 1:
+            model.decoder.final_norm.register_forward_hook(lambda *anything: seen.append(model.device.type))
+
+    check_steps(hook)
+    assert seen.count("cuda") == seen.count("cpu") == 3
+
+
+@imitated
+def test_tokens_that_are_taken_back() -> None:
+    """A cache in a graph is cut, and continues."""
+
+    def cut(model: Transformer, number: int, cache: Cache) -> None:
+        if number == 2:
+            cache.truncate([4])
+
+    check_steps(lambda *anything: None, cut)
 
 
 @imitated
@@ -112,21 +156,6 @@ def test_two_caches_take_turns(number: int) -> None:
     expected = turns(tiny(ALONE[number]))
     with Imitation():
         assert_same(expected, turns(graphed(tiny(ALONE[number]))), ROUNDING)
-
-
-@imitated
-def test_a_hook_sees_every_step() -> None:
-    seen = []
-    with Imitation():
-        model = graphed(tiny(ALONE[0]))
-        engine = Engine.of(model, PROMPTS[:1], GREEDY)
-        for _ in range(3):
-            engine.step()
-        assert model.decoder is not None
-        model.decoder.final_norm.register_forward_hook(lambda *anything: seen.append(1))
-        for _ in range(3):
-            engine.step()
-    assert len(seen) == 3
 
 
 @imitated
@@ -147,27 +176,3 @@ def test_a_module_that_reads_numbers_is_not_captured() -> None:
         assert_same(expected, texts(model), ROUNDING)
         assert isinstance(model.steps, GraphedSteps)
         assert not model.steps.graphs
-
-
-@imitated
-def test_tokens_that_are_taken_back() -> None:
-    """A cache in a graph is cut, and continues."""
-
-    def cut(model: Transformer) -> Any:
-        cache, ids = model.new_cache(1), torch.tensor([[1, 5, 2]], device=model.device)
-        model(ids, cache=cache)
-        logits = []
-        for token in (4, 2, 7, 1):
-            new = torch.tensor([[token]], device=model.device)
-            if model.steps is None:
-                logits.append(model.logits(model(new, cache=cache).hidden[:, -1]).tolist())
-            else:
-                logits.append(model.steps(new, cache).tolist())
-            if token == 2:
-                cache.truncate([4])
-        return logits
-
-    with torch.no_grad():
-        expected = cut(tiny(GUESSED[0]))
-        with Imitation():
-            assert_same(expected, cut(graphed(tiny(GUESSED[0]))), ROUNDING)
