@@ -145,6 +145,9 @@ class OnDevice(Tensor):
         Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # exchanges the shell alone
         self.numbers = value.numbers
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.numbers.untyped_storage()
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
