@@ -19,6 +19,7 @@ from heddle.display import displayed
 from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.entry import Entry
+from heddle.model.fusing import ORDINARY
 from heddle.model.head import LanguageHead
 from heddle.model.pooled import Classifier, TextVector
 from heddle.model.transformer import Transformer
@@ -124,7 +125,7 @@ def stated(model: Transformer, batch: int, length: int) -> Walk:
     """
     check_countable(batch, length)
     hidden = model.embedding.weight.new_empty(batch, length, model.config.dim)
-    entries = [entry for name, module in _parts(model) for entry in STATED[type(module)](module, name, hidden)]
+    entries = [entry for name, module in _parts(model) for entry in STATED[_kind(module)](module, name, hidden)]
     if isinstance(model.head, LanguageHead):
         table = model.head_weight()  # a tied head has no table of its own
         entries.append(Product("head", HEAD, batch * length, table.shape[1], table.shape[0]))
@@ -139,9 +140,14 @@ def check_countable(batch: int, length: int) -> None:
         )
 
 
+def _kind(module: nn.Module) -> type[nn.Module]:
+    """The class of a module; of a fused layer, that of the ordinary layer."""
+    return ORDINARY.get(type(module), type(module))
+
+
 def _parts(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The outermost modules that have a row in `STATED`."""
-    if type(module) in STATED:
+    if _kind(module) in STATED:
         yield name, module
         return
     for inner, child in module.named_children():

@@ -19,6 +19,7 @@ from heddle.generate.speculative import DraftSource
 from heddle.generate.stream import DecodingRules, check_generates
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
+from heddle.model.fusing import fuse
 from heddle.model.graphs import GraphedSteps, graph_steps
 from heddle.model.packing import pack
 from heddle.model.transformer import Transformer
@@ -67,6 +68,7 @@ class Engine:
         guides: Guides | None = None,
     ) -> None:
         check_generates(model)
+        fuse(model)
         self.model, self.draft_source, self.guides = model, draft_source, guides
         self.config = EngineConfig() if config is None else config
         self.end_of_text, self.vocabulary = end_of_text, vocabulary

@@ -15,7 +15,7 @@ In reading order:
 - `build`: builds a model with initial weights from a config.
 - `measured`, `cores`: measurements of this machine, cached on disk; sharing cores with other programs.
 - `products`: the library for fp32 products in training on a CPU.
-- `packing`: weights prepacked for decoding on a CPU.
+- `packing`: weights prepacked for decoding on a CPU; `fusing`: fewer products and launches for predicting on an accelerator.
 - `quantize`: weights in 8 or 4 bits, for decoding on a CPU.
 - `compiling`: decoding steps compiled to one call each (`compile_steps`), and `step_rates`: only where that is faster.
 

@@ -53,19 +53,23 @@ class Attention(nn.Module):
         self.sinks = nn.Parameter(self.o.weight.new_zeros(heads)) if config.sinks else None
 
     def forward(self, x: Hidden, scope: Scope, state: State = STATELESS) -> Hidden:
-        q = rotate(self.heads_of(self.q(x), self.q_norm), scope.rotation)
-        keys_values = state.read()
-        if keys_values is None:
-            source = x if scope.source is None else scope.source
-            k = rotate(self.heads_of(self.k(source), self.k_norm), scope.rotation)
-            v = split_heads(self.v(source), self.value_dim)
-            keys_values = state.update((k, v), scope.queries, scope.keys)
-        k, v = keys_values
+        if (stored := state.read()) is None:
+            q, k, v = self.project(x, scope)
+            k, v = state.update((k, v), scope.queries, scope.keys)
+        else:
+            q, (k, v) = rotate(self.heads_of(self.q(x), self.q_norm), scope.rotation), stored
         assert scope.mask is not None
         mask = scope.mask
         if self.scores is not None or self.sinks is not None:
             mask = replace(mask, custom_scores=self.scores, sinks=self.sinks)
         return self.o(merge_heads(self.kernel(q, k, v, mask)))
+
+    def project(self, x: Hidden, scope: Scope) -> tuple[Tensor, Tensor, Tensor]:
+        """The heads of queries [B H T d], keys [B K S d] and values [B K S e]; `heddle.model.fusing` makes them one product."""
+        source = x if scope.source is None else scope.source
+        q = rotate(self.heads_of(self.q(x), self.q_norm), scope.rotation)
+        k = rotate(self.heads_of(self.k(source), self.k_norm), scope.rotation)
+        return q, k, split_heads(self.v(source), self.value_dim)
 
     def heads_of(self, x: Float[Tensor, "B T hd"], norm: nn.Module) -> Float[Tensor, "B h T d"]:
         """Queries or keys split into heads, with the norm over each head or over all."""
@@ -84,8 +88,7 @@ def attention_pattern(config: AttentionConfig, setting: Setting, crosses: bool =
     if config.window is not None:
         rule = rule & Window(config.window) if setting.causal else Window(config.window)
     needs, predicting = (config.needs(setting.dropout, training) for training in (True, False))
-    relative = relative_of(config, setting)
-    return Pattern(rule, config.window, config.kernel, needs, predicting, relative)
+    return Pattern(rule, config.window, config.kernel, needs, predicting, relative_of(config, setting))
 
 
 def score_scale(config: AttentionConfig, dim: int) -> float:

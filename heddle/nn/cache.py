@@ -107,7 +107,7 @@ class Cache:
             end = start + count
         later: Form = "newest" if newest else "uniform" if uniform else "ragged"
         form: Form = ("whole" if even else "padded") if fresh else later
-        queries = Layout(position, segment, form)
+        queries = Layout(position, segment, form, unpadded=even)
         prefix_lengths = [0 if length else count for length, count in zip(self.lengths, counts, strict=True)]
         if self.prefix and max(prefix_lengths, default=0) > 1:  # a prefix of one token is causal
             queries = queries.prefixed(on_device(prefix_lengths, device)[:, None])

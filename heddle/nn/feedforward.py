@@ -41,4 +41,8 @@ class Gated(nn.Module):
         self.dropout = setting.drop(config.dropout)
 
     def forward(self, x: Float[Tensor, "*rows D"], queries: Layout | None = None) -> Output:
-        return Output(self.down(self.dropout(self.gating(self.gate(x), self.up(x)))))
+        return Output(self.down(self.dropout(self.gating(*self.factors(x)))))
+
+    def factors(self, x: Float[Tensor, "*rows D"]) -> tuple[Tensor, Tensor]:
+        """The gate before its activation, and the factor that it scales."""
+        return self.gate(x), self.up(x)

@@ -39,6 +39,7 @@ class Layout:
         form: see above.
         documents: the largest number of segments in any row, known on the host: segments are 0..documents-1, and -1.
         longest: tokens in the longest segment, if packing recorded it; None: at most the width.
+        unpadded: whether the host knows that every token of a `ragged` layout is real.
         horizon: Int[B T], the last position that each token of a decoder sees; None: its own. A token of a prefix sees to the
             prefix's end, see `prefixed`.
     """
@@ -48,6 +49,7 @@ class Layout:
     form: Form
     documents: int = 1
     longest: int | None = None
+    unpadded: bool = False
     horizon: Int[Tensor, "B T"] | None = None
 
     @classmethod
@@ -169,6 +171,6 @@ def _check_fits(lengths: Sequence[Sequence[int]], width: int) -> None:
 # torch.compile and pipeline parallelism flatten and split layouts as trees.
 _pytree.register_pytree_node(
     Layout,
-    lambda layout: (layout.tensors(), (layout.form, layout.documents, layout.longest)),
+    lambda layout: (layout.tensors(), (layout.form, layout.documents, layout.longest, layout.unpadded)),
     lambda tensors, constants: Layout(*[*tensors][:2], *constants, *[*tensors][2:]),
 )

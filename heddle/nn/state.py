@@ -80,12 +80,13 @@ class Growing(State):
         if queries.form == "newest" and self.buffers[0].shape[2] < keys.width:  # nothing was reserved
             self.buffers = tuple(torch.cat(pair, dim=2) for pair in zip(self.buffers, new, strict=True))
             return self.buffers
-        for buffer, tensor in zip(self.buffers, new, strict=True):
-            if queries.form == "ragged":
-                # Padding is written too, after its row's end; later tokens overwrite it before they become visible.
-                row = torch.arange(queries.rows, device=tensor.device)[:, None]
+        if queries.form == "ragged":
+            # Padding is written too, after its row's end; later tokens overwrite it before they become visible.
+            row = torch.arange(queries.rows, device=new[0].device)[:, None]
+            for buffer, tensor in zip(self.buffers, new, strict=True):
                 buffer[row, :, queries.position] = tensor.transpose(1, 2)
-            else:
+        else:
+            for buffer, tensor in zip(self.buffers, new, strict=True):
                 buffer.index_copy_(2, queries.position[0], tensor)
         return tuple(buffer[:, :, : keys.width] for buffer in self.buffers)
 

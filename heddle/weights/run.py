@@ -32,6 +32,7 @@ from heddle.display import displayed
 from heddle.errors import HeddleError, article
 from heddle.model.build import build, materialise
 from heddle.model.device import pick_device
+from heddle.model.fusing import FUSED
 from heddle.model.groups import trained_state
 from heddle.model.lora import adapt, merge
 from heddle.model.packing import KINDS
@@ -143,7 +144,7 @@ def check_described(model: Transformer) -> None:
     modules = dict(model.named_modules())
     for name, expected in expected_model.named_modules():
         module = modules.pop(name, None)
-        if type(module) in (type(expected), KINDS.get(type(expected))):
+        if type(module) in (type(expected), KINDS.get(type(expected)), FUSED.get(type(expected))):
             continue
         actual = "missing" if module is None else article(type(module).__name__)
         raise HeddleError(

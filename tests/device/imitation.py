@@ -149,6 +149,9 @@ class OnDevice(Tensor):
     def data_ptr(self) -> int:
         return self.numbers.data_ptr()
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.numbers.untyped_storage()
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 

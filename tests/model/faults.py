@@ -3,6 +3,21 @@
 from tests.planting import Fault
 
 FAULTS = [
+    Fault("a fused weight is a copy", "model/fusing.py:_lay_together",
+          "tensor.data = part", "tensor.data = part\nif tensor is tensors[0]: tensor.data = torch.cat(tensors)[: len(part)]",
+          test="test_fusing.py::test_layers_are_fused_without_copies"),
+    Fault("a weight that was replaced after fusing is not used", "model/fusing.py:_spanning",
+          "not alike or tensor.storage_offset() != start or tensor.untyped_storage().data_ptr() != memory", "not alike",
+          test="test_fusing.py::test_a_changed_weight_is_used"),
+    Fault("a fused layer forgets the hooks of its projections", "model/fusing.py:_bare",
+          "module._forward_hooks or", "",
+          test="test_fusing.py::test_what_wraps_a_projection_is_called"),
+    Fault("gate and up of a fused product are swapped", "model/fusing.py:FusedGated.factors",
+          "gate, up = joint", "up, gate = joint",
+          test="test_fusing.py::test_fused_is_unfused"),
+    Fault("training leaves layers fused", "model/fusing.py:Fused.train",
+          "if mode:", "if not mode:",
+          test="test_fusing.py::test_training_undoes_it"),
     Fault("a refused source makes the cache longer", "model/transformer.py:Transformer.forward",
           "if not isinstance(cache", "layout = self._layout(tokens, layout, cache)\nif not isinstance(cache",
           test="test_transformer.py::test_a_refused_call_leaves_the_cache_as_it_was"),

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from heddle.nn import Cache, numeric
 from heddle.nn.cache import Keys
+from heddle.nn.kernels.base import dead_queries
 from heddle.nn.layout import PADDING, Layout
+from heddle.nn.mask import Causal, Mask
 from heddle.nn.state import FORGETS, ROUND, STATELESS, BlockState, Carry, Fixed, Growing, Rolling, State, rounded
 from tests import programs
 
@@ -358,3 +360,15 @@ def test_mixers_with_states_are_captured_whole() -> None:
     graphs = json.loads(programs.traced("nn.graphs_of_mixers"))
     assert len(graphs) == 4
     assert all(counts == [1, 1] for counts in graphs.values()), graphs
+
+
+def test_only_rows_of_fewer_tokens_have_queries_without_keys() -> None:
+    cache = Cache([BlockState(Growing())], 2)
+    cache.advance([2, 5], torch.device("cpu"))
+    for counts, expected in (([1, 1], None), ([2, 1], [[False, False], [False, True]]), ([2, 2], None)):
+        queries = cache.advance(counts, torch.device("cpu"))
+        assert cache.keys is not None
+        mask = Mask(Causal(), queries, cache.keys[None])
+        dead = dead_queries(mask, mask.dense())
+        assert mask.queries.form == "ragged"
+        assert (None if dead is None else dead[:, 0, :, 0].tolist()) == expected

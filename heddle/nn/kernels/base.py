@@ -74,9 +74,8 @@ class Scoring(NamedTuple):
 def dead_queries(mask: Mask, allowed: Tensor | None) -> Tensor | None:
     """Queries that see no key; None if the form rules them out."""
     # Every rule lets a position see itself, so a query whose position is among the keys sees at least one.
-    among = mask.queries.form in ("uniform", "newest") or (
-        mask.queries.form == "whole" and mask.queries.width <= mask.keys.width
-    )
+    later = mask.queries.form in ("uniform", "newest") or (mask.queries.form == "ragged" and mask.queries.unpadded)
+    among = later or (mask.queries.form == "whole" and mask.queries.width <= mask.keys.width)
     if among and mask.keys.form == "whole":
         return None
     if allowed is None:
