@@ -20,6 +20,7 @@ from heddle.model.build import build
 from heddle.model.device import compile_graphs
 from heddle.model.packing import use_products
 from heddle.tasks.objective import CrossEntropy
+from heddle.train.compiling import compile_objective
 from heddle.train.optimizer import Optimizer
 from heddle.train.rates import pick_products
 from heddle.train.step import train_step
@@ -50,7 +51,7 @@ def heddle_trains(job: TrainingJob, rows: int, compiled: bool = False) -> Work:
     use_products(model, by_onednn)
     optimizer = Optimizer(model.train(), TRAIN, RATE, job.precision)
     objective: Any = CrossEntropy(model)
-    minimised = compile_graphs(objective, dynamic=False) if compiled else objective
+    minimised = compile_objective(objective, dynamic=False) if compiled else objective
     batch = next_token_batch(job.ids(rows)).to(job.device)
 
     def tensors() -> Iterable[Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache, Keys, keys_of
 from heddle.nn.custom import Custom
-from heddle.nn.layout import Layout
+from heddle.nn.layout import Form, Layout
 from heddle.nn.numeric import on_device
 
 MOST = 8  # graphs of a model; each holds a cache
@@ -202,7 +202,8 @@ class GraphedSteps:
 
         def run() -> Tensor:
             position = start[:, None]
-            queries = Layout(position, torch.zeros_like(position), "uniform" if rows == 1 else "ragged")
+            form: Form = "uniform" if rows == 1 else "ragged"
+            queries = Layout(position, torch.zeros_like(position), form, unpadded=True)
             own.queries, own.keys = queries, Keys(keys_of(own, queries, start, capacity, device))
             logits = self.steps.run(tokens, queries, own)
             for state, places in zip(own.flat(), buffers, strict=True):

@@ -20,7 +20,7 @@ from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
 from heddle.model.cores import cores
-from heddle.model.device import compile_graphs, pick_device
+from heddle.model.device import pick_device
 from heddle.model.groups import skeleton, trained_state
 from heddle.model.lora import adapt
 from heddle.model.packing import use_products
@@ -30,6 +30,7 @@ from heddle.runs.changeable import resume_identity
 from heddle.tasks.table import make_task
 from heddle.tasks.task import MULTIPLE, DataSpec, Task
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
+from heddle.train.compiling import compile_objective
 from heddle.train.model_selection import SelectedWeights, averaged_steps, restore, selected_weights
 from heddle.train.optimizer import Optimizer
 from heddle.train.ranks import Ranks, join_ranks
@@ -250,7 +251,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
         optimizer=optimizer,
         task=task,
         eager=eager,
-        objective=compile_graphs(ranks.wrap(eager)) if chosen.compile else ranks.wrap(eager),
+        objective=compile_objective(eager, ranks.wrap(eager)) if chosen.compile else ranks.wrap(eager),
         step=0 if before is None else int(before.state["step"]),
         ranks=ranks,
         ema=moving_average(train, optimizer, {name: before.model[name] for name in masters} if before else {}),

@@ -9,10 +9,9 @@ from torch.autograd.function import once_differentiable
 
 from heddle.checks import wrong
 from heddle.model.head import Scores, logits_bytes
-from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.embedding import check_ids
-from heddle.nn.numeric import capped, wide_dtype
-from heddle.tasks.loss_chunk import LossSettings, in_few_passes, in_lines, in_whole_tiles, saves_passes, with_terms
+from heddle.nn.numeric import wide_dtype
+from heddle.tasks.loss_chunk import LossSettings, OneChunk, in_few, in_whole_tiles, of_chunk
 
 
 def chunk_rows(positions: int, vocabulary: int, device: str = "cpu") -> int:
@@ -32,43 +31,39 @@ class _CrossEntropy(torch.autograd.Function):
         targets: Tensor,
         weights: Tensor,
         settings: LossSettings,
+        one_chunk: OneChunk,
     ) -> tuple[Tensor, Tensor]:
-        vocab_size, cap, by_onednn, chunk, learns, smoothing, z = settings
-        scores = in_whole_tiles(Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype))
+        vocab_size, cap, by_onednn, chunk, learns, *_ = settings
+        scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
         wide = wide_dtype(features.dtype)
         plain: Any = 0.0
         extra: Any = 0.0
-        few = saves_passes(features.device) and cap is None and bias is None and not (smoothing or z)
-        hides = cap is None and features.device.type != "cpu"  # by the bias of padding
-        target_logs, feature_gradients, table_gradient = [], [], None
+        few = one_chunk is of_chunk and in_few(scores, features.device, settings)
+        scores = in_whole_tiles(scores)
+        target_logs: list[Tensor] = []
+        feature_gradients: list[Tensor] = []
+        table_gradient = None
         bias_gradient = None if bias is None else torch.zeros_like(scores.bias, dtype=wide)
         # Weight the narrow side of both products: V/D times fewer multiplications.
         learns_table = learns and ctx.needs_input_grad[1]  # False if the table is frozen
         weighted = torch.mul(features, weights, out=torch.empty_like(features)) if learns_table else features
         columns = [tensor.split(chunk) for tensor in (features, weighted, targets, weights)]
         for x, weighted_x, target, weight in zip(*columns, strict=True):
-            logits = capped(product(x, scores.table, scores.bias, by_onednn), cap)
-            if len(scores.table) > vocab_size and not hides:
-                logits[:, vocab_size:] = -torch.inf
+            piece = (x, weighted_x if learns_table else None, target, weight)
+            nats, more, of_features, of_table = one_chunk(*piece, scores, bias_gradient, settings, few)
             if few:
-                log_p, gradient = in_few_passes(logits, target, features.dtype if learns else None)
-                target_logs.append(log_p)
+                target_logs.append(nats)
             else:
-                nats, more, gradient = with_terms(logits, target, weight, bias_gradient, settings)
                 plain, extra = plain + nats, extra + more
-            if not learns:
-                continue
-            if gradient.dtype != features.dtype:
-                gradient = in_lines(gradient, features.dtype).copy_(gradient)
-            feature_gradients.append(of_inputs(gradient, scores.table, by_onednn))
-            if learns_table:
-                share = of_weights(gradient, weighted_x, by_onednn)
+            if of_features is not None:
+                feature_gradients.append(of_features)
+            if of_table is not None:
                 # The sum over chunks needs fp32: in bf16 each addition would round the whole matrix.
-                table_gradient = share if table_gradient is None else table_gradient.to(wide).add_(share)
+                table_gradient = of_table if table_gradient is None else table_gradient.to(wide).add_(of_table)
         if few:
             plain = -torch.dot(torch.cat(target_logs)[:, 0], weights[:, 0].to(wide))
         if learns:
-            del weighted, weighted_x, columns  # of as many numbers as the gradients of features
+            del weighted, weighted_x, piece, columns  # of as many numbers as the gradients of features
             real = [None if each is None else each[: len(table)] for each in (table_gradient, bias_gradient)]
             ctx.save_for_backward(torch.cat(feature_gradients).mul_(weights), *real)
         ctx.mark_non_differentiable(plain)
@@ -81,7 +76,7 @@ class _CrossEntropy(torch.autograd.Function):
         # A 0-d factor stays fp32 in the product: rounded to bf16 it would bias every gradient below the head.
         # With dimensions it promotes the product to fp32, as the table needs, in a single pass. Autograd casts both.
         of_table, of_bias = (None if each is None else each * factor.reshape([1] * each.dim()) for each in others)
-        return feature_gradient * factor, of_table, of_bias, None, None, None
+        return feature_gradient * factor, of_table, of_bias, None, None, None, None
 
 
 def cross_entropy(
@@ -92,6 +87,7 @@ def cross_entropy(
     chunk: int | None = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    one_chunk: OneChunk = of_chunk,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Sum of weights · -log p(target), with logits = capped(features @ tableᵀ + bias) (L1-24, L2-59).
 
@@ -106,6 +102,7 @@ def cross_entropy(
         chunk: rows at a time; None: as many as fit into 256 MiB of logits, off the CPU into 512 MiB.
         label_smoothing: ε; the target distribution is 1 - ε + ε/V for the target and ε/V for other ids (Szegedy et al. 2016, 7).
         z_loss: factor of (log Σ exp(logits))², for each target (Chowdhery et al. 2022, 5).
+        one_chunk: computes a chunk; it may be compiled.
 
     Raises:
         HeddleError: an argument has another type or shape; on a CPU also where a target is out of range.
@@ -118,11 +115,10 @@ def cross_entropy(
             if not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise wrong("cross_entropy", name, value, "a number from 0 to 1")
     table, bias = scores.table, scores.bias
-    by_onednn = scores.by_onednn if scores.by_onednn and is_eager_fp32(features, table) else ()
     chunk = chunk_rows(*features.shape[:1], table.shape[0], features.device.type) if chunk is None else chunk
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (features, table, bias))
-    settings = (scores.vocab_size, scores.cap, by_onednn, chunk, learns, label_smoothing, z_loss)
-    return _CrossEntropy.apply(features, table, bias, targets[:, None], weights[:, None], settings)  # type: ignore[no-untyped-call,no-any-return]
+    settings = (scores.vocab_size, scores.cap, scores.by_onednn, chunk, learns, label_smoothing, z_loss)
+    return _CrossEntropy.apply(features, table, bias, targets[:, None], weights[:, None], settings, one_chunk)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def _check(features: Tensor, targets: Tensor, weights: Tensor, scores: Scores) -> None:

@@ -1,5 +1,6 @@
 """Cross-entropy of one chunk of logits, with the gradient of its scores."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -9,10 +10,48 @@ from torch.nn import functional as F
 
 from heddle.config.train import ProductKind
 from heddle.model.head import Scores
+from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.numeric import wide_dtype
 
 LossSettings = tuple[int, float | None, tuple[ProductKind, ...], int, bool, float, float]
 """Vocabulary size, cap, the products by oneDNN, rows of a chunk, whether a gradient is needed, label smoothing, z-loss factor."""
+
+OneChunk = Callable[..., tuple[Tensor, Tensor | float, Tensor | None, Tensor | None]]
+
+
+def of_chunk(
+    x: Float[Tensor, "N D"],
+    weighted_x: Float[Tensor, "N D"] | None,
+    target: Int[Tensor, "N 1"],
+    weight: Float[Tensor, "N 1"],
+    scores: Scores,
+    bias_gradient: Float[Tensor, " V"] | None,
+    settings: LossSettings,
+    few: bool,
+) -> tuple[Tensor, Tensor | float, Tensor | None, Tensor | None]:
+    """The chunk's sums of weighted nats and of further terms, and the gradients of its features and of the table, if these learn.
+
+    Args:
+        weighted_x: x · weight, for the table's gradient; None: the table does not learn.
+        bias_gradient: is added to.
+        few: whether to save passes over the scores; then log p of each target [N 1] takes the place of the weighted nats.
+    """
+    _, _, chosen, _, learns, *_ = settings
+    by_onednn = chosen if chosen and is_eager_fp32(x, scores.table) else ()
+    logits = product(x, scores.table, scores.bias, by_onednn)
+    if scores.cap is not None or x.device.type == "cpu":  # else the bias of padding is -inf
+        logits = scores.finish(logits)
+    more: Tensor | float = 0.0
+    if few:
+        nats, gradient = in_few_passes(logits, target, x.dtype if learns else None)
+    else:
+        nats, more, gradient = with_terms(logits, target, weight, bias_gradient, settings)
+    if not learns:
+        return nats, more, None, None
+    if gradient.dtype != x.dtype:
+        gradient = in_lines(gradient, x.dtype).copy_(gradient)
+    of_features = of_inputs(gradient, scores.table, by_onednn)
+    return nats, more, of_features, None if weighted_x is None else of_weights(gradient, weighted_x, by_onednn)
 
 
 def _probabilities(logits: Float[Tensor, "N V"], targets: Int[Tensor, "N 1"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,6 +90,12 @@ def in_whole_tiles(scores: Scores) -> Scores:
 def saves_passes(device: torch.device) -> bool:
     """Whether few passes over the scores matter more than few exponentials: not on a CPU, nor if a compiler joins the passes."""
     return device.type != "cpu" and not torch.compiler.is_compiling()
+
+
+def in_few(scores: Scores, device: torch.device, settings: LossSettings) -> bool:
+    """Whether few passes suffice, and matter."""
+    *_, smoothing, z = settings
+    return saves_passes(device) and scores.cap is None and scores.bias is None and not (smoothing or z)
 
 
 def with_terms(

@@ -13,6 +13,7 @@ from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.output import Routing
 from heddle.tasks.loss import cross_entropy
+from heddle.tasks.loss_chunk import OneChunk, of_chunk
 from heddle.tasks.own_loss import OwnLoss, scalar, scored
 from heddle.tasks.recurring import weighted
 
@@ -58,6 +59,7 @@ class CrossEntropy(nn.Module):
             raise HeddleError("this model has no head, so there is nothing to score; give it a head")
         self.model, self.terms = model, (label_smoothing, z_loss)
         self.own: OwnLoss | None = None
+        self.one_chunk: OneChunk = of_chunk
 
     def forward(self, batch: Batch) -> Loss:
         features, routings = self._features(batch)
@@ -104,4 +106,5 @@ class CrossEntropy(nn.Module):
             count = int(weights.count_nonzero()) if count is None else count
             if 0 < count < len(factors):
                 x, ids, factors = weighted(x, ids, factors, count)
-        return cross_entropy(x, ids, factors, self.model.head.scoring(self.model.embedding.weight), None, *self.terms)
+        scores = self.model.head.scoring(self.model.embedding.weight)
+        return cross_entropy(x, ids, factors, scores, None, *self.terms, self.one_chunk)

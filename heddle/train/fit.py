@@ -28,7 +28,7 @@ from heddle.data.in_memory import InMemoryData, corpus_of
 from heddle.data.sources.tables import FIELDS
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
-from heddle.model.device import compile_graphs, pick_device
+from heddle.model.device import pick_device
 from heddle.model.lora import adapt, merge
 from heddle.model.packing import use_products
 from heddle.model.precision import tf32_products
@@ -38,6 +38,7 @@ from heddle.tasks.own_loss import OwnLoss
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer
+from heddle.train.compiling import compile_objective
 from heddle.train.history import History
 from heddle.train.length import MOST, Evaluations, requested_steps, warmup_of
 from heddle.train.live import ProgressLine
@@ -318,7 +319,7 @@ def _made(model: Transformer, run: RunConfig, learned: Learned, loss: OwnLoss | 
                 optimizer=optimizer,
                 task=task,
                 eager=eager,
-                objective=compile_graphs(eager) if train.compile == "on" else eager,
+                objective=compile_objective(eager) if train.compile == "on" else eager,
                 learning_rate=rate,
                 warmup=warmup,
                 steps=learned.steps,

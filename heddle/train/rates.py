@@ -20,7 +20,6 @@ from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.cores import cores, share_cores
-from heddle.model.device import compile_graphs
 from heddle.model.groups import skeleton
 from heddle.model.lora import adapt
 from heddle.model.measured import measured_once, one_thread
@@ -29,6 +28,7 @@ from heddle.model.precision import DTYPES, tf32_products
 from heddle.model.products import PRODUCT_KINDS, has_onednn
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task, tokens_read
+from heddle.train.compiling import compile_objective
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import deterministic, give_back
 from heddle.train.sizes import has_rows
@@ -141,7 +141,7 @@ def _seconds(
         checkpoint_activations(built)
     optimizer = Optimizer(built, train, 1e-5, precision, by_onednn)
     objective = task.minimised(built, train)
-    step = compile_graphs(objective) if compiled else objective
+    step = compile_objective(objective) if compiled else objective
     batch = batch.to(device)
     clock = time.thread_time if steady else time.perf_counter
 

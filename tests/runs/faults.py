@@ -34,7 +34,7 @@ FAULTS = [
           "usable_precision(chosen_precision, device) if resumed else", "",
           test="test_resume.py::test_a_run_moved_to_a_machine_without_bf16_units"),
     Fault("what was compiled is not used", "runs/session.py:_start",
-          "compile_graphs(ranks.wrap(eager)) if chosen.compile else", "",
+          "compile_objective(eager, ranks.wrap(eager)) if chosen.compile else", "",
           test="test_session.py::test_a_run_is_compiled_where_that_was_chosen"),
     Fault("the best score is the worst", "runs/compare.py:_best",
           "best = min", "best = max",

@@ -99,7 +99,7 @@ FAULTS = [
     Fault("slope of the head's cap", "tasks/loss_chunk.py:with_terms",
           "gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2", "pass",
           steps="gpt", test="test_loss.py::test_a_bias_and_a_cap_are_part_of_it"),
-    Fault("padding takes part in the softmax", "tasks/loss.py:_CrossEntropy.forward",
+    Fault("padding takes part in the softmax", "tasks/loss_chunk.py:of_chunk",
           "scores.finish(product(x, scores.table, scores.bias, by_onednn))",
           "product(x, scores.table, scores.bias, by_onednn)",
           steps="gpt", test="test_loss.py::test_padded_entries_have_no_gradient"),

@@ -63,7 +63,7 @@ def test_it_is_cross_entropy(chunk: int | None) -> None:
 @pytest.mark.parametrize("vocab_size", [1, 11, 100])
 def test_in_few_passes_it_is_the_same(vocab_size: int, chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU."""
-    monkeypatch.setattr("heddle.tasks.loss.saves_passes", lambda device: True)
+    monkeypatch.setattr("heddle.tasks.loss_chunk.saves_passes", lambda device: True)
     inputs = case(vocab_size=vocab_size)
     for ours, reference in zip(gradients(cross_entropy, inputs, chunk), gradients(full, inputs), strict=True):
         torch.testing.assert_close(ours, reference, rtol=0, atol=1e-12)
@@ -74,7 +74,7 @@ def test_in_few_passes_it_is_the_same(vocab_size: int, chunk: int | None, monkey
 @pytest.mark.parametrize("few", [False, True], ids=["many passes", "few passes"])
 def test_bf16_rounds_the_gradient_of_a_sure_target_once(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """p of 0.999 is 1 in bf16, and p - 1 would be 0."""
-    monkeypatch.setattr("heddle.tasks.loss.saves_passes", lambda device: few)
+    monkeypatch.setattr("heddle.tasks.loss_chunk.saves_passes", lambda device: few)
     hidden = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.bfloat16, requires_grad=True)
     table = torch.tensor([[7.0, 1.0], [0.0, -6.0]], dtype=torch.bfloat16)
     exact = hidden.detach().double().requires_grad_()

@@ -1,0 +1,95 @@
+"""A program: the losses of twenty steps, eager and compiled block by block, and how many graphs were captured. It prints JSON.
+
+Its words are the name of a model, and the widths of the batches, in turns.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.registry import lookup_backend
+from torch.fx import GraphModule
+
+from heddle.config import RotaryConfig, TransformerConfig
+from heddle.config.train import TrainConfig
+from heddle.data.batch import Batch
+from heddle.model import build, checkpoint_activations
+from heddle.model.lora import adapt
+from heddle.nn.layout import Layout
+from heddle.tasks import CrossEntropy, loss
+from heddle.train import Optimizer, train_step
+from heddle.train.compiling import compile_blocks
+from tests.models import VOCABULARY, config_of
+
+STEPS, ROWS, CONTEXT = 20, 16, 16
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": {"positions": "learned"},
+    "llama": {"norm": {"kind": "rms"}, "ffn": "gated", "relative": RotaryConfig(), "positions": "none"},
+    "encoder-decoder": {"family": "both"},
+    "mixture": {"ffn": "moe"},
+    "dropout": {"kernel": "plain", "dropout": 0.2},  # compiled, `sdpa` draws other numbers
+    "checkpointed": {"kernel": "plain", "dropout": 0.2},
+    "lora": {},
+    "packed": {"kernel": "flex", "window": 5},
+}
+
+
+class Counted:
+    """A backend with the compiler's own decompositions, and without its code, which takes long to compile. It counts graphs."""
+
+    def __init__(self) -> None:
+        self.count, self.backend = 0, lookup_backend("aot_eager_decomp_partition")
+
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.count += 1
+        compiled: Callable[..., Any] = self.backend(graph, inputs)
+        return compiled
+
+
+def configured(name: str) -> TransformerConfig:
+    """Three blocks in each stack, with the kernel that a GPU takes for most models: the CPU's own is unrolled by the width."""
+    return config_of(depth=3, **{"kernel": "sdpa", **MODELS[name]}).override({"context": CONTEXT})
+
+
+def batch(name: str, step: int, width: int) -> Batch:
+    """Random ids, some rows of which end early; or two documents in each row."""
+    random = torch.Generator().manual_seed(step % 2)
+    ids = torch.randint(0, VOCABULARY, (ROWS, width), generator=random)
+    lengths = [width - row % 4 for row in range(ROWS)]
+    padded = Layout.padded(lengths, width)
+    layout = Layout.packed([[3, length - 3] for length in lengths], width) if name == "packed" else padded
+    source = {"source": ids.flip(1), "source_layout": padded} if name == "encoder-decoder" else {}
+    return Batch(ids, layout, ids.roll(-1, 1), layout.real.float(), **source)
+
+
+def trained(name: str, widths: Sequence[int], wrap: Callable[[CrossEntropy], Any]) -> list[float]:
+    """The losses of the steps."""
+    settings = TrainConfig.of({"lora": {"rank": 2, "layers": ["*.mixer.*"]}} if name == "lora" else {})
+    model = adapt(build(configured(name)), settings.lora)
+    if name == "checkpointed":
+        checkpoint_activations(model)
+    blocks = [block for stack in (model.encoder, model.decoder) if stack is not None for block in stack.layers()]
+    forwards = [vars(block).get("forward") for block in blocks]
+    optimizer = Optimizer(model, settings, 1e-2, "fp32")
+    objective, losses = wrap(CrossEntropy(model)), []
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        losses.append(train_step(objective, optimizer, batch(name, step, widths[step % len(widths)]), 1, 1.0, 1.0)[0])
+    assert [vars(block).get("forward") for block in blocks] == forwards  # evaluation computes as before
+    return losses
+
+
+def main() -> None:
+    vars(loss)["LOGITS_BYTES"] = 1  # chunks of at most 64 rows
+    name, *words = sys.argv[1:]
+    torch._dynamo.reset()
+    counted, widths = Counted(), [int(word) for word in words]
+    eager = trained(name, widths, lambda objective: objective)
+    compiled = trained(name, widths, lambda objective: compile_blocks(objective, objective, backend=counted))
+    print(json.dumps([eager, compiled, counted.count]))
+
+
+if __name__ == "__main__":
+    main()
