@@ -102,14 +102,16 @@ class Bench:
         training: a row for each model and contender.
         decoding: a row for each model, number of rows and contender.
         left_out: what was not measured, and how to have it.
+        complete: whether everything was measured; False in what `bench` saves on the way.
     """
 
     machine: Mapping[str, str]
     settings: Mapping[str, Any]
     ceilings: tuple[Ceiling, ...]
-    training: tuple[Speed, ...]
-    decoding: tuple[Speed, ...]
-    left_out: tuple[str, ...]
+    training: tuple[Speed, ...] = ()
+    decoding: tuple[Speed, ...] = ()
+    left_out: tuple[str, ...] = ()
+    complete: bool = False
 
     def head(self) -> str:
         """The machine and the settings in one line each."""
@@ -138,6 +140,7 @@ class Bench:
             lines = [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows)]
             parts.append("\n".join([f"**{caption}**", "", *lines]))
         parts += [f"Left out: {'; '.join(self.left_out)}."] if self.left_out else []
+        parts += [] if self.complete else ["Not complete: stopped before everything was measured."]
         return "\n\n".join(parts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from heddle.account.flops import flops
 from heddle.account.machine import available_memory
 from heddle.account.memory import cache_size, parameter_bytes, training_bytes
+from heddle.account.parameters import parameter_count
 from heddle.bench.decoding import DECODERS, Decoder, DecodingJob
 from heddle.bench.hugging_face import installed
 from heddle.bench.machine import ceilings, describe, pick_precision
@@ -53,11 +54,12 @@ def bench(
     rounds: int | None = None,
     quick: bool = False,
     tell: Callable[[str], None] | None = None,
+    save: Callable[[Bench], None] | None = None,
 ) -> Bench:
     """Measure a device's ceilings, and how fast heddle trains and decodes on it beside other programs.
 
     Each contender computes with a model of the same shape: heddle as its commands run it, heddle's model in a plain compiled loop,
-    and Hugging Face transformers if it is installed. They take turns, round after round.
+    and Hugging Face transformers if it is installed. They take turns, round after round. Smaller models are measured first.
 
     Args:
         device: as in `heddle.model.build`.
@@ -67,6 +69,7 @@ def bench(
         rounds: turns of each contender; None: as suits the device.
         quick: fewer and smaller measurements, and no contender that compiles.
         tell: called with a line before each piece of work.
+        save: called after the ceilings and after each row with what is measured so far, at last with the whole result.
 
     Raises:
         HeddleError: the device, a part, a model or the precision does not exist here.
@@ -82,11 +85,18 @@ def bench(
         keep_memory()
     tell("ceilings")
     run = Run(place, pick_precision(precision, place), sizes, ceilings(place, quick), tell)
-    training = [row for name, each in configs if "training" in parts for row in run.train(name, each)]
-    decoding = [row for name, each in configs if "decoding" in parts for row in run.decode(name, each)]
     settings = {"device": str(place), "precision": run.precision, **vars(sizes)}
     remaining = tuple(left_out(sizes, parts, models is None))
-    return Bench(describe(place), settings, run.ceilings, tuple(training), tuple(decoding), remaining)
+    result = Bench(describe(place), settings, run.ceilings, left_out=remaining)
+    save = save or (lambda result: None)
+    save(result)
+    for part, row in run.rows(configs, parts):
+        more: dict[str, Any] = {part: (*getattr(result, part), row)}
+        result = replace(result, **more)
+        save(result)
+    result = replace(result, complete=True)
+    save(result)
+    return result
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,16 @@ class Run:
     sizes: Sizes
     ceilings: tuple[Ceiling, ...]
     tell: Callable[[str], None]
+
+    def rows(
+        self, configs: Sequence[tuple[str, TransformerConfig]], parts: Sequence[str]
+    ) -> Iterator[tuple[str, Speed]]:
+        """The part and the row of each contender, smaller models first."""
+        measures = {"training": self.train, "decoding": self.decode}
+        for name, config in sorted(configs, key=lambda each: parameter_count(each[1])):
+            for part, measure in measures.items():
+                if part in parts:
+                    yield from ((part, row) for row in measure(name, config))
 
     def train(self, name: str, config: TransformerConfig) -> Iterator[Speed]:
         """A row for each training contender of a model."""

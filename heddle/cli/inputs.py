@@ -15,7 +15,7 @@ def read_items(inputs: Inputs, arguments: Sequence[str], pairs: Sequence[str] = 
     Texts of whitespace alone get no result; a line on stderr counts them.
 
     Raises:
-        HeddleError: there is no text, or a source cannot be read.
+        HeddleError: the text is missing, or a source cannot be read.
     """
     if not arguments and not is_piped():
         raise HeddleError(

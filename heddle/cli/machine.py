@@ -88,16 +88,26 @@ def bench(
     quick
         Measure less, without contenders that compile: under a minute on two cores.
     json
-        Also write the result to this file.
+        Also write the result to this file, after every row; `complete` is false until the last.
     """
+    from heddle.bench.report import Bench
     from heddle.bench.run import PARTS  # with everything that is measured
     from heddle.bench.run import bench as measure
 
     progress = console(as_json=True)
-    result = measure(device, only or PARTS, model, precision, rounds, quick, progress.print)
-    print(result.markdown(), end="")
-    if json is not None:
-        write_file(json, (json_module.dumps(result.to_dict(), indent=2) + "\n").encode(), replace=True)
+    saved: Bench | None = None
+
+    def save(result: Bench) -> None:
+        nonlocal saved
+        saved = result
+        if json is not None:
+            write_file(json, (json_module.dumps(result.to_dict(), indent=2) + "\n").encode(), replace=True)
+
+    try:
+        measure(device, only or PARTS, model, precision, rounds, quick, progress.print, save)
+    finally:  # also what was measured before Ctrl-C
+        if saved is not None:
+            print(saved.markdown(), end="", flush=True)
 
 
 def _describe(machine: Any) -> list[tuple[str, str]]:

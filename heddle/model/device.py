@@ -29,14 +29,9 @@ def pick_device(name: str = "auto") -> torch.device:
         raise HeddleError(
             f"device = {short_repr(name)} is not one of {', '.join(DEVICES)}.{did_you_mean(name, DEVICES)}"
         )
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return torch.device(next(device for device, available in present.items() if available))
-    if not present[kind]:
-        names = " or ".join(device for device, available in present.items() if available)
-        raise HeddleError(
-            f"device = {name!r}: torch {torch.__version__} does not find this device here; use {names} or auto"
-        )
+        return torch.device(_available()[0])
+    _check_available(kind, name)
     if not colon:
         return torch.device(name)
     card = _card(int(number))
@@ -56,9 +51,26 @@ def find_device(device: torch.device | str) -> torch.device:
             device = pick_device() if device == "auto" else torch.device(device)
         except RuntimeError:
             return pick_device(str(device))  # raises the error that lists the names
-    if device.type != "meta":
+    if device.type == "cuda":
+        _check_available("cuda", str(device))
+    elif device.type != "meta":
         pick_device(device.type)
     return _card(device.index) if device.type == "cuda" and device.index is not None else device
+
+
+def _available() -> list[str]:
+    """The types of device that are here, faster ones first."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    return [kind for kind, available in present.items() if available]
+
+
+def _check_available(kind: str, name: str) -> None:
+    """Refuse a device whose type is not here, by its name."""
+    if kind not in _available():
+        names = " or ".join(_available())
+        raise HeddleError(
+            f"device = {name!r}: torch {torch.__version__} does not find this device here; use {names} or auto"
+        )
 
 
 def _card(number: int) -> torch.device:

@@ -116,7 +116,7 @@ class Session(Training):
     def last_good(self) -> str:
         """The last good checkpoint, in words."""
         checkpoint, _ = newest_valid(self.run.directory)
-        return f"the last good checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"
+        return f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint exists yet"
 
     def checkpoint(self, step: int) -> Path:
         """The directory of a step's checkpoint, whether it is there or not."""

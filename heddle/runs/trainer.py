@@ -81,9 +81,8 @@ class Trainer:
 
         Raises:
             Interrupted: SIGINT or SIGTERM arrived; the run is saved and can be resumed.
-            HeddleError: a step does not fit into memory; what was trained is saved.
-            HeddleError: the loss became NaN or infinite, the disk is full, another process is lost, or this trainer has already
-                run; the last good checkpoint is kept.
+            HeddleError: a step does not fit into memory, which saves the steps before it; the loss became NaN or infinite, the
+                disk is full, another process is lost, or this trainer has already run, which all leave the last good checkpoint.
         """
         directory, hold = self.session.run.directory, self.session.run.hold
         if hold is not None and not hold.release.alive:
@@ -96,8 +95,8 @@ class Trainer:
             if not self.session.ranks.lost(error):
                 raise
             raise HeddleError(
-                f"step {self.session.step + 1}: another process has ended, or did not answer for rank_timeout = "
-                f"{self.session.train.rank_timeout:g} minutes; {self.session.last_good()}"
+                f"step {self.session.step + 1}: another process ended, or did not answer within "
+                f"{self.session.train.rank_timeout:g} minutes (rank_timeout); {self.session.last_good()}"
             ) from error
         finally:
             if hold is not None:

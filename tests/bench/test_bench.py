@@ -68,6 +68,17 @@ class TestResult:
         assert lines[0] == "ceilings"
         assert any("2 rounds" in line for line in lines)
 
+    def test_each_row_is_saved_and_smaller_models_come_first(self, tiny: str, tmp_path: Path) -> None:
+        (tmp_path / "larger.toml").write_text(TINY.override({"dim": 32}).to_toml())
+        saved: list[Bench] = []
+        settings: dict[str, Any] = {"quick": True, "rounds": 1, "precision": "fp32", "save": saved.append}
+        result = bench("cpu", ["training"], [str(tmp_path / "larger.toml"), tiny], **settings)
+        assert [len(each.training) for each in saved] == [*range(len(result.training) + 1), len(result.training)]
+        assert [each.complete for each in saved] == [False] * (len(saved) - 1) + [True]
+        assert saved[-1] == result
+        names = [row.model for row in result.training]
+        assert names == sorted(names, key=["tiny", "larger"].index)
+
     def test_shares_ratios_and_memory(self, tiny: str) -> None:
         result = measure(tiny, precision="fp32", parts=["training"])
         assert result.decoding == ()

@@ -14,25 +14,49 @@ from .conftest import Heddle
 CHANGES = {"dim": 16, "vocab_size": 50, "context": 16, "decoder.depth": 1, "decoder.block.mixer.heads": 2}
 
 
-def test_it_prints_markdown_and_writes_json(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def words(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Options for a tiny model, on a machine whose ceilings are measured by small products."""
     for name, value in (("SMALL", 32), ("FEW", 16), ("MEGABYTES", 1)):
         monkeypatch.setattr(f"heddle.bench.machine.{name}", value)
     for name in ("release", "forget"):  # look through all that the tests hold
         monkeypatch.setattr(f"heddle.bench.run.{name}", lambda device: None)
     Path("tiny.toml").write_text(preset("gpt2-small").override(CHANGES).to_toml())
-    words = ["--quick", "--model", "tiny.toml", "--rounds", "1", "--device", "cpu", "--precision", "fp32"]
+    return ["--quick", "--model", "tiny.toml", "--rounds", "1", "--device", "cpu", "--precision", "fp32"]
+
+
+def test_it_prints_markdown_and_writes_json(heddle: Heddle, words: list[str]) -> None:
     result = heddle("bench", *words, "--json", "b.json")
     assert result.code == 0
     assert "**Decoding, greedy**" in result.out
     assert result.err.startswith("ceilings\ntraining ")
     data = json.loads(Path("b.json").read_text())
-    assert data.keys() == {"machine", "settings", "ceilings", "training", "decoding", "left_out"}
+    assert data.keys() == {"machine", "settings", "ceilings", "training", "decoding", "left_out", "complete"}
+    assert data["complete"]
+    assert "Not complete" not in result.out
     assert data["machine"]["torch"] == torch.__version__
     assert data["settings"]["device"] == "cpu"
     assert data["ceilings"][0].keys() == {"what", "rate"}
     for row in (*data["training"], *data["decoding"]):
         assert row.keys() == set(Speed.__dataclass_fields__)
         assert row["rate"].keys() == {"median", "least", "most"}
+
+
+def test_what_was_measured_before_ctrl_c_is_kept(
+    heddle: Heddle, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("heddle.bench.run.Run.decode", stopped)
+    result = heddle("bench", *words, "--json", "b.json")
+    assert result.code == 130
+    assert "**Training, AdamW, clipping**" in result.out
+    assert "\nNot complete: stopped before everything was measured.\n" in result.out
+    data = json.loads(Path("b.json").read_text())
+    assert not data["complete"]
+    assert data["training"][0]["contender"] == "heddle"
+    assert data["decoding"] == []
 
 
 @pytest.mark.parametrize(

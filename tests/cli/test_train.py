@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from heddle.cli import keys
 from heddle.cli.train import parse_config, parse_series
@@ -410,3 +411,31 @@ def test_an_early_stop_is_said(heddle: Heddle, corpus: str) -> None:
     again = heddle("train", "--resume", "runs/still")
     assert "still stopped early at step 2 of 4; to train longer: heddle train --resume " in again.out
     assert "steps=8, or patience=2" in again.out
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_step_that_does_not_fit_into_memory_is_one_line(
+    step: int, heddle: Heddle, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has trained is saved, and resumes."""
+    training = import_module("heddle.train.training")
+    train_step, calls = training.train_step, list[int]()
+
+    def full(*words: Any) -> Any:
+        calls.append(1)
+        if len(calls) == step:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return train_step(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "train_step", full)
+        result = heddle("train", corpus, *TINY)
+    assert result.code == 2
+    line = result.err.splitlines()[-1]
+    assert line.startswith(
+        f"heddle: step {step}: out of memory with 4 rows of 16 tokens at a time: use accumulate=2 (now 1)"
+    )
+    there = f"the last good checkpoint is runs/001/checkpoints/step-{step - 1}"
+    assert (there if step > 1 else "no checkpoint exists yet") in line
+    assert "Traceback" not in result.err
+    assert heddle("train", "--resume", "runs/001").code == 0

@@ -68,9 +68,12 @@ def test_only_cards_have_numbers(name: str) -> None:
         pick_device(name)
 
 
-def test_a_card_of_a_machine_without_any_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("find", [pick_device, find_device])
+def test_a_card_of_a_machine_without_any_is_refused(
+    find: Callable[[str], torch.device], monkeypatch: pytest.MonkeyPatch
+) -> None:
     present(monkeypatch, cuda=False, mps=False)
     with pytest.raises(
         HeddleError, match=r"^device = 'cuda:1': torch \S+ does not find this device here; use cpu or auto$"
     ):
-        pick_device("cuda:1")
+        find("cuda:1")

@@ -73,8 +73,8 @@ def test_a_first_step_leaves_no_checkpoint(begin: Begin) -> None:
     with pytest.raises(OutOfMemory) as error:
         trainer.run()
     assert str(error.value) == (
-        "step 1: out of memory with 1 row of 16 tokens at a time: use a smaller batch, context or model; there is no "
-        f"checkpoint yet; continue with: heddle train --resume {run}, once more memory is free, or train a new run"
+        "step 1: out of memory with 1 row of 16 tokens at a time: use a smaller batch, context or model; no checkpoint "
+        f"exists yet; continue with: heddle train --resume {run}, once more memory is free, or train a new run"
     )
 
 

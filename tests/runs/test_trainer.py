@@ -165,7 +165,7 @@ def test_a_gradient_gone_wrong_is_named(begin: Begin) -> None:
     with pytest.raises(HeddleError) as error:
         trainer.run()
     assert "the gradient of decoder.blocks.1.ffn.up.weight;" in one_line(error)
-    assert "there is no checkpoint yet" in str(error.value)
+    assert "no checkpoint exists yet" in str(error.value)
 
 
 @pytest.mark.parametrize("settings", [{"optimizer": "adamw", "learning_rate": 1e30}, {"matrix_learning_rate": 1e30}])

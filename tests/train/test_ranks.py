@@ -122,5 +122,5 @@ def test_a_process_that_is_lost_ends_the_run(how: str, begin: Begin) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     assert lost_rank.started(str(run), how, port) == (
-        "step 1: another process has ended, or did not answer for rank_timeout = 0.05 minutes; there is no checkpoint yet\n"
+        "step 1: another process ended, or did not answer within 0.05 minutes (rank_timeout); no checkpoint exists yet\n"
     )
