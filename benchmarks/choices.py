@@ -2,7 +2,7 @@
 
     python benchmarks/choices.py [--only loss lines slices spin widths muon] [--rounds 7] [--json FILE]
 
-loss: logits that the loss computes at a time (`heddle.model.head.LOGITS_BYTES`), forward and backward of head and loss.
+loss: logits that the loss computes at a time (`heddle.model.device.LOGITS_BYTES`), forward and backward of head and loss.
 lines: rows of the logits' gradient that start at multiples of 64 numbers, compared with contiguous rows.
 slices: keys that are copied before the product with their transpose (`heddle.nn.kernels.plain.transposed`), one query.
 spin: how long idle threads spin before they sleep (GOMP_SPINCOUNT), measured by the time of a training step.
@@ -69,7 +69,8 @@ def precisions() -> list[str]:
 def loss(rounds: int) -> list[Row]:
     import torch
 
-    from heddle.model.head import LOGITS_BYTES, Scores
+    from heddle.model.device import LOGITS_BYTES
+    from heddle.model.head import Scores
     from heddle.model.precision import DTYPES
     from heddle.tasks.loss import cross_entropy
     from heddle.train.runtime import keep_memory

@@ -22,8 +22,8 @@ from heddle.config.train import TrainConfig
 from heddle.display import displayed
 from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
+from heddle.model.device import logits_bytes
 from heddle.model.groups import skeleton
-from heddle.model.head import logits_bytes
 from heddle.model.precision import DTYPES, cast
 from heddle.model.roles import role
 from heddle.model.transformer import Transformer

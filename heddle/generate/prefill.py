@@ -196,7 +196,8 @@ def sample_each(sequences: Sequence[TokenSequence], logits: Float[Tensor, "B V"]
         sampled = torch.cat([part[:, 0] for part in parts]).long()
         if order == sorted(order):
             return sampled
-        return sampled.index_select(0, on_device(sorted(range(len(order)), key=order.__getitem__), sampled.device))
+        places = sorted(range(len(order)), key=lambda place: order[place])
+        return sampled.index_select(0, on_device(places, sampled.device))
 
     def events() -> list[Event]:
         numbers, sampled = iter(read().tolist()), dict[int, Event]()

@@ -13,6 +13,8 @@ from heddle.errors import HeddleError, did_you_mean
 
 DEVICES = ("auto", "cpu", "cuda", "cuda:N", "mps")
 COMPILERS = ("c++", "g++", "clang++")
+# fp32 logits that a loss computes at once, on a CPU and elsewhere; fewer save little memory and cost time.
+LOGITS_BYTES, GPU_LOGITS_BYTES = 256 << 20, 512 << 20
 
 
 @checked()
@@ -80,6 +82,11 @@ def _card(number: int) -> torch.device:
         cards = "one GPU, cuda:0" if count == 1 else f"{count} GPUs, cuda:0 to cuda:{count - 1}"
         raise HeddleError(f"device = 'cuda:{number}': this machine has {cards}")
     return torch.device("cuda", number)
+
+
+def logits_bytes(device: str) -> int:
+    """Bytes of fp32 logits that a loss computes at once on this type of device."""
+    return LOGITS_BYTES if device == "cpu" else GPU_LOGITS_BYTES
 
 
 def has_compiler() -> bool:

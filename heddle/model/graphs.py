@@ -105,7 +105,7 @@ class GraphedSteps:
     def __init__(self, model: Transformer, steps: Any = None) -> None:
         self.model, self.steps = model, Eager(model) if steps is None else steps
         self.graphs: dict[tuple[object, ...], Graph] = {}
-        self.pool: object = None
+        self.pool: Any = None
         self.modules: tuple[nn.Module, ...] = ()
         self.weights: list[Tensor] = []
         self.identity: list[object] = []

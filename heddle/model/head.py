@@ -16,14 +16,6 @@ from heddle.nn.layout import Layout
 from heddle.nn.norm import LayerNorm
 from heddle.nn.numeric import capped
 
-# fp32 logits that a loss computes at once, on a CPU and elsewhere; fewer save little memory and cost time.
-LOGITS_BYTES, GPU_LOGITS_BYTES = 256 << 20, 512 << 20
-
-
-def logits_bytes(device: str) -> int:
-    """Bytes of fp32 logits that a loss computes at once on this type of device."""
-    return LOGITS_BYTES if device == "cpu" else GPU_LOGITS_BYTES
-
 
 @dataclass(frozen=True, eq=False)
 class Scores:

@@ -258,8 +258,10 @@ def keys_of(
     cache: Cache, queries: Layout, start: Tensor | None, visible: int, device: torch.device | str | None
 ) -> dict[int | None, Layout]:
     """Layouts of the keys after `start` tokens per row (None: after none), of which the first `visible` slots may be seen."""
-    rings = {window: queries if start is None else _ring(start, window, queries) for window in cache.windows}
-    return {None: Layout.whole(queries.rows, visible, device), **rings}
+    keys: dict[int | None, Layout] = {None: Layout.whole(queries.rows, visible, device)}
+    for window in cache.windows:
+        keys[window] = queries if start is None else _ring(start, window, queries)
+    return keys
 
 
 def _ring(start: Tensor, window: int, queries: Layout) -> Layout:

@@ -7,11 +7,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heddle.checks import wrong
-from heddle.model.head import Scores, logits_bytes
-from heddle.nn.embedding import check_ids
+from heddle.model.device import logits_bytes
+from heddle.model.head import Scores
 from heddle.nn.numeric import wide_dtype
-from heddle.tasks.loss_chunk import LossSettings, OneChunk, in_few, in_whole_tiles, of_chunk
+from heddle.tasks.loss_chunk import LossSettings, OneChunk, check_arguments, in_few, in_whole_tiles, of_chunk
 
 
 def chunk_rows(positions: int, vocabulary: int, device: str = "cpu") -> int:
@@ -43,7 +42,7 @@ class _CrossEntropy(torch.autograd.Function):
         target_logs: list[Tensor] = []
         feature_gradients: list[Tensor] = []
         table_gradient = None
-        bias_gradient = None if bias is None else torch.zeros_like(scores.bias, dtype=wide)
+        bias_gradient = None if bias is None or scores.bias is None else torch.zeros_like(scores.bias, dtype=wide)
         # Weight the narrow side of both products: V/D times fewer multiplications.
         learns_table = learns and ctx.needs_input_grad[1]  # False if the table is frozen
         weighted = torch.mul(features, weights, out=torch.empty_like(features)) if learns_table else features
@@ -108,26 +107,9 @@ def cross_entropy(
         HeddleError: an argument has another type or shape; on a CPU also where a target is out of range.
     """
     if not torch.compiler.is_compiling():
-        _check(features, targets, weights, scores)
-        if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
-            raise wrong("cross_entropy", "chunk", chunk, "a whole number of at least 1, or None")
-        for name, value in (("label_smoothing", label_smoothing), ("z_loss", z_loss)):
-            if not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise wrong("cross_entropy", name, value, "a number from 0 to 1")
+        check_arguments(features, targets, weights, scores, (chunk, label_smoothing, z_loss, one_chunk))
     table, bias = scores.table, scores.bias
-    chunk = chunk_rows(*features.shape[:1], table.shape[0], features.device.type) if chunk is None else chunk
+    chunk = chunk_rows(features.shape[0], table.shape[0], features.device.type) if chunk is None else chunk
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (features, table, bias))
     settings = (scores.vocab_size, scores.cap, scores.by_onednn, chunk, learns, label_smoothing, z_loss)
     return _CrossEntropy.apply(features, table, bias, targets[:, None], weights[:, None], settings, one_chunk)  # type: ignore[no-untyped-call,no-any-return]
-
-
-def _check(features: Tensor, targets: Tensor, weights: Tensor, scores: Scores) -> None:
-    """Refuse arguments that would fail deeper inside or silently broadcast; each feature needs one target and one weight."""
-    if not isinstance(features, Tensor) or not features.is_floating_point() or features.dim() != 2:
-        raise wrong("cross_entropy", "features", features, "a tensor of floating-point numbers of shape [N D]")
-    shape, bias = getattr(getattr(scores, "table", None), "shape", ()), getattr(scores, "bias", None)
-    if shape[1:] != features.shape[1:] or getattr(bias, "shape", bias) not in (None, shape[:1]):
-        raise wrong("cross_entropy", "scores", scores, "the result of head.scoring(table), for features of this width")
-    check_ids("targets", targets, scores.vocab_size, tuple(features.shape[:1]), "cross_entropy")
-    if not isinstance(weights, Tensor) or weights.shape != targets.shape or not weights.is_floating_point():
-        raise wrong("cross_entropy", "weights", weights, f"a floating-point number for each of {len(targets)} targets")

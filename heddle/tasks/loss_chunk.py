@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from heddle.checks import wrong
 from heddle.config.train import ProductKind
 from heddle.model.head import Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
+from heddle.nn.embedding import check_ids
 from heddle.nn.numeric import wide_dtype
 
 LossSettings = tuple[int, float | None, tuple[ProductKind, ...], int, bool, float, float]
@@ -38,9 +41,9 @@ def of_chunk(
     """
     _, _, chosen, _, learns, *_ = settings
     by_onednn = chosen if chosen and is_eager_fp32(x, scores.table) else ()
-    logits = product(x, scores.table, scores.bias, by_onednn)
-    if scores.cap is not None or x.device.type == "cpu":  # else the bias of padding is -inf
-        logits = scores.finish(logits)
+    products = product(x, scores.table, scores.bias, by_onednn)
+    hidden = scores.cap is None and x.device.type != "cpu"  # padding, whose bias is -inf
+    logits = products if hidden else scores.finish(products)
     more: Tensor | float = 0.0
     if few:
         nats, gradient = in_few_passes(logits, target, x.dtype if learns else None)
@@ -144,3 +147,23 @@ def in_few_passes(
         return log_p, logs
     of_targets = torch.expm1(log_p, out=log_p.new_empty(log_p.shape, dtype=dtype))
     return log_p, torch.exp(logs, out=in_lines(logs, dtype)).scatter_(1, targets, of_targets)
+
+
+def check_arguments(features: Tensor, targets: Tensor, weights: Tensor, scores: Scores, more: tuple[Any, ...]) -> None:
+    """Refuse arguments that would fail deeper inside or silently broadcast; each feature needs one target and one weight."""
+    if not isinstance(features, Tensor) or not features.is_floating_point() or features.dim() != 2:
+        raise wrong("cross_entropy", "features", features, "a tensor of floating-point numbers of shape [N D]")
+    shape, bias = getattr(getattr(scores, "table", None), "shape", ()), getattr(scores, "bias", None)
+    if shape[1:] != features.shape[1:] or getattr(bias, "shape", bias) not in (None, shape[:1]):
+        raise wrong("cross_entropy", "scores", scores, "the result of head.scoring(table), for features of this width")
+    check_ids("targets", targets, scores.vocab_size, tuple(features.shape[:1]), "cross_entropy")
+    if not isinstance(weights, Tensor) or weights.shape != targets.shape or not weights.is_floating_point():
+        raise wrong("cross_entropy", "weights", weights, f"a floating-point number for each of {len(targets)} targets")
+    chunk, label_smoothing, z_loss, one_chunk = more
+    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        raise wrong("cross_entropy", "chunk", chunk, "a whole number of at least 1, or None")
+    if not callable(one_chunk):
+        raise wrong("cross_entropy", "one_chunk", one_chunk, "a function such as of_chunk")
+    for name, value in (("label_smoothing", label_smoothing), ("z_loss", z_loss)):
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise wrong("cross_entropy", name, value, "a number from 0 to 1")

@@ -19,7 +19,7 @@ from heddle.bench.timing import OUT_OF_MEMORY, Problem, Work, attempt, growth, h
 from heddle.bench.training import TRAINERS, TrainingJob
 from heddle.config import TransformerConfig, preset
 from heddle.errors import HeddleError
-from heddle.model.compiling import step as decoding_step
+from heddle.model.graphs import step as decoding_step
 
 CPU = torch.device("cpu")
 CHANGES = {"dim": 16, "vocab_size": 50, "context": 16, "decoder.depth": 1, "decoder.block.mixer.heads": 2}

@@ -99,7 +99,7 @@ def decode(name: str, sampling: SamplingConfig, rows: int) -> Callable[[], Any]:
 def measure(case: str) -> Imitation:
     """The device after one step of a case."""
     with pytest.MonkeyPatch.context() as patch, Imitation() as gpu:
-        patch.setattr("heddle.model.head.GPU_LOGITS_BYTES", 1)
+        patch.setattr("heddle.model.device.GPU_LOGITS_BYTES", 1)
         patch.setattr("heddle.nn.norm.IN_CACHE", 1)
         step = train(*TRAININGS[case]) if case in TRAININGS else decode(*DECODINGS[case])
         gpu.reset()

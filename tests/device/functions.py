@@ -61,7 +61,7 @@ def attention(
     settings = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
     out: Any = _Attention.apply(q, k, v, attn_mask, settings)  # type: ignore[no-untyped-call]
     if gpu.graph is not None:
-        numbers = [None if each is None else each.numbers for each in (q, k, v, attn_mask)]
+        numbers: Any = [getattr(each, "numbers", None) for each in (q, k, v, attn_mask)]
         gpu.graph.note(lambda: F.scaled_dot_product_attention(*numbers, **settings), [out.numbers], [])
     return out
 
@@ -102,7 +102,7 @@ def rms_norm(gpu: "Imitation", x: Tensor, shape: Any, weight: Tensor, eps: float
     gpu.launch(1)
     out: Any = _RMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
     if gpu.graph is not None:
-        numbers = (x.numbers, weight.shape, weight.numbers, eps)
+        numbers: Any = [getattr(each, "numbers", each) for each in (x, weight.shape, weight, eps)]
         gpu.graph.note(lambda: F.rms_norm(*numbers), [out.numbers], [])
     return out
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heddle.errors import HeddleError
-from heddle.model import Transformer, build, compiling, device
+from heddle.model import Transformer, build, compiling, device, graphs
 from heddle.model.compiling import compile_steps
 from tests import programs
 from tests.model.compiled_steps import PROMPTS, by_definition, made, tokens
@@ -37,7 +37,7 @@ class Snapshot:
     def __call__(self, model: Transformer, *inputs: Any) -> Tensor:
         if self.model is None:
             self.model = copy.deepcopy(model)
-        return compiling.step(self.model, *inputs)
+        return graphs.step(self.model, *inputs)
 
 
 def in_place(block: Any) -> None:

@@ -18,7 +18,7 @@ from heddle.config.presets import preset_names
 from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
-from heddle.model.head import GPU_LOGITS_BYTES
+from heddle.model.device import GPU_LOGITS_BYTES
 from heddle.runs import prepare
 from heddle.runs.need import Need
 from heddle.runs.split import ROOM, first_fitting, splits

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from heddle.model.head import LOGITS_BYTES, Scores
+from heddle.model.device import LOGITS_BYTES
+from heddle.model.head import Scores
 from heddle.tasks import cross_entropy as chunked
 from heddle.tasks.loss import chunk_rows
 

@@ -15,10 +15,10 @@ from torch.fx import GraphModule
 from heddle.config import RotaryConfig, TransformerConfig
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
-from heddle.model import build, checkpoint_activations
+from heddle.model import build, checkpoint_activations, device
 from heddle.model.lora import adapt
 from heddle.nn.layout import Layout
-from heddle.tasks import CrossEntropy, loss
+from heddle.tasks import CrossEntropy
 from heddle.train import Optimizer, train_step
 from heddle.train.compiling import compile_blocks
 from tests.models import VOCABULARY, config_of
@@ -82,7 +82,7 @@ def trained(name: str, widths: Sequence[int], wrap: Callable[[CrossEntropy], Any
 
 
 def main() -> None:
-    vars(loss)["LOGITS_BYTES"] = 1  # chunks of at most 64 rows
+    vars(device)["LOGITS_BYTES"] = 1  # chunks of at most 64 rows
     name, *words = sys.argv[1:]
     torch._dynamo.reset()
     counted, widths = Counted(), [int(word) for word in words]
