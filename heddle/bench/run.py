@@ -135,6 +135,11 @@ class Run:
                 if part in parts:
                     yield from ((part, row) for row in measure(name, config))
 
+    @property
+    def kind(self) -> str:
+        """The kind of device that the memory account knows."""
+        return "cuda" if self.device.type == "cuda" else "cpu"
+
     def train(self, name: str, config: TransformerConfig) -> Iterator[Speed]:
         """A row for each training contender of a model."""
         length = min(self.sizes.length, config.context)
@@ -146,7 +151,7 @@ class Run:
             prepared[contender] = self._fitting(partial(make, job), rows, park)
         per_token = flops(config, 1, length).training / length
         for row in self._race(f"training {name}", prepared, Speed(name, "", rows, length), park):
-            predicted = training_bytes(config, row.rows, self.precision, TRAIN, length)
+            predicted = training_bytes(config, row.rows, self.precision, TRAIN, length, device=self.kind)
             yield self._completed(row, self.precision, per_token, predicted)
         prepared.clear()
         forget(self.device)
@@ -179,7 +184,7 @@ class Run:
     def _rows(self, config: TransformerConfig, length: int) -> int:
         """Rows of a training step: as many as heddle's account says fit, halving from the most."""
         rows, free = self.sizes.rows, USABLE * available_memory(self.device)
-        while rows > 1 and training_bytes(config, rows, self.precision, TRAIN, length) > free:
+        while rows > 1 and training_bytes(config, rows, self.precision, TRAIN, length, device=self.kind) > free:
             rows //= 2
         return rows
 
