@@ -215,8 +215,8 @@ class Engine:
                 for count in range(len(draft) + 1)
             ]
         sampled = sample_each(sequences, logits)
-        if self._goes_ahead():
-            self.ahead = self.model.steps(sampled.ids()[:, None], self.cache).clone()  # type: ignore[misc]
+        if isinstance(steps := self.model.steps, GraphedSteps) and self._goes_ahead():
+            self.ahead = steps(sampled.ids()[:, None], self.cache).clone()  # the next replay overwrites them
         samples, events = iter(sampled.events()), list[Event]()
         for row, draft in zip(self.active, drafts, strict=True):
             events += _accept(row, draft, [next(samples) for _ in range(len(draft) + 1)])
@@ -225,14 +225,14 @@ class Engine:
         return events
 
     def _goes_ahead(self) -> bool:
-        """Whether the model may read the sampled ids before the host does: in graphs, while no rows are to join.
+        """Whether a graph may read the sampled ids before the host does: while no rows are to join.
 
         What it computes for a row that then ends is dropped with the row.
         """
         ends = all(len(row.ids) + 1 >= row.max_length for row in self.active)
         room = self.cache.longest is None or max(self.cache.lengths) < self.cache.longest
         joins = self.waiting or self.prefill or self.draft_source
-        return isinstance(self.model.steps, GraphedSteps) and room and not joins and not ends
+        return room and not joins and not ends
 
     def _prefill(self) -> list[Event]:
         """Read the next chunks of prompts. Sample the first tokens once the prompts are read to their ends."""

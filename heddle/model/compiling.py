@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, _dynamo, nn
+from torch import Tensor, _dynamo
 from torch._inductor import config as inductor
 from torch._inductor import select_algorithm
 from torch._inductor.exc import InductorError
@@ -23,7 +23,7 @@ from torch.fx.experimental import _config as shapes
 
 from heddle.errors import HeddleError
 from heddle.model.device import COMPILERS, compile_graphs, has_compiler
-from heddle.model.graphs import GraphedSteps, step
+from heddle.model.graphs import GraphedSteps, identity_of, step
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache
 from heddle.nn.layout import Layout
@@ -116,7 +116,7 @@ class CompiledSteps:
         """Drop the graphs if the model has changed. Modules are checked once per cache, versions of weights in each step."""
         if self.cache is None or self.cache() is not cache:
             self.cache = weakref.ref(cache)
-            identity = _identity(self.model)
+            identity = identity_of(self.model)
             if identity != self.identity:
                 self.identity, self.weights = identity, None
         if self.weights is None or [tensor._version for tensor in self.weights] != self.versions:
@@ -152,20 +152,6 @@ def warm_up(model: Transformer, rows: Sequence[int]) -> None:
         source = None if model.encoder is None else token.expand(count, 2)
         model(token, source=source, cache=cache)
         model.steps(token, cache)
-
-
-def _identity(model: nn.Module) -> list[object]:
-    """Everything that graphs depend on except the values of weights: modules, modes, hooks, and the weights' addresses."""
-    identity: list[object] = [(_place(tensor), tensor.dtype) for tensor in (*model.parameters(), *model.buffers())]
-    for module in model.modules():
-        hooks = (tuple(module._forward_hooks), tuple(module._forward_pre_hooks))  # torch numbers each hook anew
-        identity.append((id(module), module.training, *hooks))
-    return identity
-
-
-def _place(tensor: Tensor) -> int:
-    """The address of a tensor's data, or its id if it is in oneDNN's layout, which has no address."""
-    return id(tensor) if tensor.is_mkldnn else tensor.data_ptr()
 
 
 def _compiled() -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from heddle.model.transformer import Transformer
 from heddle.nn.cache import Cache, Keys, keys_of
@@ -108,6 +109,7 @@ class GraphedSteps:
         self.pool: Any = None
         self.modules: tuple[nn.Module, ...] = ()
         self.weights: list[Tensor] = []
+        self.addresses: list[int] = []
         self.identity: list[object] = []
         self.captures = True
         self.seen: weakref.ref[Cache] | None = None
@@ -136,7 +138,7 @@ class GraphedSteps:
     def _check(self, cache: Cache) -> None:
         """Drop the graphs if the model has changed. Modules are checked once per cache, addresses of weights in each step."""
         same = self.seen is not None and self.seen() is cache
-        if same and [tensor.data_ptr() for tensor in self.weights] == self.identity[: len(self.weights)]:
+        if same and [tensor.data_ptr() for tensor in self.weights] == self.addresses:
             return
         self.seen, identity = weakref.ref(cache), identity_of(self.model)
         if identity != self.identity:
@@ -144,11 +146,14 @@ class GraphedSteps:
             self.graphs.clear()
             self.identity, self.modules = identity, tuple(self.model.modules())
             self.weights = [*self.model.parameters(), *self.model.buffers()]
+            self.addresses = [tensor.data_ptr() for tensor in self.weights]
             self.captures = not any(isinstance(module, Custom) for module in self.modules)
 
     def _replays(self, cache: Cache) -> bool:
         """Whether a graph can compute the step."""
-        hooks = any(module._forward_hooks or module._forward_pre_hooks for module in self.modules)
+        hooks = (
+            any(module._forward_hooks or module._forward_pre_hooks for module in self.modules) or _has_any_global_hook()
+        )
         return self.captures and not hooks and cache.encoded is None and len(cache.lengths) <= MOST_ROWS
 
     def _graph(self, cache: Cache) -> Graph | None:
@@ -162,7 +167,7 @@ class GraphedSteps:
                 self.graphs.clear()
             try:
                 self.graphs[key] = self._capture(cache, rows)
-            except RuntimeError:  # a user's module waits for the device, or there is no memory for a second cache
+            except RuntimeError:  # a module synchronizes with the device, or memory is too short for another cache
                 self.captures = False
         return self.graphs.get(key)
 
@@ -233,11 +238,16 @@ class GraphedSteps:
 
 def identity_of(model: nn.Module) -> list[object]:
     """Everything that a graph depends on except the values of weights: their addresses, modules, modes and hooks."""
-    identity: list[object] = [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
+    identity: list[object] = [(_address(tensor), tensor.dtype) for tensor in (*model.parameters(), *model.buffers())]
     for module in model.modules():
         hooks = (tuple(module._forward_hooks), tuple(module._forward_pre_hooks))  # torch numbers each hook anew
         identity.append((id(module), module.training, *hooks))
     return identity
+
+
+def _address(tensor: Tensor) -> int:
+    """The address of a tensor's data, or its id if it is in oneDNN's layout, which has no address."""
+    return id(tensor) if tensor.is_mkldnn else tensor.data_ptr()
 
 
 def graph_steps(model: Transformer) -> None:

@@ -136,6 +136,24 @@ def test_a_hook_sees_every_step() -> None:
 
 
 @imitated
+def test_a_hook_on_all_modules_sees_every_step() -> None:
+    seen, handles = [], []
+
+    def note(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(module, Transformer):
+            seen.append(module.device.type)
+
+    def hook(model: Transformer, number: int) -> None:
+        if number == 1:
+            handles.append(torch.nn.modules.module.register_module_forward_hook(note))
+        elif number == 3:
+            handles.pop().remove()
+
+    check_steps(hook)
+    assert seen.count("cuda") == seen.count("cpu") == 2
+
+
+@imitated
 def test_tokens_that_are_taken_back() -> None:
     """A cache in a graph is cut, and continues."""
 
