@@ -19,12 +19,12 @@ from heddle.display import estimate, metrics
 from heddle.errors import HeddleError
 from heddle.look.readings import Readings
 from heddle.model.device import pick_device
+from heddle.parallel.join import join_ranks
 from heddle.runs.extend import extend
 from heddle.runs.plan_text import describe_plan
 from heddle.runs.prepare import name_sources, prepare
 from heddle.runs.session import Session
 from heddle.runs.trainer import Interrupted, Trainer, resume_command
-from heddle.train.ranks import join_ranks
 from heddle.weights.run import read_config
 from heddle.weights.special_tokens import mask_of
 

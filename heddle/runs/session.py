@@ -26,6 +26,8 @@ from heddle.model.lora import adapt
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
+from heddle.parallel.join import join_ranks
+from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
 from heddle.tasks.table import make_task
 from heddle.tasks.task import MULTIPLE, DataSpec, Task
@@ -33,7 +35,6 @@ from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.compiling import compile_objective
 from heddle.train.model_selection import SelectedWeights, averaged_steps, restore, selected_weights
 from heddle.train.optimizer import Optimizer
-from heddle.train.ranks import Ranks, join_ranks
 from heddle.train.runtime import keep_memory, prepare_deterministic
 from heddle.train.training import Training, moving_average
 from heddle.weights.average import mean_of
@@ -159,7 +160,7 @@ def open_session(run: str | Path) -> Session:
     """Open a run for training, from its newest valid checkpoint, or from the start if there is none.
 
     The session locks the directory until `session.run.hold.release()` or until it is collected; reading the run needs no lock.
-    Under torchrun, the processes share the work (see `heddle.train.ranks`), and only rank 0 has the lock.
+    Under torchrun, the processes share the work (see `heddle.parallel.ranks`), and only rank 0 has the lock.
 
     Args:
         run: a directory with `config.json`, `tokenizer.json` and `data/`.

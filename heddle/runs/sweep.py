@@ -17,13 +17,13 @@ from heddle.config.train import LENGTHS, TrainConfig
 from heddle.data.raw import Tell
 from heddle.display import displayed
 from heddle.errors import HeddleError
+from heddle.parallel.join import process_count
 from heddle.runs.compare import differences, flat
 from heddle.runs.prepare import prepare
 from heddle.runs.resolve import resolve
 from heddle.runs.seed_statistics import SeedStatistics, seed_statistics
 from heddle.runs.session import Session
 from heddle.runs.trainer import Trainer
-from heddle.train.ranks import process_count
 from heddle.train.training import NotFinite, Reader
 from heddle.weights.checkpoints import CONFIG, read_manifest
 from heddle.weights.files import MANIFEST

@@ -10,7 +10,7 @@ In reading order:
   average of the weights, `model_selection` says which weights are final and when to stop early, `expert_load` how evenly experts
   are used, `diagnose` finds where a loss became NaN or infinite.
 - `rates`, `sizes`: how fast this machine trains a model; how many rows or tokens a step has.
-- `runtime`: allocator, and the seed of each step; `ranks` connects several processes.
+- `runtime`: allocator, and the seed of each step.
 - `fit`: a training in memory; `history` is what it returns, `report` its events, `live` its progress, `curves` draws it.
 
 `fit(model, tokenizer, data)` trains a model in place; `heddle.runs` trains a run directory.

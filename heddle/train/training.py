@@ -18,6 +18,7 @@ from heddle.model.lora import merge
 from heddle.model.roles import layer_of
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
+from heddle.parallel.ranks import Ranks
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.tasks.task import Task, tokens_read
 from heddle.train.diagnose import first_bad_layer
@@ -26,7 +27,6 @@ from heddle.train.evaluate import Evaluation, evaluate
 from heddle.train.expert_load import load_statistics
 from heddle.train.model_selection import BestSoFar, update
 from heddle.train.optimizer import Optimizer
-from heddle.train.ranks import Ranks
 from heddle.train.report import Report
 from heddle.train.runtime import Heap, deterministic, seed_step
 from heddle.train.schedule import factor

@@ -16,13 +16,14 @@ from safetensors.torch import load_file
 from heddle.config import MaskedConfig, NextTokenConfig, sized
 from heddle.data.corpus import Corpus, Part
 from heddle.errors import HeddleError
+from heddle.parallel.join import join_ranks
+from heddle.parallel.ranks import Ranks
 from heddle.runs import Trainer
 from heddle.tasks import DataSpec, make_task
 from heddle.text import train_tokenizer
-from heddle.train.ranks import Ranks, join_ranks
 from tests import programs
+from tests.parallel import lost_rank
 from tests.running import Begin
-from tests.train import lost_rank
 
 TOKENIZER = train_tokenizer("bytes", [], special=("[MASK]",))
 

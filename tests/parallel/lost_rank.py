@@ -23,7 +23,7 @@ def main(run: str, how: str) -> None:
 
 def started(run: str, how: str, port: int) -> str:
     """What rank 0 prints; rank 1 is ended after it."""
-    here = [sys.executable, "-m", "tests.train.lost_rank", run, how]
+    here = [sys.executable, "-m", "tests.parallel.lost_rank", run, how]
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     environments = [
         {**programs.environment(), **address, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)
