@@ -7,14 +7,20 @@ import shutil
 import textwrap
 from typing import Any, Literal, get_args, get_origin
 
-from heddle.config import data, run, tasks, train, vectors
+from heddle.config import data, parallel, run, tasks, train, vectors
 from heddle.config.problems import models_in
 from heddle.config.run import RunConfig
 from heddle.config.vectors import VectorsConfig
 
 # Each section with its config classes: several if the section is a union tagged by `kind`.
 SECTIONS = {name: models_in(field.annotation) for name, field in RunConfig.model_fields.items()}
-TITLES = {"data": "the text", "model": "the model", "task": "what it learns", "train": "the training"}
+TITLES = {
+    "data": "the text",
+    "model": "the model",
+    "task": "what it learns",
+    "train": "the training",
+    "parallel": "how processes of torchrun divide it",
+}
 MAX_WIDTH = 120  # columns
 
 
@@ -76,7 +82,9 @@ def _docstrings() -> dict[str, dict[str, str]]:
     """The docstring under each field, by class name. pydantic could collect them, but would parse the source at every import."""
     docstrings: dict[str, dict[str, str]] = {}
     for node in (
-        node for module in (data, run, tasks, train, vectors) for node in ast.parse(inspect.getsource(module)).body
+        node
+        for module in (data, parallel, run, tasks, train, vectors)
+        for node in ast.parse(inspect.getsource(module)).body
     ):
         if isinstance(node, ast.ClassDef):
             pairs = zip(node.body, node.body[1:], strict=False)

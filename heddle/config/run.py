@@ -1,6 +1,6 @@
-"""A user's settings for a run: data, model, task and training.
+"""A user's settings for a run: data, model, task, training, and how processes divide it.
 
-The text under a field of `DataConfig`, `ModelChoice` and `TrainConfig` is its help in `heddle train --help`.
+The text under a field of `DataConfig`, `ModelChoice`, `TrainConfig` and `ParallelConfig` is its help in `heddle train --help`.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -12,6 +12,7 @@ from heddle.config.base import Config, merge, set_path
 from heddle.config.cut import cut
 from heddle.config.data import DataConfig
 from heddle.config.model import Depth, TransformerConfig
+from heddle.config.parallel import ParallelConfig
 from heddle.config.presets import preset, preset_training, sized
 from heddle.config.sizes import Rate
 from heddle.config.tasks import NextTokenConfig, TaskConfig, TaskSettings
@@ -188,6 +189,7 @@ class RunConfig(Config):
     model: ModelChoice = ModelChoice()
     task: TaskConfig = NextTokenConfig()
     train: TrainConfig = TrainConfig()
+    parallel: ParallelConfig = ParallelConfig()
 
     @field_validator("task", mode="before")
     @classmethod
@@ -210,7 +212,7 @@ class RunConfig(Config):
     @classmethod
     def _in_their_sections(cls, data: Any) -> Any:
         """Refuse a section's key at the top level, which only the command line allows."""
-        sections = {"data": DataConfig, "model": ModelChoice, "train": TrainConfig}
+        sections = {"data": DataConfig, "model": ModelChoice, "train": TrainConfig, "parallel": ParallelConfig}
         for key in data if isinstance(data, dict) else ():
             section = next((name for name, kind in sections.items() if key in kind.model_fields), None)
             if key not in cls.model_fields and section is not None:

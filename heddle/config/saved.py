@@ -8,6 +8,7 @@ from heddle.checks import short_repr
 from heddle.config.base import Config
 from heddle.config.data import DataConfig
 from heddle.config.model import TransformerConfig
+from heddle.config.parallel import ParallelConfig
 from heddle.config.tasks import TaskConfig
 from heddle.config.train import NonNegativeInt, Positive, ProductKind, TrainConfig
 
@@ -60,6 +61,7 @@ class SavedConfig(Config):
     data: DataConfig | None = None
     task: TaskConfig | None = None
     train: TrainConfig | None = None
+    parallel: ParallelConfig = ParallelConfig()
     chosen: Chosen | None = None
     origin: str | None = None  # where imported weights came from
 

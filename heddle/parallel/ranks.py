@@ -13,7 +13,6 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from heddle.errors import HeddleError
 
@@ -61,15 +60,17 @@ class Ranks:
         dist.all_reduce(summed, group=self.group)
         return summed
 
-    def total(self, number: float) -> float:
-        """The sum of every rank's number, in fp64."""
+    def gather(self, text: str) -> list[str]:
+        """Every rank's text, on every rank."""
         if self.count == 1:
-            return number
-        return float(self.sum(torch.tensor(number, dtype=torch.float64)))
-
-    def wrap(self, objective: nn.Module) -> nn.Module:
-        """The objective, with a backward pass that leaves the mean of all ranks' gradients."""
-        return objective if self.count == 1 else DistributedDataParallel(objective, process_group=self.group)
+            return [text]
+        data = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
+        dist.all_gather(lengths, torch.tensor([len(data)]), group=self.group)
+        longest = max(int(length) for length in lengths)
+        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in lengths]
+        dist.all_gather(texts, nn.functional.pad(data, (0, longest - len(data))), group=self.group)
+        return [bytes(each[: int(length)].tolist()).decode() for each, length in zip(texts, lengths, strict=True)]
 
     def share(self, text: str) -> str:
         """The leader's text, on every rank; each waits for the leader."""

@@ -16,4 +16,7 @@ def resume_identity(config: SavedConfig) -> SavedConfig:
     defaults = {name: type(config.train).model_fields[name].default for name in CHANGEABLE}
     train = config.train.model_copy(update=defaults)
     once = dict.fromkeys(("steps", "threads", "evaluate_every", "save_every"), 1)
-    return config.model_copy(update={"train": train, "chosen": config.chosen.model_copy(update=once)})
+    layout = type(config.parallel)()
+    return config.model_copy(
+        update={"train": train, "parallel": layout, "chosen": config.chosen.model_copy(update=once)}
+    )

@@ -147,6 +147,6 @@ def write_run(resolved: Resolved, planned: Plan, tokenizer: Tokenizer, directory
             tell(f"the head is new: {planned.model.head.kind}")
     parts = {"data": config.data, "task": config.task, "train": planned.train, "chosen": planned.chosen}
     prompts = config.task.prompts(config.data.layout, planned.model.stacks())
-    saved = SavedConfig(model=planned.model.override({"prompts": prompts}), **parts)
+    saved = SavedConfig(parallel=config.parallel, model=planned.model.override({"prompts": prompts}), **parts)
     (directory / CONFIG).write_text(saved.to_json(), encoding="utf-8")
     return planned

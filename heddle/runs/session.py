@@ -1,6 +1,6 @@
 """A run opened for training: model, optimizer and task, new or from the newest valid checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
 from heddle.convert.word_vectors import VECTORS, load_rows, put_rows
+from heddle.data.batch import Batch
 from heddle.data.record_store import Store, open_store
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
@@ -26,13 +27,17 @@ from heddle.model.lora import adapt
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
+from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
+from heddle.parallel.mesh import make_mesh, mesh_sizes
+from heddle.parallel.parts import Parts, part_of_state, whole_state
 from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
+from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.tasks.table import make_task
 from heddle.tasks.task import MULTIPLE, DataSpec, Task
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
-from heddle.train.compiling import compile_objective
+from heddle.train.compiling import compile_blocks, compile_objective
 from heddle.train.model_selection import SelectedWeights, averaged_steps, restore, selected_weights
 from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory, prepare_deterministic
@@ -126,17 +131,22 @@ class Session(Training):
     def save(self) -> None:
         """Write a checkpoint: the weights to use, what training needs beside them, and the step.
 
-        The best checkpoint, and those that the run will average, stay beside the newest ones.
+        The best checkpoint, and those that the run will average, stay beside the newest ones. Every rank calls this; the one that
+        leads writes.
         """
         run, also = self.run, set(averaged_steps(self.run.train, self.run.chosen))
         state: dict[str, Any] = {"step": self.step, "data": run.store.sources}
         if self.best is not None:
             state["best"] = self.best.to_dict()
             also.add(self.best.step)
-        optimizer = self.optimizer.state()
+        optimizer, parts = self.optimizer.state(), self.optimizer.parts
         if self.ema is not None:
             optimizer |= {MASTER + name: weight.detach() for name, weight in self.ema.weights.items()}
         weights, whole = self.weights(), run.train.lora is None
+        if parts is not None:
+            optimizer = whole_state(parts, optimizer)
+            if not self.ranks.leads:
+                return
         if not whole:
             weights = {name: each for name, each in weights.items() if name not in self.optimizer.frozen}
         save_checkpoint(run.directory, self.step, weights, optimizer, state, run.train.keep, also, whole)
@@ -151,7 +161,7 @@ class Session(Training):
         selected = selected_weights(run.train, run.chosen, self.step, self.best)
         folders = [self.checkpoint(step) for step in reversed(selected.steps)]
         self.ranks.wait()  # for the leader's last checkpoint
-        self.adopt(self.weights() if selected.steps == (self.step,) else mean_of(folders))
+        self.adopt(self.own_weights() if selected.steps == (self.step,) else mean_of(folders))
         return selected
 
 
@@ -210,6 +220,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     config, train, chosen = run.config, run.train, run.chosen
     device = pick_device(chosen.device)
     use_tf32(train.tf32 and device.type == "cuda")  # a run on another device may be the copy of one on a card
+    sizes = mesh_sizes(config.parallel, ranks.count)
     ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
@@ -236,9 +247,10 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
         model.load_state_dict({**before.model, **masters}, strict=not beside)
     elif chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
-    optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn)
+    parts = _shard(model, sizes, precision, train.accumulate, ranks)
+    optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn, parts)
     if before is not None:
-        optimizer.load_state(moments)
+        optimizer.load_state(moments if parts is None else part_of_state(parts, moments))
     task = run.task()
     eager = task.minimised(model, train)  # after the model is in its working precision
     return Session(
@@ -252,12 +264,28 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
         optimizer=optimizer,
         task=task,
         eager=eager,
-        objective=compile_objective(eager, ranks.wrap(eager)) if chosen.compile else ranks.wrap(eager),
+        objective=_objective(eager, chosen.compile, parts),
         step=0 if before is None else int(before.state["step"]),
         ranks=ranks,
         ema=moving_average(train, optimizer, {name: before.model[name] for name in masters} if before else {}),
         best=None if before is None else restore(before.state, train, chosen),
     )
+
+
+def _shard(model: Transformer, sizes: dict[str, int], precision: str, accumulate: int, ranks: Ranks) -> Parts | None:
+    """Divide a model among several processes; None: this one is alone."""
+    if ranks.count == 1:
+        return None
+    from heddle.parallel.sharding import Shards  # which takes half a second to import
+
+    return Shards(model, make_mesh(sizes, model.device.type), precision, accumulate)
+
+
+def _objective(eager: CrossEntropy, compiled: bool, parts: Parts | None) -> Callable[[Batch], Loss]:
+    """The objective that steps call."""
+    if parts is None:
+        return compile_objective(eager) if compiled else eager
+    return parts.wrap(compile_blocks(eager) if compiled else eager)
 
 
 def _parts(saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

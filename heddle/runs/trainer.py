@@ -115,8 +115,9 @@ class Trainer:
                     )
                     stop, session.ended = self._any_rank(self.stop.is_set(), ended)
                     early = session.stopped_early
-                    if metrics and (session.due(chosen.save_every) or best or early or stop):
-                        metrics.sync()
+                    if session.due(chosen.save_every) or best or early or stop:
+                        if metrics:
+                            metrics.sync()
                         session.save()
                     if stop and session.step < chosen.steps and not early:
                         raise Interrupted(session.run.directory, session.step, chosen.steps, self._signal)
@@ -127,12 +128,9 @@ class Trainer:
 
     def _evaluate_if_due(self, readers: Sequence[Reader], ended: bool) -> tuple[bool, bool]:
         """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, and whether a reader ends it."""
-        loss = 0.0
-        if self.session.ranks.leads:
-            report = self._score()
-            ended |= tell(readers, report)
-            loss = report.values["validation_loss"]
-        return self.session.update_best(self.session.ranks.total(loss)), ended
+        report = self._score()
+        ended |= tell(readers, report)
+        return self.session.update_best(report.values["validation_loss"]), ended
 
     def _any_rank(self, *flags: bool) -> tuple[bool, ...]:
         """Which of these are true on any rank: all of them stop after the same step."""
@@ -199,9 +197,10 @@ class Trainer:
         adapter = session.merge()
         result = self._reusable_score() if adapter is None else None
         result = result or session.evaluate(self.ending)
+        weights = session.weights()
         if session.ranks.leads:
             extra = {"evaluation": result.to_dict(), "weights": self.published.to_dict()}
-            publish(session.run.directory, session.weights(), session.step, extra, adapter)
+            publish(session.run.directory, weights, session.step, extra, adapter)
         return result
 
     def _reusable_score(self) -> Evaluation | None:

@@ -20,23 +20,23 @@ Objective = Callable[[Batch], Loss]
 BY_BLOCK = ("cuda",)  # kinds of devices; elsewhere one graph of everything runs faster
 
 
-def compile_objective(objective: CrossEntropy, wrapped: Objective | None = None, **settings: Any) -> Objective:
-    """The objective compiled for the model's device, with torch.compile's settings; `wrapped` is what calls it, such as DDP."""
-    call = objective if wrapped is None else wrapped
+def compile_objective(objective: CrossEntropy, **settings: Any) -> Objective:
+    """The objective compiled for the model's device, with torch.compile's settings."""
     if objective.model.device.type not in BY_BLOCK:
-        compiled: Objective = compile_graphs(call, **settings)
+        compiled: Objective = compile_graphs(objective, **settings)
         return compiled
-    return compile_blocks(objective, call, **settings)
+    return compile_blocks(objective, **settings)
 
 
-def compile_blocks(objective: CrossEntropy, call: Objective, **settings: Any) -> Objective:
-    """`call`, with each block and each chunk of the loss compiled. Only inside it: evaluation still calls them as they are."""
+def compile_blocks(objective: CrossEntropy, **settings: Any) -> Objective:
+    """The objective with each block and each chunk of the loss compiled, in training only: evaluation calls them as they are."""
     chunk = _compiled(of_chunk, settings)
     forwards = {block: partial(compiled, block) for block, compiled in _forwards(objective, settings)}
 
     def by_block(batch: Batch) -> Loss:
         with _replaced(objective, forwards, chunk):
-            return call(batch)
+            loss: Loss = objective(batch)
+            return loss
 
     return by_block
 

@@ -40,13 +40,16 @@ class MovingAverage:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Inside the `with` block, the weights have the values of the average. Nothing is copied."""
+        """Inside the `with` block, the weights have the values of the average, and the average those of the weights."""
         self._exchange()
         try:
             yield
         finally:
             self._exchange()
 
+    @torch.no_grad()
     def _exchange(self) -> None:
-        for name, weight in self.weights.items():
-            weight.data, self.average[name] = self.average[name], weight.data
+        for name, weight in self.weights.items():  # by value: a part of a sharded parameter shares its memory
+            before = weight.detach().clone()
+            weight.copy_(self.average[name])
+            self.average[name].copy_(before)

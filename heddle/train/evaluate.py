@@ -1,8 +1,10 @@
 """Scoring held-out text: every target once, or an even sample of the examples."""
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
+from typing import Any
 
 import torch
 
@@ -11,6 +13,7 @@ from heddle.display import displayed, wrapped
 from heddle.errors import room_for
 from heddle.model.cores import share_cores
 from heddle.model.transformer import Transformer
+from heddle.parallel.ranks import Ranks
 from heddle.tasks.extent import Extent
 from heddle.tasks.task import Task
 
@@ -73,6 +76,7 @@ def evaluate(
     rows: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     most: int | None = None,
+    ranks: Ranks | None = None,
 ) -> Evaluation:
     """Score what a task holds out.
 
@@ -82,6 +86,7 @@ def evaluate(
         rows: examples per batch; None: 16, or up to 64 of few tokens.
         progress: called with the number of examples scored so far and in all.
         most: targets to score; if there are more, an even sample of about this many, always the same. None: all.
+        ranks: processes that train the model together; each scores some of the batches. None: this one is alone.
 
     Raises:
         HeddleError: the model does not fit the task, or nothing is held out.
@@ -89,29 +94,26 @@ def evaluate(
     objective, training = task.objective(model), model.training
     chosen = task.held_out(rows or batch_rows(model.config.context), most)
     examples = sum(len(each.places) for each in chosen.batches)
-    sums: dict[str, list[float]] = {}
-    weights: list[float] = []
-    tokens = 0
+    ranks, records, done = Ranks() if ranks is None else ranks, list[list[Any]](), 0
     model.eval()
-    for each in chosen.batches:
+    # All ranks do the same number of forward passes, for which they may need each other; the last may compute one for nothing.
+    for first in range(0, len(chosen.batches), ranks.count):
         share_cores()
+        each = chosen.batches[min(first + ranks.rank, len(chosen.batches) - 1)]
         batch = task.batch(each)
         size = f"{len(batch.tokens)} rows of {batch.tokens.shape[-1]:,} tokens to score"
         with room_for(size, "use fewer rows, a shorter context, or a smaller model"):
             scored = {name: values.tolist() for name, values in objective.by_row(batch.to(model.device)).items()}
-        for name, numbers in scored.items():
-            sums.setdefault(name, []).extend(numbers)
-        for name, values in task.unread(each).items():
-            there = sums.setdefault(name, [])
-            missing = there[len(weights) :] or [0.0] * len(values)
-            there[len(weights) :] = [a + b for a, b in zip(missing, values.tolist(), strict=True)]
+        unread = {name: values.tolist() for name, values in task.unread(each).items()}
         # Counted on the host: a Mac's device has no fp64.
         counted = batch.weights.flatten(1) if batch.weights.dim() > 1 else batch.weights[:, None]
-        weights += counted.sum(1, dtype=torch.float64).tolist()
-        tokens += int((counted > 0).sum())
+        records.append([scored, unread, counted.sum(1, dtype=torch.float64).tolist(), int((counted > 0).sum())])
+        done += sum(len(each.places) for each in chosen.batches[first : first + ranks.count])
         if progress:
-            progress(len(weights), examples)
+            progress(done, examples)
     model.train(training)
+    turns = zip(*(json.loads(text) for text in ranks.gather(json.dumps(records))), strict=True)
+    sums, weights, tokens = _joined([record for turn in turns for record in turn][: len(chosen.batches)])
     means = {name: fsum(values) / fsum(weights) for name, values in sums.items()}
     error = _standard_error(sums["loss"], weights, chosen.share)
     extent, metrics = task.extent(), task.metrics(means, chosen.share)
@@ -119,6 +121,21 @@ def evaluate(
         return Evaluation(means["loss"], error, tokens, chosen.share, metrics)
     note = extent.describe(task.config.counted, wrong=task.counts_unread)
     return Evaluation(means["loss"], error, tokens, chosen.share * extent.share, metrics, extent, note)
+
+
+def _joined(records: Sequence[Sequence[Any]]) -> tuple[dict[str, list[float]], list[float], int]:
+    """The sums of each example by name, the weights of each example, and the number of targets, from those of each batch."""
+    sums: dict[str, list[float]] = {}
+    weights: list[float] = []
+    for scored, unread, of_batch, _ in records:
+        for name, numbers in scored.items():
+            sums.setdefault(name, []).extend(numbers)
+        for name, numbers in unread.items():
+            there = sums.setdefault(name, [])
+            missing = there[len(weights) :] or [0.0] * len(numbers)
+            there[len(weights) :] = [a + b for a, b in zip(missing, numbers, strict=True)]
+        weights += of_batch
+    return sums, weights, sum(tokens for *_, tokens in records)
 
 
 def batch_rows(context: int) -> int:

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from heddle.config.train import ProductKind
 from heddle.model.products import batched
+from heddle.parallel.dealing import Dealer
+from heddle.parallel.parts import Parts
 
 Iteration = tuple[tuple[float, float, float], ...]  # (a, b, c) of each step x <- a x + b (x xᵀ) x + c (x xᵀ)² x
 
@@ -63,6 +65,13 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         self.dtype, self.iteration, self.tight, self.by_onednn = dtype, iteration, tight, by_onednn
+        self.cut: list[nn.Parameter] = []
+        self.dealer: Dealer | None = None
+
+    def deal(self, parts: Parts) -> None:
+        """Deal the matrices of which each process has some rows among the processes, so that each iterates some of them."""
+        self.cut = parts.cut_by_rows(self.param_groups[0]["params"])
+        self.dealer = parts.dealer(self.cut) if self.cut else None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -70,18 +79,46 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if parameters:
-                self._update(parameters, group)
+                self._average(parameters, group)
+                dealt = set(map(id, self.cut))
+                self._update([parameter for parameter in parameters if id(parameter) not in dealt], group)
+                self._update_dealt(group)
 
-    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        lr, momentum = group["lr"], group["momentum"]
+    def _average(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Decay the weights, and take the gradients into the momentum."""
         buffers = []
         for parameter in parameters:
             if "momentum_buffer" not in self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
             buffers.append(self.state[parameter]["momentum_buffer"])
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+        torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+
+    def _update_dealt(self, group: dict[str, Any]) -> None:
+        """Update the matrices of which this process has a part."""
+        if self.dealer is None:
+            return
+        gradients = [parameter.grad for parameter in self.cut if parameter.grad is not None]
+        buffers = [self.state[parameter]["momentum_buffer"] for parameter in self.cut]
+        ahead = [each.to(self.dtype) for each in torch._foreach_lerp(gradients, buffers, group["momentum"])]
+        matrices = self.dealer.gather(ahead)
+        made = list(matrices)
+        for pieces in _stacks([matrix.shape for matrix in matrices]):
+            flat = [matrices[piece.index][None] for piece in pieces]
+            stack = self._stacked([x if x.shape[1] <= x.shape[2] else x.mT for x in flat])
+            updates = orthogonalise(stack, self.iteration, self.tight, self.by_onednn)
+            for piece, update in zip(pieces, updates, strict=True):
+                made[piece.index] = update if update.shape == made[piece.index].shape else update.mT
+        parts = self.dealer.scatter(made, ahead[0])
+        for parameter, update, (rows, columns) in zip(self.cut, parts, self.dealer.shapes, strict=True):
+            parameter.add_(update, alpha=-group["lr"] * sqrt(max(1.0, rows / columns)))
+
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """Update whole matrices."""
+        lr, momentum = group["lr"], group["momentum"]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         for pieces in _stacks([parameter.shape for parameter in parameters]):
             # Nesterov momentum, computed within the stack, so that the gradients are never all copied at once.
             cuts = [[_cut(tensors[p.index], p) for p in pieces] for tensors in (gradients, buffers, parameters)]

@@ -4,17 +4,19 @@ from collections.abc import Sequence
 from math import isfinite
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heddle.checks import POSITIVE, checked, one_of
 from heddle.config.train import ProductKind, TrainConfig
 from heddle.model.groups import freeze
-from heddle.model.precision import DTYPES, cast
+from heddle.model.precision import DTYPES
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE, balance_bias
 from heddle.nn.numeric import moved, on_host
+from heddle.parallel.parts import Parts
 from heddle.train.copies import at_once
 from heddle.train.gradient_norms import GradientNorms
+from heddle.train.masters import make_masters
 from heddle.train.update_rules import make_optimizers
 
 
@@ -30,6 +32,7 @@ class Optimizer:
         learning_rate: the highest rate of AdamW or SGD.
         precision: `fp32` or `bf16`.
         by_onednn: which of Muon's products oneDNN computes (see `heddle.model.products`).
+        parts: the parts of the model's parameters that this process has, if it is sharded; they are the masters.
 
     Attributes:
         norms: of the last step's gradient before clipping, by parameter, on the CPU.
@@ -45,24 +48,22 @@ class Optimizer:
         learning_rate: float,
         precision: str,
         by_onednn: tuple[ProductKind, ...] = (),
+        parts: Parts | None = None,
     ) -> None:
         self.frozen = freeze(model, config)
-        full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        cast(model, precision, tables=False)
-        working = dict(model.named_parameters())
-        self.masters = {
-            name: w if w.dtype == full[name].dtype else nn.Parameter(full[name]) for name, w in working.items()
-        }
-        self.copies = [(w, self.masters[name]) for name, w in working.items() if self.masters[name] is not w]
+        self.parts = parts
+        self.masters, self.copies = make_masters(model, precision) if parts is None else (parts.masters, [])
         self.mixtures = [module for module in model.modules() if isinstance(module, MoE)]
         self.norms, self.loads, self.whole = GradientNorms.of({}), list[Tensor](), True
         self.names = {id(master): name for name, master in self.masters.items()}
-        self.optimizers = make_optimizers(self.masters, config, learning_rate, precision, by_onednn)
+        self.optimizers = make_optimizers(self.masters, config, learning_rate, precision, by_onednn, parts)
         self.updaters = {self.names[id(w)]: each for each in self.optimizers for w in each.param_groups[0]["params"]}
         self.highest = [each.param_groups[0]["lr"] for each in self.optimizers]
 
     def collect(self) -> None:
         """Move the working copies' gradients to the masters, accumulating in fp32."""
+        if self.parts is not None:
+            self.parts.collect()
         for pairs in at_once([pair for pair in self.copies if pair[0].grad is not None]):
             gradients = [torch.empty_like(master) for _, master in pairs]
             torch._foreach_copy_(gradients, [working.grad for working, _ in pairs])  # type: ignore[misc]
@@ -87,6 +88,8 @@ class Optimizer:
     def measure(self, *others: Tensor) -> list[Tensor]:
         """Measure the norms of the gradients; return other small tensors on the CPU, read in the same copy."""
         norms = GradientNorms.of(self.masters)
+        if self.parts is not None:
+            norms = norms._replace(each=self.parts.norms(*norms))
         each, *read = on_host([norms.each, *others])
         self.norms = norms._replace(each=each)
         return read

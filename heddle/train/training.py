@@ -14,7 +14,7 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.errors import HeddleError, OutOfMemory, pluralize, ran_out_of_memory
 from heddle.model.cores import share_cores
-from heddle.model.lora import merge
+from heddle.model.lora import A, merge
 from heddle.model.roles import layer_of
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
@@ -139,7 +139,7 @@ class Training:
     def evaluate(self, most: int | None) -> Evaluation:
         """Score the model as it is on what is held out, or on an even sample of about `most` targets."""
         with deterministic(self.train.deterministic):
-            return evaluate(self.model, self.task, most=most)
+            return evaluate(self.model, self.task, most=most, ranks=self.ranks)
 
     def score(self, most: int | None) -> Evaluation:
         """Score the same sample of what is held out every time, with the weights to use.
@@ -182,7 +182,18 @@ class Training:
         return f"the model has {state} of step {self.step}"
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights to use now, and the buffers of a user's own modules: the masters or, with `ema`, their average."""
+        """The weights to use now, and the buffers of a user's own modules: the masters or, with `ema`, their average.
+
+        Of several processes that divide the model all must call this, and only the one that leads gets them.
+        """
+        parts, tensors = self.optimizer.parts, self.own_weights()
+        if parts is None:
+            return tensors
+        whole = ((name, parts.whole(name, tensor)) for name, tensor in tensors.items())
+        return {name: tensor for name, tensor in whole if self.ranks.leads}
+
+    def own_weights(self) -> dict[str, Tensor]:
+        """This process's part of the weights to use."""
         own = {**self.optimizer.masters, **({} if self.ema is None else self.ema.average)}
         return {name: own.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
 
@@ -201,10 +212,10 @@ class Training:
 
     @torch.no_grad()
     def adopt(self, tensors: Mapping[str, Tensor]) -> None:
-        """Give the model these weights to use; training cannot continue from them."""
-        held, self.ema = {**self.model.state_dict(), **self.optimizer.masters}, None
+        """Give the model these weights to use, or this process's parts of them; training cannot continue from them."""
+        held, self.ema, parts = {**self.model.state_dict(), **self.optimizer.masters}, None, self.optimizer.parts
         for name, tensor in tensors.items():
-            held[name].copy_(tensor)
+            held[name].copy_(tensor if parts is None else parts.part(name, tensor))
         self.optimizer.refresh()
 
     @torch.no_grad()
@@ -221,7 +232,12 @@ class Training:
         learned = {name: each.clone() for name, each in weights.items() if name not in self.optimizer.frozen}
         base = fingerprint({name: each for name, each in weights.items() if name not in learned})
         head = self.model.config.head if lora.head else None
-        merge(self.model, self.optimizer.masters)
+        masters, parts = self.optimizer.masters, self.optimizer.parts
+        # Rows of B A are rows of B times the whole of A.
+        merge(
+            self.model,
+            masters if parts is None else {n: parts.whole(n, m) if n.endswith(A) else m for n, m in masters.items()},
+        )
         self.optimizer.refresh()
         return Adapter(learned, lora.alpha / lora.rank, base, head)
 

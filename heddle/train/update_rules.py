@@ -10,6 +10,7 @@ from heddle.config.train import ProductKind, TrainConfig
 from heddle.model.groups import parameter_settings
 from heddle.model.precision import DTYPES
 from heddle.model.roles import DECAYED, role
+from heddle.parallel.parts import Parts
 from heddle.train.muon import Muon
 
 
@@ -19,8 +20,12 @@ def make_optimizers(
     learning_rate: float,
     precision: str,
     by_onednn: tuple[ProductKind, ...],
+    parts: Parts | None = None,
 ) -> list[torch.optim.Optimizer]:
-    """An optimizer for each set of parameters with one update rule, one rate and one decay; frozen ones have none."""
+    """An optimizer for each set of parameters with one update rule, one rate and one decay; frozen ones have none.
+
+    `parts` says how processes divide the masters; None: they are whole.
+    """
     parameters: dict[tuple[str, float, float], list[Tensor]] = {}
     for name, setting in parameter_settings(config, masters).items():
         kind = role(name, masters[name].dim())
@@ -35,4 +40,8 @@ def make_optimizers(
         "adamw": partial(torch.optim.AdamW, betas=config.betas, eps=1e-10, fused=fused),
         "sgd": partial(torch.optim.SGD, momentum=config.momentum, nesterov=config.nesterov, fused=fused),
     }
-    return [rules[rule](w, lr=rate, weight_decay=decay) for (rule, rate, decay), w in parameters.items()]
+    optimizers = [rules[rule](w, lr=rate, weight_decay=decay) for (rule, rate, decay), w in parameters.items()]
+    for optimizer in optimizers:
+        if parts is not None and isinstance(optimizer, Muon):
+            optimizer.deal(parts)
+    return optimizers

@@ -1,6 +1,7 @@
 """The small runs of `tests/prove/tasks.py` as trainings, on any device."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ from heddle.config.train import TrainConfig
 from heddle.data.record_store import Store
 from heddle.errors import HeddleError
 from heddle.model import build
+from heddle.model.lora import adapt
+from heddle.model.transformer import Transformer
+from heddle.parallel.parts import Parts
+from heddle.parallel.ranks import Ranks
 from heddle.prove.subject import awaken
 from heddle.tasks import DataSpec, make_task
 from heddle.train.optimizer import Optimizer
@@ -33,14 +38,24 @@ def with_kernels(config: TransformerConfig) -> TransformerConfig:
         return config
 
 
-def training(name: str, store: Store, device: str, precision: str = "fp32", **settings: Any) -> Training:
-    """A run of five steps from weights at which every part has a say."""
+def training(
+    name: str,
+    store: Store,
+    device: str,
+    precision: str = "fp32",
+    ranks: Ranks | None = None,
+    divide: Callable[[Transformer, str], Parts | None] = lambda model, precision: None,
+    **settings: Any,
+) -> Training:
+    """A run of five steps from weights at which every part has a say; `divide` divides the model among `ranks`."""
     config = with_kernels(tasks.config_of(name)) if device == "cpu" else tasks.config_of(name)
     model = awaken(build(config, seed=1), 1).to(device)
     spec = DataSpec(store.corpus, config, 4, seed=5, tokenizer=tasks.TOKENIZER, layout=tasks.RUNS[name].layout)
     task = make_task(tasks.RUNS[name].task, spec)
     train = TrainConfig.of({"precision": precision, "compile": "off", "threads": 1, "steps": STEPS, **settings})
-    optimizer = Optimizer(model, train, 1e-2, precision)
+    model = adapt(model, train.lora, seed=1)
+    parts = divide(model, precision)
+    optimizer = Optimizer(model, train, 1e-2, precision, parts=parts)
     eager = task.minimised(model, train)
     return Training(
         train=train,
@@ -48,10 +63,11 @@ def training(name: str, store: Store, device: str, precision: str = "fp32", **se
         optimizer=optimizer,
         task=task,
         eager=eager,
-        objective=eager,
+        objective=eager if parts is None else parts.wrap(eager),
         learning_rate=1e-2,
         warmup=1,
         steps=STEPS,
+        ranks=Ranks() if ranks is None else ranks,
         ema=moving_average(train, optimizer, {}),
     )
 

@@ -102,7 +102,7 @@ def test_a_run_of_another_version_is_refused(begin: Begin) -> None:
 def test_a_run_is_compiled_where_that_was_chosen(begin: Begin, monkeypatch: pytest.MonkeyPatch, chosen: bool) -> None:
     run = begin(steps=2, compile="on" if chosen else "off")
     compiled = torch.nn.Identity()
-    monkeypatch.setattr("heddle.runs.session.compile_objective", lambda objective, wrapped: compiled)
+    monkeypatch.setattr("heddle.runs.session.compile_objective", lambda objective: compiled)
     session = open_session(run)
     assert session.objective is (compiled if chosen else session.eager)
     session.run.hold.release()

@@ -87,7 +87,7 @@ def main() -> None:
     torch._dynamo.reset()
     counted, widths = Counted(), [int(word) for word in words]
     eager = trained(name, widths, lambda objective: objective)
-    compiled = trained(name, widths, lambda objective: compile_blocks(objective, objective, backend=counted))
+    compiled = trained(name, widths, lambda objective: compile_blocks(objective, backend=counted))
     print(json.dumps([eager, compiled, counted.count]))
 
 

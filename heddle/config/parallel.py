@@ -1,0 +1,20 @@
+"""How several processes divide a training among them: `[parallel]`."""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+
+from heddle.config.base import Config
+
+
+class ParallelConfig(Config):
+    """The axes of the mesh of processes that torchrun starts; their product is the number of processes.
+
+    A layout changes where numbers are computed and kept, not what is computed: the order of the data and the batch of a step are
+    the same for every layout.
+    """
+
+    replicate: PositiveInt = 1
+    """Groups of processes that each hold a whole model between them, and that average their gradients."""
+    shard: PositiveInt | Literal["auto"] = "auto"
+    """Processes that divide each parameter, its gradient and its optimizer state among them (FSDP); auto: all that are left."""
