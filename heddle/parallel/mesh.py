@@ -4,12 +4,12 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from heddle.config.parallel import ParallelConfig
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-AXES = ("replicate", "shard")  # outermost first: neighbours of the last axis are on one machine
+AXES = ("replicate", "shard", "tensor")  # outermost first: neighbours of the last axis are on one machine
 
 
 def mesh_sizes(config: ParallelConfig, processes: int) -> dict[str, int]:
@@ -23,16 +23,19 @@ def mesh_sizes(config: ParallelConfig, processes: int) -> dict[str, int]:
     words = " x ".join(f"{name} = {size}" for name, size in sizes.items() if size not in (1, "auto")) or "shard = 1"
     if sizes["shard"] == "auto":
         if processes % others:
-            raise HeddleError(
-                f"parallel: {words} does not divide {pluralize(processes, 'process')}: start a multiple of {others}"
-            )
+            raise HeddleError(f"parallel: {words} does not divide {processes} processes: start a multiple of {others}")
         sizes["shard"] = processes // others
     elif others * sizes["shard"] != processes:
         raise HeddleError(
-            f"parallel: {words} is for {pluralize(others * sizes['shard'], 'process')}, but there "
-            f"{'is' if processes == 1 else 'are'} {processes}: start as many, or leave out shard"
+            f"parallel: {words} is for {others * sizes['shard']} processes, but {processes} "
+            f"{'was' if processes == 1 else 'were'} started: start as many, or leave out shard"
         )
     return sizes
+
+
+def copies_of_rows(sizes: dict[str, int]) -> int:
+    """How many processes compute the same rows, each for a part of the model; their ranks are neighbours."""
+    return sizes["tensor"]
 
 
 def make_mesh(sizes: dict[str, int], device: str) -> "DeviceMesh":

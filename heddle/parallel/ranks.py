@@ -32,17 +32,29 @@ class Ranks:
         count: how many there are.
         local: how many of them are on this machine.
         group: torch's group in which they train; None: the one that they joined.
+        alike: how many neighbours in the order of ranks compute the same rows, each for a part of the model.
     """
 
     rank: int = 0
     count: int = 1
     local: int = 1
     group: "dist.ProcessGroup | None" = None
+    alike: int = 1
 
     @property
     def leads(self) -> bool:
         """Whether this is the one that writes and speaks."""
         return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Its number among those that read different rows."""
+        return self.rank // self.alike
+
+    @property
+    def data_count(self) -> int:
+        """How many read different rows."""
+        return self.count // self.alike
 
     def waiting(self, minutes: float) -> "Ranks":
         """The same processes, but none of them waits longer than this for another while they train."""
@@ -53,10 +65,10 @@ class Ranks:
         return self.count > 1 and LOST.search(str(error)) is not None
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of every rank's tensor."""
+        """The sum of a tensor over all rows: of those that compute the same ones, one counts."""
         if self.count == 1:
             return tensor
-        summed = tensor.clone()
+        summed = torch.zeros_like(tensor) if self.rank % self.alike else tensor.clone()
         dist.all_reduce(summed, group=self.group)
         return summed
 
@@ -91,15 +103,15 @@ class Ranks:
             dist.barrier(self.group)
 
     def check_batch(self, batch: int, accumulate: int) -> None:
-        """Refuse a batch that ranks and micro-batches do not divide.
+        """Refuse a batch whose rows ranks and micro-batches do not divide.
 
         Raises:
             HeddleError: they do not.
         """
-        if batch % (self.count * accumulate):
-            parts = f"{self.count} processes" + (
+        if batch % (self.data_count * accumulate):
+            parts = f"{self.data_count} processes" + (
                 f" of accumulate = {accumulate} micro-batches" if accumulate > 1 else ""
             )
             raise HeddleError(
-                f"batch = {batch} cannot be divided among {parts}: choose a multiple of {self.count * accumulate}"
+                f"batch = {batch} cannot be divided among {parts}: choose a multiple of {self.data_count * accumulate}"
             )

@@ -6,6 +6,7 @@ matrices of blocks are cast to it, while tables, norms, routers and a user's mod
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -15,13 +16,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from heddle.config.parallel import ParallelConfig
 from heddle.data.batch import Batch
 from heddle.model.precision import DTYPES
+from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.block import MATRICES, Block
 from heddle.nn.custom import Custom, without_custom
 from heddle.parallel.dealing import Dealer
 from heddle.parallel.parts import Parts
+from heddle.parallel.regions import cut, region
+from heddle.parallel.tensor import divide_layers
 from heddle.tasks.objective import Loss
 
 FP32 = MixedPrecisionPolicy(cast_forward_inputs=False)
@@ -34,7 +39,8 @@ class Shards(Parts):
 
     Args:
         model: a model in fp32, alike on all processes; its parameters are sharded in place.
-        mesh: processes, with the axes `replicate` and `shard`.
+        config: how they are divided.
+        mesh: processes, with the axes of `heddle.parallel.mesh.AXES`.
         precision: what blocks compute in, `fp32` or `bf16`.
         accumulate: micro-batches of a step; gradients are summed over processes after the last one only.
 
@@ -42,9 +48,15 @@ class Shards(Parts):
         masters: this process's part of each parameter, by name; its memory is that of the model's own parameter.
     """
 
-    def __init__(self, model: Transformer, mesh: DeviceMesh, precision: str, accumulate: int = 1) -> None:
+    def __init__(
+        self, model: Transformer, config: ParallelConfig, mesh: DeviceMesh, precision: str, accumulate: int = 1
+    ) -> None:
         self.model, self.mesh, self.accumulate, self.calls = model, mesh, accumulate, 0
-        self.group = mesh._flatten().get_group() if mesh.ndim > 1 else mesh.get_group()
+        self.place = dict(zip(mesh.mesh_dim_names or (), mesh.get_coordinate() or (), strict=True))
+        self.group = mesh._flatten().get_group()
+        self.summed = set[str]()
+        if mesh["tensor"].size() > 1:
+            self.summed = divide_layers(model, mesh["tensor"], config.sequence)
         shard_model(model, mesh, precision)
         self.parameters = dict(model.named_parameters())
         self.masters = {name: _master(parameter) for name, parameter in self.parameters.items()}
@@ -73,6 +85,8 @@ class Shards(Parts):
             if isinstance(gradient, DTensor):
                 master.grad, parameter.grad = gradient.to_local(), None
             elif gradient is not None:
+                if name in self.summed:
+                    gradient *= self.mesh["tensor"].size()  # each process has the gradient through its own heads
                 whole.append(gradient)
         if whole:
             flat = torch.cat([gradient.flatten() for gradient in whole])
@@ -93,22 +107,29 @@ class Shards(Parts):
         if not isinstance(parameter, DTensor):
             return self.mesh.size()
         axes = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
-        copies = 1
-        for placement, size in axes:
-            copies *= 1 if placement.is_shard() else size
-        return copies
+        return self.mesh.size() // prod(size for placement, size in axes if not placement.is_replicate())
 
-    def cut_by_rows(self, masters: Sequence[Tensor]) -> list[nn.Parameter]:
-        """Those masters that are some rows of a matrix."""
-        cut = {id(self.masters[name]): parameter for name, parameter in self.parameters.items() if parameter.dim() == 2}
-        return [each for each in masters if isinstance(each, nn.Parameter) and isinstance(cut.get(id(each)), DTensor)]
+    def matrices(self, masters: Sequence[Tensor]) -> list[nn.Parameter]:
+        """Those masters that are parts of one matrix."""
+        sharded = {
+            id(self.masters[name]): parameter for name, parameter in self.parameters.items() if parameter.dim() == 2
+        }
+        return [
+            each for each in masters if isinstance(each, nn.Parameter) and isinstance(sharded.get(id(each)), DTensor)
+        ]
 
     def dealer(self, masters: Sequence[nn.Parameter]) -> Dealer:
-        """Deals the matrices of which these are rows among the processes."""
-        shapes = {id(self.masters[name]): parameter.shape for name, parameter in self.parameters.items()}
+        """Deals the matrices of which these are parts among the processes."""
+        named = {id(self.masters[name]): parameter for name, parameter in self.parameters.items()}
+        matrices = [named[id(each)] for each in masters]
         replicas = self.mesh["replicate"].get_group() if self.mesh["replicate"].size() > 1 else None
-        rows = [(shapes[id(each)][0], shapes[id(each)][1]) for each in masters]
-        return Dealer(rows, self.mesh["shard"].get_group(), replicas)
+        inner = self.mesh["shard", "tensor"]
+        coordinates = [
+            {**self.place, "shard": s, "tensor": t} for s in range(inner.size(0)) for t in range(inner.size(1))
+        ]
+        regions = [[region(each, place) for place in coordinates] for each in matrices if isinstance(each, DTensor)]
+        shapes = [(each.shape[0], each.shape[1]) for each in matrices]
+        return Dealer(shapes, regions, inner._flatten().get_group(), replicas)
 
     @torch.no_grad()
     def whole(self, name: str, part: Tensor) -> Tensor:
@@ -126,11 +147,7 @@ class Shards(Parts):
         parameter = self.parameters.get(name)
         if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
             return whole
-        mesh = parameter.device_mesh
-        for placement, rank, size in zip(parameter.placements, mesh.get_coordinate() or (), mesh.shape, strict=True):
-            if placement.is_shard():
-                whole = _chunk(whole, placement.dim, rank, size)
-        return whole
+        return cut(whole, region(parameter, self.place))
 
     def is_part(self, name: str, tensor: Tensor) -> bool:
         """Whether a tensor is a part of a sharded parameter, or has the shape of one."""
@@ -139,8 +156,8 @@ class Shards(Parts):
 
 
 def shard_model(model: Transformer, mesh: DeviceMesh, precision: str) -> None:
-    """Shard the parameters of a model over the last axis of a mesh, and replicate them over the first."""
-    mesh = mesh if mesh.size(0) > 1 else mesh["shard"]
+    """Shard the parameters of a model over the axis `shard` of a mesh, and replicate them over `replicate`."""
+    mesh = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
     # Inputs are not cast: rotations and masks in them stay as they are.
     matrices = MixedPrecisionPolicy(DTYPES[precision], torch.float32, cast_forward_inputs=False)
     whole = set[nn.Parameter]()
@@ -149,11 +166,11 @@ def shard_model(model: Transformer, mesh: DeviceMesh, precision: str) -> None:
             fully_shard(custom, mesh=mesh, mp_policy=FP32)
         whole |= small_parameters(block)
         fully_shard(block, mesh=mesh, mp_policy=matrices, ignored_params=whole)
+    whole |= {each for stack in stacks_of(model) for each in stack.final_norm.parameters()}
     fully_shard(model, mesh=mesh, mp_policy=FP32, ignored_params=whole)
     if precision != "fp32":  # the parameters of blocks, which have not been gathered yet, are in fp32
-        for stack in (model.encoder, model.decoder):
-            if stack is not None:
-                stack.entry.register_forward_pre_hook(partial(_cast_vectors, DTYPES[precision]))
+        for stack in stacks_of(model):
+            stack.entry.register_forward_pre_hook(partial(_cast_vectors, DTYPES[precision]))
 
 
 def _cast_vectors(dtype: torch.dtype, entry: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -171,11 +188,15 @@ def small_parameters(block: Block) -> set[nn.Parameter]:
     }
 
 
+def stacks_of(model: Transformer) -> list[Stack]:
+    """The stacks of a model."""
+    return [stack for stack in (model.encoder, model.decoder) if stack is not None]
+
+
 def blocks_of(model: Transformer) -> Iterator[Block]:
     """All blocks of a model."""
-    for stack in (model.encoder, model.decoder):
-        if stack is not None:
-            yield from stack.layers()
+    for stack in stacks_of(model):
+        yield from stack.layers()
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:
@@ -183,11 +204,3 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
     if not isinstance(parameter, DTensor):
         return parameter
     return nn.Parameter(parameter.to_local().detach(), requires_grad=parameter.requires_grad)
-
-
-def _chunk(tensor: Tensor, dim: int, rank: int, size: int) -> Tensor:
-    """Chunk `rank` of `size` along an axis, as torch cuts: all of one length, the last ones shorter or empty."""
-    chunks = tensor.chunk(size, dim)
-    if rank < len(chunks):
-        return chunks[rank]
-    return tensor.narrow(dim, 0, 0)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from heddle.account.machine import peak_rate, usable_precision
 from heddle.checks import checked
+from heddle.config.parallel import ParallelConfig
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
@@ -29,7 +30,7 @@ from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
-from heddle.parallel.mesh import make_mesh, mesh_sizes
+from heddle.parallel.mesh import copies_of_rows, make_mesh, mesh_sizes
 from heddle.parallel.parts import Parts, part_of_state, whole_state
 from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
@@ -221,6 +222,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     device = pick_device(chosen.device)
     use_tf32(train.tf32 and device.type == "cuda")  # a run on another device may be the copy of one on a card
     sizes = mesh_sizes(config.parallel, ranks.count)
+    ranks = replace(ranks, alike=copies_of_rows(sizes))
     ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
@@ -247,7 +249,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
         model.load_state_dict({**before.model, **masters}, strict=not beside)
     elif chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
-    parts = _shard(model, sizes, precision, train.accumulate, ranks)
+    parts = _shard(model, config.parallel, precision, train.accumulate, ranks)
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn, parts)
     if before is not None:
         optimizer.load_state(moments if parts is None else part_of_state(parts, moments))
@@ -272,13 +274,14 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     )
 
 
-def _shard(model: Transformer, sizes: dict[str, int], precision: str, accumulate: int, ranks: Ranks) -> Parts | None:
+def _shard(model: Transformer, config: ParallelConfig, precision: str, accumulate: int, ranks: Ranks) -> Parts | None:
     """Divide a model among several processes; None: this one is alone."""
     if ranks.count == 1:
         return None
     from heddle.parallel.sharding import Shards  # which takes half a second to import
 
-    return Shards(model, make_mesh(sizes, model.device.type), precision, accumulate)
+    mesh = make_mesh(mesh_sizes(config, ranks.count), model.device.type)
+    return Shards(model, config, mesh, precision, accumulate)
 
 
 def _objective(eager: CrossEntropy, compiled: bool, parts: Parts | None) -> Callable[[Batch], Loss]:

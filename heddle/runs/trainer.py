@@ -1,5 +1,6 @@
 """The training loop, written out. A run directory goes in; the same directory, with trained weights, comes out."""
 
+import json
 import shlex
 import signal
 import threading
@@ -9,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
-
-import torch
 
 from heddle.account.flops import training_flops_per_token
 from heddle.account.trained import trained_of
@@ -136,8 +135,8 @@ class Trainer:
         """Which of these are true on any rank: all of them stop after the same step."""
         if self.session.ranks.count == 1:
             return flags
-        counts = torch.tensor([float(each) for each in flags], device=self.session.model.device)
-        return tuple(count > 0 for count in self.session.ranks.sum(counts).tolist())
+        every = [json.loads(text) for text in self.session.ranks.gather(json.dumps(flags))]
+        return tuple(map(any, zip(*every, strict=True)))
 
     def _one_step(self) -> Report:
         session = self.session

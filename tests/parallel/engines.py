@@ -6,6 +6,7 @@ comes of each, `N.json` and `N.safetensors`.
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,24 +18,27 @@ from safetensors.torch import save_file
 from heddle.config.parallel import ParallelConfig
 from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
-from heddle.parallel.mesh import make_mesh, mesh_sizes
+from heddle.parallel.mesh import copies_of_rows, make_mesh, mesh_sizes
 from heddle.parallel.parts import Parts
 from heddle.parallel.ranks import Ranks
 from tests.device import trainings
 
 
-def divided(mesh: dict[str, int], accumulate: int, ranks: Ranks, model: Transformer, precision: str) -> Parts | None:
+def divided(mesh: dict[str, Any], accumulate: int, ranks: Ranks, model: Transformer, precision: str) -> Parts | None:
     """The model divided among several processes."""
     if ranks.count == 1:
         return None
     from heddle.parallel.sharding import Shards
 
-    return Shards(model, make_mesh(mesh_sizes(ParallelConfig.of(mesh), ranks.count), "cpu"), precision, accumulate)
+    config = ParallelConfig.of(mesh)
+    return Shards(model, config, make_mesh(mesh_sizes(config, ranks.count), "cpu"), precision, accumulate)
 
 
 def trained(case: dict[str, Any], ranks: Ranks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """What each step reports and how the end scores; the weights."""
     settings: dict[str, Any] = case.get("train", {})
+    if ranks.count > 1:
+        ranks = replace(ranks, alike=copies_of_rows(mesh_sizes(ParallelConfig.of(case.get("mesh", {})), ranks.count)))
     divide = partial(divided, case.get("mesh", {}), settings.get("accumulate", 1), ranks)
     store = trainings.store_of(case["run"])
     training = trainings.training(
