@@ -9,7 +9,7 @@ from heddle.errors import HeddleError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-AXES = ("replicate", "shard", "tensor")  # outermost first: neighbours of the last axis are on one machine
+AXES = ("replicate", "shard", "context", "tensor")  # outermost first: neighbours of the last axis are on one machine
 
 
 def mesh_sizes(config: ParallelConfig, processes: int) -> dict[str, int]:
@@ -30,16 +30,36 @@ def mesh_sizes(config: ParallelConfig, processes: int) -> dict[str, int]:
             f"parallel: {words} is for {others * sizes['shard']} processes, but {processes} "
             f"{'was' if processes == 1 else 'were'} started: start as many, or leave out shard"
         )
-    return sizes
-
-
-def copies_of_rows(sizes: dict[str, int]) -> int:
-    """How many processes compute the same rows, each for a part of the model; their ranks are neighbours."""
-    return sizes["tensor"]
+    if sizes["shard"] * sizes["context"] % config.expert:
+        raise HeddleError(
+            f"parallel: expert = {config.expert} does not divide shard x context = {sizes['shard'] * sizes['context']}"
+        )
+    return {**sizes, "expert": config.expert}
 
 
 def make_mesh(sizes: dict[str, int], device: str) -> "DeviceMesh":
-    """The mesh of all processes of this job, which have joined each other."""
+    """The mesh of all processes of this job, which have joined each other: `replicate`, `shard` and `tensor`.
+
+    Those that divide the tokens of the same rows shard parameters too, so `context` is a part of `shard`.
+    """
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    axes = {"replicate": sizes["replicate"], "shard": sizes["shard"] * sizes["context"], "tensor": sizes["tensor"]}
+    return init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+
+def make_expert_mesh(sizes: dict[str, int], device: str) -> "DeviceMesh":
+    """The same processes as `make_mesh`, whose axis `shard` is `shard` x `expert` here."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    inner = sizes["shard"] * sizes["context"] // sizes["expert"]
+    axes = {"replicate": sizes["replicate"], "shard": inner, "expert": sizes["expert"], "tensor": sizes["tensor"]}
+    return init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+
+def make_context(sizes: dict[str, int], device: str) -> "DeviceMesh":
+    """The processes that divide the tokens of the same rows as this one."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    axes = {"rows": sizes["replicate"] * sizes["shard"], "context": sizes["context"], "tensor": sizes["tensor"]}
+    return init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))["context"]

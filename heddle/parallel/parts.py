@@ -24,6 +24,10 @@ class Parts(ABC):
         """The objective, whose backward pass leaves the mean of all processes' gradients after a step's last micro-batch."""
 
     @abstractmethod
+    def cut(self, batch: Batch) -> Batch:
+        """This process's tokens of its rows."""
+
+    @abstractmethod
     def collect(self) -> None:
         """Give each master the gradient of its part, summed over the micro-batches of a step."""
 

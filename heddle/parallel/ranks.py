@@ -32,14 +32,16 @@ class Ranks:
         count: how many there are.
         local: how many of them are on this machine.
         group: torch's group in which they train; None: the one that they joined.
-        alike: how many neighbours in the order of ranks compute the same rows, each for a part of the model.
+        of_rows: how many neighbours in the order of ranks share the same rows.
+        of_tokens: how many of these compute the same tokens, each for a part of the model.
     """
 
     rank: int = 0
     count: int = 1
     local: int = 1
     group: "dist.ProcessGroup | None" = None
-    alike: int = 1
+    of_rows: int = 1
+    of_tokens: int = 1
 
     @property
     def leads(self) -> bool:
@@ -49,12 +51,12 @@ class Ranks:
     @property
     def data_rank(self) -> int:
         """Its number among those that read different rows."""
-        return self.rank // self.alike
+        return self.rank // self.of_rows
 
     @property
     def data_count(self) -> int:
         """How many read different rows."""
-        return self.count // self.alike
+        return self.count // self.of_rows
 
     def waiting(self, minutes: float) -> "Ranks":
         """The same processes, but none of them waits longer than this for another while they train."""
@@ -65,10 +67,10 @@ class Ranks:
         return self.count > 1 and LOST.search(str(error)) is not None
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over all rows: of those that compute the same ones, one counts."""
+        """The sum of a tensor over all tokens: of the ranks that compute the same ones, one counts."""
         if self.count == 1:
             return tensor
-        summed = torch.zeros_like(tensor) if self.rank % self.alike else tensor.clone()
+        summed = torch.zeros_like(tensor) if self.rank % self.of_tokens else tensor.clone()
         dist.all_reduce(summed, group=self.group)
         return summed
 

@@ -23,7 +23,10 @@ from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.block import MATRICES, Block
 from heddle.nn.custom import Custom, without_custom
+from heddle.parallel.context import cut_tokens, gather_keys
 from heddle.parallel.dealing import Dealer
+from heddle.parallel.experts import DividedExperts, divide_experts
+from heddle.parallel.mesh import make_context, make_expert_mesh, make_mesh
 from heddle.parallel.parts import Parts
 from heddle.parallel.regions import cut, region
 from heddle.parallel.tensor import divide_layers
@@ -40,7 +43,7 @@ class Shards(Parts):
     Args:
         model: a model in fp32, alike on all processes; its parameters are sharded in place.
         config: how they are divided.
-        mesh: processes, with the axes of `heddle.parallel.mesh.AXES`.
+        sizes: of the axes of the mesh, see `heddle.parallel.mesh.mesh_sizes`.
         precision: what blocks compute in, `fp32` or `bf16`.
         accumulate: micro-batches of a step; gradients are summed over processes after the last one only.
 
@@ -49,17 +52,31 @@ class Shards(Parts):
     """
 
     def __init__(
-        self, model: Transformer, config: ParallelConfig, mesh: DeviceMesh, precision: str, accumulate: int = 1
+        self, model: Transformer, config: ParallelConfig, sizes: dict[str, int], precision: str, accumulate: int = 1
     ) -> None:
+        mesh = make_mesh(sizes, model.device.type)
         self.model, self.mesh, self.accumulate, self.calls = model, mesh, accumulate, 0
         self.place = dict(zip(mesh.mesh_dim_names or (), mesh.get_coordinate() or (), strict=True))
         self.group = mesh._flatten().get_group()
         self.summed = set[str]()
         if mesh["tensor"].size() > 1:
             self.summed = divide_layers(model, mesh["tensor"], config.sequence)
+        self.context = make_context(sizes, model.device.type) if sizes["context"] > 1 else None
+        if self.context is not None:
+            gather_keys(model, self.context)
+        self.expert_size = sizes["expert"]
+        self.expert_mesh = make_expert_mesh(sizes, model.device.type) if self.expert_size > 1 else None
+        self.experts = {} if self.expert_mesh is None else divide_experts(model, self.expert_mesh["expert"])
+        if self.expert_mesh is not None:
+            shard_experts(model, self.expert_mesh, precision)
         shard_model(model, mesh, precision)
         self.parameters = dict(model.named_parameters())
         self.masters = {name: _master(parameter) for name, parameter in self.parameters.items()}
+
+    def cut(self, batch: Batch) -> Batch:
+        """This process's tokens of its rows."""
+        context = self.context
+        return batch if context is None else cut_tokens(batch, context.get_local_rank(), context.size())
 
     def wrap(self, objective: Callable[[Batch], Loss]) -> Callable[[Batch], Loss]:
         """The objective, whose backward pass leaves the mean of all processes' gradients after a step's last micro-batch."""
@@ -84,6 +101,10 @@ class Shards(Parts):
             gradient, master = parameter.grad, self.masters[name]
             if isinstance(gradient, DTensor):
                 master.grad, parameter.grad = gradient.to_local(), None
+                if (
+                    name in self.experts
+                ):  # the tokens of all processes of the axis `expert` came here: a sum, not a mean
+                    master.grad /= self.expert_size
             elif gradient is not None:
                 if name in self.summed:
                     gradient *= self.mesh["tensor"].size()  # each process has the gradient through its own heads
@@ -107,7 +128,8 @@ class Shards(Parts):
         if not isinstance(parameter, DTensor):
             return self.mesh.size()
         axes = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
-        return self.mesh.size() // prod(size for placement, size in axes if not placement.is_replicate())
+        parts = prod(size for placement, size in axes if not placement.is_replicate())
+        return self.mesh.size() // parts // (self.expert_size if name in self.experts else 1)
 
     def matrices(self, masters: Sequence[Tensor]) -> list[nn.Parameter]:
         """Those masters that are parts of one matrix."""
@@ -139,15 +161,25 @@ class Shards(Parts):
         parameter: Any = self.parameters[name]
         layout = {"shape": parameter.shape, "stride": parameter.stride()}
         joint = DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **layout)
-        return joint.full_tensor()
+        whole = joint.full_tensor()
+        if name not in self.experts or self.expert_mesh is None:
+            return whole
+        pieces = [torch.empty_like(whole) for _ in range(self.expert_size)]
+        dist.all_gather(pieces, whole, group=self.expert_mesh["expert"].get_group())
+        return torch.cat(pieces)
 
     @torch.no_grad()
     def part(self, name: str, whole: Tensor) -> Tensor:
         """This process's part of a parameter, or of what has its shape."""
-        parameter = self.parameters.get(name)
+        parameter, place = self.parameters.get(name), self.place
+        mesh = self.expert_mesh if name in self.experts else None
+        if mesh is not None:
+            if parameter is not None and len(whole) > len(parameter):
+                whole = whole.chunk(self.expert_size)[mesh["expert"].get_local_rank()]
+            place = {**self.place, "shard": mesh["shard"].get_local_rank()}
         if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
             return whole
-        return cut(whole, region(parameter, self.place))
+        return cut(whole, region(parameter, place))
 
     def is_part(self, name: str, tensor: Tensor) -> bool:
         """Whether a tensor is a part of a sharded parameter, or has the shape of one."""
@@ -155,17 +187,28 @@ class Shards(Parts):
         return isinstance(parameter, DTensor) and tensor.shape == self.masters[name].shape
 
 
+def shard_experts(model: Transformer, mesh: DeviceMesh, precision: str) -> None:
+    """Shard the experts of this process's share over the axis `shard` of a mesh of experts."""
+    axes = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
+    for module in model.modules():
+        if isinstance(module, DividedExperts):
+            fully_shard(module, mesh=axes, mp_policy=policy(precision))
+
+
+def policy(precision: str) -> MixedPrecisionPolicy:
+    """Of the matrices of blocks. Inputs are not cast: rotations and masks in them stay as they are."""
+    return MixedPrecisionPolicy(DTYPES[precision], torch.float32, cast_forward_inputs=False)
+
+
 def shard_model(model: Transformer, mesh: DeviceMesh, precision: str) -> None:
     """Shard the parameters of a model over the axis `shard` of a mesh, and replicate them over `replicate`."""
     mesh = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
-    # Inputs are not cast: rotations and masks in them stay as they are.
-    matrices = MixedPrecisionPolicy(DTYPES[precision], torch.float32, cast_forward_inputs=False)
     whole = set[nn.Parameter]()
     for block in blocks_of(model):
         for custom in (module for module in block.modules() if isinstance(module, Custom)):
             fully_shard(custom, mesh=mesh, mp_policy=FP32)
         whole |= small_parameters(block)
-        fully_shard(block, mesh=mesh, mp_policy=matrices, ignored_params=whole)
+        fully_shard(block, mesh=mesh, mp_policy=policy(precision), ignored_params=whole)
     whole |= {each for stack in stacks_of(model) for each in stack.final_norm.parameters()}
     fully_shard(model, mesh=mesh, mp_policy=FP32, ignored_params=whole)
     if precision != "fp32":  # the parameters of blocks, which have not been gathered yet, are in fp32

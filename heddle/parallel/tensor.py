@@ -141,11 +141,11 @@ def check_layers(model: Transformer, processes: int, sequence: bool = False) -> 
             raise HeddleError(f"parallel: tensor = {processes} cannot divide {name}: {problem}")
     for name, block in ((name, module) for name, module in model.named_modules() if isinstance(module, Block)):
         for part in ("mixer", "cross", "ffn"):
-            module = getattr(block, part, None)
-            if module is not None and type(module) not in STYLES and not isinstance(module, MoE):
+            branch: nn.Module | None = getattr(block, part, None)
+            if branch is not None and type(branch) not in STYLES and not isinstance(branch, MoE):
                 kinds = "attention, feed-forwards and mixtures of experts"
                 raise HeddleError(
-                    f"parallel: tensor = {processes} cannot divide {name}.{part}: it is a {type(module).__name__}; "
+                    f"parallel: tensor = {processes} cannot divide {name}.{part}: it is a {type(branch).__name__}; "
                     f"{kinds} can be divided"
                 )
 
@@ -156,14 +156,14 @@ def _problems(module: nn.Module, processes: int) -> Iterator[str]:
     if not isinstance(module, Attention):
         assert isinstance(module.up, nn.Linear)
         if module.up.out_features % processes:
-            yield f"its {module.up.out_features} hidden units are no multiple of {processes}"
+            yield f"its {module.up.out_features} hidden units are not a multiple of {processes}"
         return
     for heads, what in (
         (module.q.out_features // module.head_dim, "heads"),
         (module.k.out_features // module.head_dim, "key heads"),
     ):
         if heads % processes:
-            yield f"its {heads} {what} are no multiple of {processes}"
+            yield f"its {heads} {what} are not a multiple of {processes}"
     if module.norms_all and any(True for _ in module.q_norm.parameters()):
         yield "its norm of queries is over all heads: set qk_norm_over = head"
     relative = module.pattern.relative

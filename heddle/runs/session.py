@@ -30,7 +30,7 @@ from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
-from heddle.parallel.mesh import copies_of_rows, make_mesh, mesh_sizes
+from heddle.parallel.mesh import mesh_sizes
 from heddle.parallel.parts import Parts, part_of_state, whole_state
 from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
@@ -222,7 +222,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     device = pick_device(chosen.device)
     use_tf32(train.tf32 and device.type == "cuda")  # a run on another device may be the copy of one on a card
     sizes = mesh_sizes(config.parallel, ranks.count)
-    ranks = replace(ranks, alike=copies_of_rows(sizes))
+    ranks = replace(ranks, of_rows=sizes["context"] * sizes["tensor"], of_tokens=sizes["tensor"])
     ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
@@ -280,8 +280,7 @@ def _shard(model: Transformer, config: ParallelConfig, precision: str, accumulat
         return None
     from heddle.parallel.sharding import Shards  # which takes half a second to import
 
-    mesh = make_mesh(mesh_sizes(config, ranks.count), model.device.type)
-    return Shards(model, config, mesh, precision, accumulate)
+    return Shards(model, config, mesh_sizes(config, ranks.count), precision, accumulate)
 
 
 def _objective(eager: CrossEntropy, compiled: bool, parts: Parts | None) -> Callable[[Batch], Loss]:

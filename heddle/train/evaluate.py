@@ -112,7 +112,7 @@ def evaluate(
         if progress:
             progress(done, examples)
     model.train(training)
-    turns = zip(*(json.loads(text) for text in ranks.gather(json.dumps(records))[:: ranks.alike]), strict=True)
+    turns = zip(*(json.loads(text) for text in ranks.gather(json.dumps(records))[:: ranks.of_rows]), strict=True)
     sums, weights, tokens = _joined([record for turn in turns for record in turn][: len(chosen.batches)])
     means = {name: fsum(values) / fsum(weights) for name, values in sums.items()}
     error = _standard_error(sums["loss"], weights, chosen.share)

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from heddle.config.parallel import ParallelConfig
 from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
-from heddle.parallel.mesh import copies_of_rows, make_mesh, mesh_sizes
+from heddle.parallel.mesh import mesh_sizes
 from heddle.parallel.parts import Parts
 from heddle.parallel.ranks import Ranks
 from tests.device import trainings
@@ -31,14 +31,15 @@ def divided(mesh: dict[str, Any], accumulate: int, ranks: Ranks, model: Transfor
     from heddle.parallel.sharding import Shards
 
     config = ParallelConfig.of(mesh)
-    return Shards(model, config, make_mesh(mesh_sizes(config, ranks.count), "cpu"), precision, accumulate)
+    return Shards(model, config, mesh_sizes(config, ranks.count), precision, accumulate)
 
 
 def trained(case: dict[str, Any], ranks: Ranks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """What each step reports and how the end scores; the weights."""
     settings: dict[str, Any] = case.get("train", {})
     if ranks.count > 1:
-        ranks = replace(ranks, alike=copies_of_rows(mesh_sizes(ParallelConfig.of(case.get("mesh", {})), ranks.count)))
+        sizes = mesh_sizes(ParallelConfig.of(case.get("mesh", {})), ranks.count)
+        ranks = replace(ranks, of_rows=sizes["context"] * sizes["tensor"], of_tokens=sizes["tensor"])
     divide = partial(divided, case.get("mesh", {}), settings.get("accumulate", 1), ranks)
     store = trainings.store_of(case["run"])
     training = trainings.training(
