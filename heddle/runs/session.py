@@ -181,7 +181,9 @@ def open_session(run: str | Path) -> Session:
     """
     opened = read_run(Path(run))
     prepare_deterministic(opened.train.deterministic, opened.chosen.device)
-    ranks = join_ranks(opened.chosen.device).waiting(opened.train.rank_timeout)
+    ranks = join_ranks(opened.chosen.device, opened.train.start_timeout, opened.train.step_timeout)
+    text = {"text": opened.store.sources, "tokenizer": opened.tokenizer.fingerprint()}
+    ranks.compare({**text, **opened.config.to_dict()})
     opened = replace(opened, hold=Hold(opened.directory) if ranks.leads else None)
     try:
         return _start(opened, ranks)

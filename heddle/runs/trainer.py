@@ -5,7 +5,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -16,6 +16,7 @@ from heddle.account.trained import trained_of
 from heddle.checks import checked
 from heddle.errors import HeddleError, OutOfMemory
 from heddle.model.transformer import Transformer
+from heddle.parallel.board import Lost
 from heddle.runs.journal import Metrics
 from heddle.runs.session import open_session
 from heddle.tasks.task import Task
@@ -90,36 +91,41 @@ class Trainer:
             return self._run()
         except WriteError as error:
             raise WriteError(error.problem, f". Make room, then continue with: {resume_command(directory)}") from error
+        except Lost as error:
+            raise self._stopped_by(error) from error
         except RuntimeError as error:
-            if not self.session.ranks.lost(error):
+            if (lost := self.session.ranks.lost(error)) is None:
                 raise
-            raise HeddleError(
-                f"step {self.session.step + 1}: another process ended, or did not answer within "
-                f"{self.session.train.rank_timeout:g} minutes (rank_timeout); {self.session.last_good()}"
-            ) from error
+            raise self._stopped_by(lost) from error
         finally:
             if hold is not None:
                 hold.release()
+
+    def _stopped_by(self, lost: Lost) -> Lost:
+        """The same, with where the run stands."""
+        session = self.session
+        return Lost(f"step {session.step + 1}: {lost.problem}; {session.last_good()}", lost.speaks)
 
     def _run(self) -> Evaluation:
         session, chosen, leads = self.session, self.session.run.chosen, self.session.ranks.leads
         metrics = Metrics(session.run.directory / "metrics.jsonl", keep=session.step) if leads else None
         readers: list[Reader] = [metrics, *self.readers] if metrics else []
         try:
-            with self._stoppable():
+            with self._stoppable(), session.ranks.watched(), ExitStack() as starting:
+                starting.enter_context(session.ranks.patient())  # the first step may compile
                 while session.step < chosen.steps and not session.stopped_early:
                     ended = tell(readers, self._step_or_save(metrics))
+                    starting.close()
                     best, ended = (
                         self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
                     )
                     stop, session.ended = self._any_rank(self.stop.is_set(), ended)
                     early = session.stopped_early
                     if session.due(chosen.save_every) or best or early or stop:
-                        if metrics:
-                            metrics.sync()
-                        session.save()
+                        self._save(metrics)
                     if stop and session.step < chosen.steps and not early:
-                        raise Interrupted(session.run.directory, session.step, chosen.steps, self._signal)
+                        number = self._signal if self.stop.is_set() else signal.SIGTERM  # which another rank got
+                        raise Interrupted(session.run.directory, session.step, chosen.steps, number)
             return self._finish()
         finally:
             if metrics:
@@ -127,9 +133,18 @@ class Trainer:
 
     def _evaluate_if_due(self, readers: Sequence[Reader], ended: bool) -> tuple[bool, bool]:
         """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, and whether a reader ends it."""
-        report = self._score()
+        with self.session.ranks.patient():
+            report = self._score()
         ended |= tell(readers, report)
         return self.session.update_best(report.values["validation_loss"]), ended
+
+    def _save(self, metrics: Metrics | None) -> None:
+        """All save; the leader's files may take long."""
+        with self.session.ranks.patient():
+            if metrics:
+                metrics.sync()
+            self.session.save()
+            self.session.ranks.wait()
 
     def _any_rank(self, *flags: bool) -> tuple[bool, ...]:
         """Which of these are true on any rank: all of them stop after the same step."""
@@ -154,14 +169,24 @@ class Trainer:
             self._save_done(metrics)
             raise OutOfMemory(error.problem, f"{self.session.last_good()}; {self._retry()}") from None
         except RuntimeError as error:
-            if self.session.ranks.lost(error):
-                self._save_done(metrics)
-            raise
+            if (lost := self.session.ranks.lost(error)) is None:
+                raise
+            self._save_done(metrics)
+            raise lost from error
 
     def _save_done(self, metrics: Metrics | None) -> None:
-        """Save the steps before one that failed, if its update has not begun and they are not saved yet; the leader does."""
+        """Save the steps before one that failed, if its update has not begun and they are not saved yet.
+
+        Each of several processes has a part only, and one of them is gone.
+        """
         session = self.session
-        if metrics and session.step and session.optimizer.whole and not session.checkpoint(session.step).exists():
+        if (
+            metrics
+            and session.optimizer.parts is None
+            and session.step
+            and session.optimizer.whole
+            and not session.checkpoint(session.step).exists()
+        ):
             metrics.sync()
             session.save()
 
