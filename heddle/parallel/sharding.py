@@ -113,24 +113,25 @@ class Shards(Parts):
     @torch.no_grad()
     def whole(self, name: str, part: Tensor) -> Tensor:
         """A whole tensor from the parts of a parameter, or of what has its shape; all processes call this."""
+        joint = self.joint(name, part)
+        return joint.full_tensor() if isinstance(joint, DTensor) else joint
+
+    @torch.no_grad()
+    def joint(self, name: str, part: Tensor) -> Tensor:
+        """The same as one tensor of all processes, as `torch.distributed` knows it; nothing is sent."""
         if not self.is_part(name, part):
             return part
         parameter: Any = self.parameters[name]
         layout = {"shape": parameter.shape, "stride": parameter.stride()}
-        joint = DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **layout)
-        return joint.full_tensor()
+        return DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **layout)
 
-    @torch.no_grad()
-    def part(self, name: str, whole: Tensor) -> Tensor:
-        """This process's part of a parameter, or of what has its shape."""
+    def region(self, name: str, shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """Where this process's part lies in a parameter, or in a tensor of this shape for it."""
         parameter = self.parameters.get(name)
-        if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
-            return whole
-        mesh = parameter.device_mesh
-        for placement, rank, size in zip(parameter.placements, mesh.get_coordinate() or (), mesh.shape, strict=True):
-            if placement.is_shard():
-                whole = _chunk(whole, placement.dim, rank, size)
-        return whole
+        if not isinstance(parameter, DTensor) or shape != tuple(parameter.shape):
+            return tuple(slice(0, size) for size in shape)
+        (chunk,) = parameter.__create_chunk_list__()
+        return tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
 
     def is_part(self, name: str, tensor: Tensor) -> bool:
         """Whether a tensor is a part of a sharded parameter, or has the shape of one."""
@@ -183,11 +184,3 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
     if not isinstance(parameter, DTensor):
         return parameter
     return nn.Parameter(parameter.to_local().detach(), requires_grad=parameter.requires_grad)
-
-
-def _chunk(tensor: Tensor, dim: int, rank: int, size: int) -> Tensor:
-    """Chunk `rank` of `size` along an axis, as torch cuts: all of one length, the last ones shorter or empty."""
-    chunks = tensor.chunk(size, dim)
-    if rank < len(chunks):
-        return chunks[rank]
-    return tensor.narrow(dim, 0, 0)

@@ -113,16 +113,21 @@ class Trainer:
                     best, ended = (
                         self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
                     )
-                    stop, session.ended = self._any_rank(self.stop.is_set(), ended)
+                    failed = session.saver is not None and session.saver.failed
+                    stop, session.ended, failed = self._any_rank(self.stop.is_set(), ended, failed)
+                    if failed:
+                        session.settle()
                     early = session.stopped_early
                     if session.due(chosen.save_every) or best or early or stop:
                         if metrics:
                             metrics.sync()
                         session.save()
                     if stop and session.step < chosen.steps and not early:
+                        session.settle()
                         raise Interrupted(session.run.directory, session.step, chosen.steps, self._signal)
             return self._finish()
         finally:
+            session.close()
             if metrics:
                 metrics.close()
 
@@ -160,9 +165,10 @@ class Trainer:
             raise
 
     def _save_done(self, metrics: Metrics | None) -> None:
-        """Save the steps before one that failed, if its update has not begun and they are not saved yet; the leader does."""
+        """Save the steps before one that failed, if its update has not begun and they are not saved yet, and this process can."""
         session = self.session
-        if metrics and session.step and session.optimizer.whole and not session.checkpoint(session.step).exists():
+        alone, unsaved = session.optimizer.parts is None, not session.checkpoint(session.step).exists()
+        if metrics and session.step and session.optimizer.whole and alone and unsaved:
             metrics.sync()
             session.save()
 

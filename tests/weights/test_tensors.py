@@ -12,7 +12,7 @@ from torch import nn
 from heddle.config import TransformerConfig, sized
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.weights.tensors import Spec, Weights, check_depth, fill, read_header, read_tensors, save_tensors
+from heddle.weights.tensors import Spec, Weights, check_depth, fill, read_tensors, save_tensors
 from tests import refusing
 
 UP = "decoder.blocks.1.ffn.up.weight"
@@ -20,7 +20,7 @@ UP = "decoder.blocks.1.ffn.up.weight"
 
 def refusal(path: Path, model: nn.Module, early: bool = True) -> str:
     """The one line with which a file is refused; if `early`, the model has taken no memory then."""
-    message = refusing.refusal(lambda: fill(model, path))
+    message = refusing.refusal(lambda: fill(model, Weights([path]), path))
     assert str(path) in message
     assert early == all(parameter.is_meta for parameter in model.parameters())
     return message
@@ -39,7 +39,7 @@ def empty(tiny: TransformerConfig) -> nn.Module:
 def test_a_model_comes_back_bit_for_bit(tmp_path: Path, weights: dict[str, torch.Tensor], empty: nn.Module) -> None:
     file = tmp_path / "model.safetensors"
     save_tensors(file, weights, {"format": "pt"})
-    fill(empty, file)
+    fill(empty, Weights([file]), file)
     filled = empty.state_dict()
     assert list(filled) == list(weights)
     assert all(torch.equal(filled[name], weights[name]) for name in weights)
@@ -53,7 +53,7 @@ def test_a_model_that_has_memory_is_filled_in_place(
     model = build(tiny, seed=2)
     before = model.embedding.weight
     assert not torch.equal(before, weights["embedding.weight"])
-    fill(model, file)
+    fill(model, Weights([file]), file)
     assert model.embedding.weight is before
     assert torch.equal(before, weights["embedding.weight"])
 
@@ -62,7 +62,7 @@ def test_the_header_is_read_without_the_tensors(tmp_path: Path) -> None:
     file = tmp_path / "some.safetensors"
     tensors = {"b": torch.zeros(2, 3, dtype=torch.bfloat16), "a": torch.arange(4), "scalar": torch.tensor(1.5)}
     save_tensors(file, tensors)
-    assert read_header(file) == {"a": Spec("I64", (4,)), "b": Spec("BF16", (2, 3)), "scalar": Spec("F32", ())}
+    assert Weights([file]).specs == {"a": Spec("I64", (4,)), "b": Spec("BF16", (2, 3)), "scalar": Spec("F32", ())}
     back = read_tensors(file)
     assert all(torch.equal(back[name], tensors[name]) for name in tensors)
 
@@ -169,7 +169,7 @@ def test_no_flipped_bit_of_a_header_is_a_crash(
         damaged[place] ^= 1 << place % 8
         file.write_bytes(damaged)
         try:
-            fill(model, file)
+            fill(model, Weights([file]), file)
         except HeddleError as error:
             lines.append(str(error))
     assert len(lines) > 0.9 * len(range(8, length, 13))
