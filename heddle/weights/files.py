@@ -194,12 +194,14 @@ def remove_leftovers(parent: Path) -> list[Path]:
 def manifest(directory: Path, known: Mapping[str, Entry] | None = None) -> dict[str, Entry]:
     """``{path: {"size": bytes, "sha256": hex}}`` of every file below ``directory`` except the manifest, sorted by path.
 
-    The entries of ``known`` files are not computed again.
+    Entries that are ``known`` are not computed.
     """
-    directory = Path(directory)
-    files = sorted(file for file in directory.rglob("*") if file.is_file())
-    names = {file.relative_to(directory).as_posix(): file for file in files}
-    return {name: (known or {}).get(name) or entry_of(file) for name, file in names.items() if name != MANIFEST}
+    directory, entries = Path(directory), dict(known or {})
+    for file in directory.rglob("*"):
+        name = file.relative_to(directory).as_posix()
+        if file.is_file() and name not in (MANIFEST, *entries):
+            entries[name] = entry_of(file)
+    return dict(sorted(entries.items()))
 
 
 def entry_of(file: Path) -> Entry:

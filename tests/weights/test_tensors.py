@@ -192,3 +192,49 @@ def test_a_file_that_claims_too_much_takes_no_memory(tmp_path: Path) -> None:
         stream.truncate(8 + len(header) + 3 * 2**30)
     message = refusal(file, build(sized(1, vocab_size=3, dim=16), "meta"))
     assert "embedding.weight has shape [3, 268435456] in the file" in message
+
+
+# Shards
+
+
+def shard(file: Path, pieces: dict[str, tuple[torch.Tensor, list[int]]]) -> Path:
+    """Write some pieces of tensors, with where they begin, as torch's writer does."""
+    offsets = json.dumps({name: {"saved_offsets": offset} for name, (_, offset) in pieces.items()})
+    save_tensors(
+        file, {name: tensor for name, (tensor, _) in pieces.items()}, {"DCP_SHARDING_INFO": offsets, "format": "pt"}
+    )
+    return file
+
+
+def test_shards_are_one_tensor(tmp_path: Path) -> None:
+    """Cut in any way, also into pieces without numbers; a region is read from the shards that have it."""
+    table, vector = torch.arange(42.0).reshape(6, 7), torch.arange(5)
+    rows, columns, ends = [0, 2, 6, 6], [0, 4, 7], [0, 5, 5, 5]
+    files = [
+        shard(
+            tmp_path / f"{i}-{j}.safetensors",
+            {"table": (table[rows[i] : rows[i + 1], columns[j] : columns[j + 1]], [rows[i], columns[j]])}
+            | ({"vector": (vector[ends[i] : ends[i + 1]], [ends[i]])} if j == 0 else {}),
+        )
+        for i in range(3)
+        for j in range(2)
+    ]
+    weights = Weights(files)
+    assert weights.specs == {"table": Spec("F32", (6, 7)), "vector": Spec("I64", (5,))}
+    assert weights.metadata == {"format": "pt"}
+    assert torch.equal(weights["table"], table)
+    assert torch.equal(weights["vector"], vector)
+    for region in ((slice(1, 5), slice(3, 6)), (slice(2, 6), slice(0, 4)), (slice(6, 6), slice(0, 7))):
+        assert torch.equal(weights.region("table", region), table[region])
+
+
+def test_shards_that_are_not_all_there_are_refused(tmp_path: Path) -> None:
+    table = torch.arange(12.0).reshape(4, 3)
+    one, two, three = (
+        shard(tmp_path / f"{row}.safetensors", {"table": (table[row : row + size], [row, 0])})
+        for row, size in ((0, 2), (2, 1), (3, 1))
+    )
+    assert torch.equal(Weights([three, one, two])["table"], table)
+    for files, numbers in (([one, three], 9), ([one, two, two, three], 15)):
+        with pytest.raises(HeddleError, match=rf"{tmp_path}: the shards of table have {numbers} numbers of 12"):
+            Weights(files)
