@@ -31,7 +31,7 @@ def prove(
     seed
         Seed of the test inputs and of random weights.
     """
-    run_directory = next((path for path in (RUNS / model, Path(model)) if (path / "model.safetensors").is_file()), None)
+    run_directory = next((path for path in (RUNS / model, Path(model)) if any(path.glob("model*.safetensors"))), None)
     out = console(json)
     with out.status("") as status:
 

@@ -7,10 +7,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.experts import Experts
+from heddle.parallel.regions import Division
 
 
 class DividedExperts(Experts):
@@ -69,3 +72,15 @@ def divide_experts(model: Transformer, mesh: DeviceMesh) -> dict[str, nn.Paramet
             parameters[f"{name}.{each}"] = getattr(divided, each)
         divided.__class__, divided.group = DividedExperts, mesh.get_group()
     return parameters
+
+
+def divided_again(own: Division, mesh: DeviceMesh) -> Division:
+    """How all experts are divided, from how this process's share of them is sharded.
+
+    Args:
+        own: the division of the share.
+        mesh: with the axes `replicate`, `shard`, `expert` and `tensor`.
+    """
+    by_expert = _StridedShard(0, split_factor=mesh["expert"].size()) if mesh["shard"].size() > 1 else Shard(0)
+    shape = (own.shape[0] * mesh["expert"].size(), *own.shape[1:])
+    return Division(mesh["replicate", "shard", "expert"], (Replicate(), by_expert, Shard(0)), shape)

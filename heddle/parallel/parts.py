@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from heddle.data.batch import Batch
 from heddle.parallel.dealing import Dealer
 from heddle.tasks.objective import Loss
+from heddle.weights.tensors import Weights
+
+STEP = "step"  # what an optimizer's state calls its counts, which are whole on every process
 
 
 class Parts(ABC):
@@ -48,23 +51,27 @@ class Parts(ABC):
         """A whole tensor from the parts of a parameter, or of what has its shape; all processes call this."""
 
     @abstractmethod
+    def joint(self, name: str, part: Tensor) -> Tensor:
+        """The same as one tensor of all processes, as `torch.distributed` knows it; nothing is sent."""
+
+    @abstractmethod
+    def region(self, name: str, shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """Where this process's part lies in a parameter, or in a tensor of this shape for it."""
+
     def part(self, name: str, whole: Tensor) -> Tensor:
         """This process's part of a parameter, or of what has its shape."""
+        return whole[self.region(name, tuple(whole.shape))]
 
+    def read(self, saved: Weights, name: str) -> Tensor:
+        """This process's part of a saved parameter."""
+        return saved.region(name, self.region(name, saved.specs[name].shape))
 
-def whole_state(parts: Parts, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The whole tensors of an optimizer's state, named `what/parameter`; all processes call this."""
-    return {key: value if _counts(key) else parts.whole(_parameter(key), value) for key, value in state.items()}
+    def read_state(self, saved: Weights, key: str) -> Tensor:
+        """The same of a saved tensor of an optimizer's state, named `what/parameter`."""
+        what, _, name = key.partition("/")
+        return saved[key] if what == STEP else saved.region(key, self.region(name, saved.specs[key].shape))
 
-
-def part_of_state(parts: Parts, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """This process's part of an optimizer's state."""
-    return {key: value if _counts(key) else parts.part(_parameter(key), value) for key, value in state.items()}
-
-
-def _counts(key: str) -> bool:
-    return key.startswith("step/")
-
-
-def _parameter(key: str) -> str:
-    return key.partition("/")[2]
+    def joint_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """An optimizer's state as tensors of all processes."""
+        named = ((key, *key.partition("/"), value) for key, value in state.items())
+        return {key: value if what == STEP else self.joint(name, value) for key, what, _, name, value in named}

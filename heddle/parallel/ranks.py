@@ -21,6 +21,7 @@ from heddle.parallel.board import Board, Lost
 
 # What gloo and NCCL say of a process that does not answer, or has ended.
 HANGS = re.compile("timed out|timeout", re.I)
+SAVES = "checkpoint"  # the group of processes that save in the background
 ENDED = re.compile("connection (closed|reset|refused)|broken pipe|remote process exited|communicator was aborted", re.I)
 
 
@@ -153,6 +154,7 @@ class Ranks:
 
 
 def set_timeout(seconds: float) -> None:
-    """How long the collectives of every group of this process wait from now on."""
+    """How long the collectives of every group of this process wait from now on, but for those that save in the background."""
     for group in dist.distributed_c10d._world.pg_map:
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+        if group.group_desc != SAVES:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)

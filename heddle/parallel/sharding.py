@@ -6,7 +6,6 @@ matrices of blocks are cast to it, while tables, norms, routers and a user's mod
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from math import prod
 from typing import Any
 
 import torch
@@ -25,10 +24,10 @@ from heddle.nn.block import MATRICES, Block
 from heddle.nn.custom import Custom, without_custom
 from heddle.parallel.context import cut_tokens, gather_keys
 from heddle.parallel.dealing import Dealer
-from heddle.parallel.experts import DividedExperts, divide_experts
+from heddle.parallel.experts import DividedExperts, divide_experts, divided_again
 from heddle.parallel.mesh import make_context, make_expert_mesh, make_mesh
 from heddle.parallel.parts import Parts
-from heddle.parallel.regions import cut, region
+from heddle.parallel.regions import Division, slices
 from heddle.parallel.tensor import divide_layers
 from heddle.tasks.objective import Loss
 
@@ -72,6 +71,10 @@ class Shards(Parts):
         shard_model(model, mesh, precision)
         self.parameters = dict(model.named_parameters())
         self.masters = {name: _master(parameter) for name, parameter in self.parameters.items()}
+        sharded = {name: each for name, each in self.parameters.items() if isinstance(each, DTensor)}
+        self.divisions = {name: Division.of(each) for name, each in sharded.items()}
+        if self.expert_mesh is not None:
+            self.divisions |= {name: divided_again(self.divisions[name], self.expert_mesh) for name in self.experts}
 
     def cut(self, batch: Batch) -> Batch:
         """This process's tokens of its rows."""
@@ -124,67 +127,42 @@ class Shards(Parts):
 
     def copies(self, name: str) -> int:
         """How many processes hold the same part of a parameter."""
-        parameter = self.parameters[name]
-        if not isinstance(parameter, DTensor):
-            return self.mesh.size()
-        axes = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
-        parts = prod(size for placement, size in axes if not placement.is_replicate())
-        return self.mesh.size() // parts // (self.expert_size if name in self.experts else 1)
+        return self.mesh.size() // (self.divisions[name].parts if name in self.divisions else 1)
 
     def matrices(self, masters: Sequence[Tensor]) -> list[nn.Parameter]:
         """Those masters that are parts of one matrix."""
-        sharded = {
-            id(self.masters[name]): parameter for name, parameter in self.parameters.items() if parameter.dim() == 2
-        }
-        return [
-            each for each in masters if isinstance(each, nn.Parameter) and isinstance(sharded.get(id(each)), DTensor)
-        ]
+        cut = {id(self.masters[name]) for name, division in self.divisions.items() if len(division.shape) == 2}
+        return [each for each in masters if isinstance(each, nn.Parameter) and id(each) in cut]
 
     def dealer(self, masters: Sequence[nn.Parameter]) -> Dealer:
         """Deals the matrices of which these are parts among the processes."""
-        named = {id(self.masters[name]): parameter for name, parameter in self.parameters.items()}
-        matrices = [named[id(each)] for each in masters]
+        divisions = {id(self.masters[name]): division for name, division in self.divisions.items()}
         replicas = self.mesh["replicate"].get_group() if self.mesh["replicate"].size() > 1 else None
         inner = self.mesh["shard", "tensor"]
-        coordinates = [
-            {**self.place, "shard": s, "tensor": t} for s in range(inner.size(0)) for t in range(inner.size(1))
-        ]
-        regions = [[region(each, place) for place in coordinates] for each in matrices if isinstance(each, DTensor)]
+        places = [{**self.place, "shard": s, "tensor": t} for s in range(inner.size(0)) for t in range(inner.size(1))]
+        matrices = [divisions[id(each)] for each in masters]
         shapes = [(each.shape[0], each.shape[1]) for each in matrices]
+        regions = [[each.region(place) for place in places] for each in matrices]
         return Dealer(shapes, regions, inner._flatten().get_group(), replicas)
 
     @torch.no_grad()
     def whole(self, name: str, part: Tensor) -> Tensor:
         """A whole tensor from the parts of a parameter, or of what has its shape; all processes call this."""
-        if not self.is_part(name, part):
-            return part
-        parameter: Any = self.parameters[name]
-        layout = {"shape": parameter.shape, "stride": parameter.stride()}
-        joint = DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **layout)
-        whole = joint.full_tensor()
-        if name not in self.experts or self.expert_mesh is None:
-            return whole
-        pieces = [torch.empty_like(whole) for _ in range(self.expert_size)]
-        dist.all_gather(pieces, whole, group=self.expert_mesh["expert"].get_group())
-        return torch.cat(pieces)
+        joint = self.joint(name, part)
+        return joint.full_tensor() if isinstance(joint, DTensor) else joint
 
     @torch.no_grad()
-    def part(self, name: str, whole: Tensor) -> Tensor:
-        """This process's part of a parameter, or of what has its shape."""
-        parameter, place = self.parameters.get(name), self.place
-        mesh = self.expert_mesh if name in self.experts else None
-        if mesh is not None:
-            if parameter is not None and len(whole) > len(parameter):
-                whole = whole.chunk(self.expert_size)[mesh["expert"].get_local_rank()]
-            place = {**self.place, "shard": mesh["shard"].get_local_rank()}
-        if not isinstance(parameter, DTensor) or whole.shape != parameter.shape:
-            return whole
-        return cut(whole, region(parameter, place))
+    def joint(self, name: str, part: Tensor) -> Tensor:
+        """The same as one tensor of all processes, as `torch.distributed` knows it; nothing is sent."""
+        is_part = name in self.divisions and part.shape == self.masters[name].shape
+        return self.divisions[name].joint(part) if is_part else part
 
-    def is_part(self, name: str, tensor: Tensor) -> bool:
-        """Whether a tensor is a part of a sharded parameter, or has the shape of one."""
-        parameter = self.parameters.get(name)
-        return isinstance(parameter, DTensor) and tensor.shape == self.masters[name].shape
+    def region(self, name: str, shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """Where this process's part lies in a parameter, or in a tensor of this shape for it."""
+        division = self.divisions.get(name)
+        if division is None or shape != division.shape:
+            return tuple(slice(0, size) for size in shape)
+        return slices(division.region())
 
 
 def shard_experts(model: Transformer, mesh: DeviceMesh, precision: str) -> None:

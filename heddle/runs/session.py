@@ -1,9 +1,11 @@
 """A run opened for training: model, optimizer and task, new or from the newest valid checkpoint."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,7 +33,7 @@ from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
 from heddle.parallel.mesh import mesh_sizes
-from heddle.parallel.parts import Parts, part_of_state, whole_state
+from heddle.parallel.parts import Parts
 from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
 from heddle.tasks.objective import CrossEntropy, Loss
@@ -44,11 +46,23 @@ from heddle.train.optimizer import Optimizer
 from heddle.train.runtime import keep_memory, prepare_deterministic
 from heddle.train.training import Training, moving_average
 from heddle.weights.average import mean_of
-from heddle.weights.checkpoints import CHECKPOINTS, CONFIG, CheckpointState
+from heddle.weights.checkpoints import (
+    ADAPTER,
+    CHECKPOINTS,
+    CONFIG,
+    MODEL,
+    OPTIMIZER,
+    SavedState,
+    fill_checkpoint,
+    open_state,
+)
 from heddle.weights.files import Hold, remove_leftovers
-from heddle.weights.run import damage, newest_valid, read_config, read_state, save_checkpoint
+from heddle.weights.run import damage, newest_valid, read_config, save_checkpoint
 from heddle.weights.start import START, load_start
-from heddle.weights.tensors import compare, specs_of
+from heddle.weights.tensors import Weights, compare, specs_of
+
+if TYPE_CHECKING:
+    from heddle.parallel.saving import Saver
 
 MASTER = "master/"  # the names of weights in a checkpoint whose own weights are their moving average
 
@@ -115,10 +129,12 @@ class Session(Training):
     Attributes:
         run: the directory.
         opening: what was found when the run was opened.
+        saver: saves in the background, if several processes divide the model.
     """
 
     run: OpenedRun
     opening: ResumeReport
+    saver: "Saver | None" = None
 
     def last_good(self) -> str:
         """The last good checkpoint, in words."""
@@ -132,8 +148,8 @@ class Session(Training):
     def save(self) -> None:
         """Write a checkpoint: the weights to use, what training needs beside them, and the step.
 
-        The best checkpoint, and those that the run will average, stay beside the newest ones. Every rank calls this; the one that
-        leads writes.
+        The best checkpoint, and those that the run will average, stay beside the newest ones. Every rank calls this. Of several,
+        each writes its shards in the background; `settle` waits for them.
         """
         run, also = self.run, set(averaged_steps(self.run.train, self.run.chosen))
         state: dict[str, Any] = {"step": self.step, "data": run.store.sources}
@@ -143,14 +159,30 @@ class Session(Training):
         optimizer, parts = self.optimizer.state(), self.optimizer.parts
         if self.ema is not None:
             optimizer |= {MASTER + name: weight.detach() for name, weight in self.ema.weights.items()}
-        weights, whole = self.weights(), run.train.lora is None
-        if parts is not None:
-            optimizer = whole_state(parts, optimizer)
-            if not self.ranks.leads:
-                return
+        weights, whole = self.own_weights(), run.train.lora is None
         if not whole:
             weights = {name: each for name, each in weights.items() if name not in self.optimizer.frozen}
-        save_checkpoint(run.directory, self.step, weights, optimizer, state, run.train.keep, also, whole)
+        if parts is None or self.saver is None:
+            save_checkpoint(run.directory, self.step, weights, optimizer, state, run.train.keep, also, whole)
+            return
+        weights = {name: parts.joint(name, each) for name, each in weights.items()}
+        tensors = {MODEL if whole else ADAPTER: weights, OPTIMIZER: parts.joint_state(optimizer)}
+        directory = partial(fill_checkpoint, run.directory, self.step, state, run.train.keep, also)
+        self.saver.start(self.checkpoint(self.step), tensors, directory)
+
+    def settle(self) -> None:
+        """Wait for the checkpoint that is being written, if there is one.
+
+        Raises:
+            HeddleError: it cannot be written.
+        """
+        if self.saver is not None:
+            self.saver.wait()
+
+    def close(self) -> None:
+        """Wait until nothing is written any more, whether or not it succeeds; afterwards nothing can be saved."""
+        if self.saver is not None:
+            self.saver.close()
 
     def finish(self) -> SelectedWeights:
         """Give the model the weights to publish (see `heddle.train.model_selection`); training cannot continue from them.
@@ -158,11 +190,12 @@ class Session(Training):
         Raises:
             HeddleError: a checkpoint that is needed is missing or damaged.
         """
-        run = self.run
+        run, parts = self.run, self.optimizer.parts
         selected = selected_weights(run.train, run.chosen, self.step, self.best)
         folders = [self.checkpoint(step) for step in reversed(selected.steps)]
-        self.ranks.wait()  # for the leader's last checkpoint
-        self.adopt(self.own_weights() if selected.steps == (self.step,) else mean_of(folders))
+        self.settle()
+        last, read = selected.steps == (self.step,), Weights.__getitem__ if parts is None else parts.read
+        self.adopt(self.own_weights() if last else mean_of(folders, read))
         return selected
 
 
@@ -230,8 +263,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
         if folder.is_dir() and ranks.leads:
             remove_leftovers(folder)  # of a training that was killed, before its checkpoints are read
     ranks.wait()
-    source, notes = newest_valid(run.directory)
-    damaged = damage(run.directory)
+    source, notes, damaged = _newest(run, ranks)
     before = None if source is None else _read(run, source)
     precision, peak, moved = _adapt(chosen, device, ranks, resumed=before is not None)
     model = adapt(build(config.model, device, train.seed), train.lora, train.seed)
@@ -243,18 +275,14 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
                 f"{run.directory}: checkpoint_activations cannot be compiled here: a custom module has buffers"
             )
         checkpoint_activations(model)
-    masters, moments = _parts({} if before is None else before.optimizer)
     beside = train.lora is not None  # a checkpoint of adapters does not contain the weights beside them
     if chosen.start is not None and (beside or before is None):
         load_start(model, run.directory / START, chosen.start.sha256)
-    if before is not None:
-        model.load_state_dict({**before.model, **masters}, strict=not beside)
-    elif chosen.vectors is not None:
+    if before is None and chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
     parts = _shard(model, config.parallel, precision, train.accumulate, ranks)
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn, parts)
-    if before is not None:
-        optimizer.load_state(moments if parts is None else part_of_state(parts, moments))
+    averages = {} if before is None else _restore(before, model, optimizer)
     task = run.task()
     eager = task.minimised(model, train)  # after the model is in its working precision
     return Session(
@@ -271,8 +299,9 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
         objective=_objective(eager, chosen.compile, parts),
         step=0 if before is None else int(before.state["step"]),
         ranks=ranks,
-        ema=moving_average(train, optimizer, {name: before.model[name] for name in masters} if before else {}),
+        ema=moving_average(train, optimizer, averages),
         best=None if before is None else restore(before.state, train, chosen),
+        saver=_saver(train, ranks),
     )
 
 
@@ -292,10 +321,39 @@ def _objective(eager: CrossEntropy, compiled: bool, parts: Parts | None) -> Call
     return parts.wrap(compile_blocks(eager) if compiled else eager)
 
 
-def _parts(saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights that training continues from, if the checkpoint's own are their average, and the optimizer's state."""
-    masters = {key.removeprefix(MASTER): value for key, value in saved.items() if key.startswith(MASTER)}
-    return masters, {key: value for key, value in saved.items() if not key.startswith(MASTER)}
+def _saver(train: TrainConfig, ranks: Ranks) -> "Saver | None":
+    """Saves the checkpoints of several processes; None: this one is alone."""
+    if ranks.count == 1:
+        return None
+    from heddle.parallel.saving import Saver
+
+    return Saver(train.start_timeout)
+
+
+@torch.no_grad()
+def _restore(saved: SavedState, model: Transformer, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Give the model and its optimizer what a checkpoint has, or this process's parts; return the moving average, if it has one."""
+    parts = optimizer.parts
+    read, read_state = (Weights.__getitem__,) * 2 if parts is None else (parts.read, parts.read_state)
+    masters = {key.removeprefix(MASTER): key for key in saved.optimizer if key.startswith(MASTER)}
+    held = {**model.state_dict(), **optimizer.masters}
+    for name in saved.model:
+        key = masters.get(name)
+        held[name].copy_(read(saved.model, name) if key is None else read_state(saved.optimizer, key))
+    optimizer.refresh()
+    moments = (key for key in saved.optimizer if not key.startswith(MASTER))
+    optimizer.load_state({key: read_state(saved.optimizer, key) for key in moments})
+    return {name: read(saved.model, name) for name in masters}
+
+
+def _newest(run: OpenedRun, ranks: Ranks) -> tuple[Path | None, list[str], list[str]]:
+    """The newest valid checkpoint, the newer ones that are damaged, and what is wrong with published weights; rank 0 reads them."""
+    answer = ""
+    if ranks.leads:
+        source, notes = newest_valid(run.directory)
+        answer = json.dumps([source and source.name, notes, damage(run.directory)])
+    name, notes, damaged = json.loads(ranks.share(answer))
+    return name and run.directory / CHECKPOINTS / name, notes, damaged
 
 
 def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) -> tuple[str, float, list[str]]:
@@ -314,17 +372,17 @@ def _adapt(chosen: Chosen, device: torch.device, ranks: Ranks, resumed: bool) ->
     return precision, peak, moved
 
 
-def _read(run: OpenedRun, checkpoint: Path) -> CheckpointState:
+def _read(run: OpenedRun, checkpoint: Path) -> SavedState:
     """Read a checkpoint; one that does not belong to the run's other files is refused."""
     if resume_identity(read_config(checkpoint)) != resume_identity(run.config):
         raise HeddleError(
             f"{run.directory / CONFIG} is not the one that {checkpoint.name} was trained with; "
             f"restore it: cp {checkpoint / CONFIG} {run.directory / CONFIG}"
         )
-    before = read_state(checkpoint)
+    before = open_state(checkpoint)
     if before.state.get("data") != run.store.sources:
         raise HeddleError(f"{run.directory}: data/ is not what {checkpoint.name} was trained on; train a new run")
     model = skeleton(run.config.model, run.train)
     expected = model.state_dict() if run.train.lora is None else trained_state(model, run.train)
-    compare(specs_of(before.model), specs_of(expected), checkpoint)
+    compare(before.model.specs, specs_of(expected), checkpoint)
     return before

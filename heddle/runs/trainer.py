@@ -119,15 +119,20 @@ class Trainer:
                     best, ended = (
                         self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
                     )
-                    stop, session.ended = self._any_rank(self.stop.is_set(), ended)
+                    failed = session.saver is not None and session.saver.failed
+                    stop, session.ended, failed = self._any_rank(self.stop.is_set(), ended, failed)
+                    if failed:
+                        session.settle()
                     early = session.stopped_early
                     if session.due(chosen.save_every) or best or early or stop:
                         self._save(metrics)
                     if stop and session.step < chosen.steps and not early:
+                        session.settle()
                         number = self._signal if self.stop.is_set() else signal.SIGTERM  # which another rank got
                         raise Interrupted(session.run.directory, session.step, chosen.steps, number)
             return self._finish()
         finally:
+            session.close()
             if metrics:
                 metrics.close()
 
@@ -175,18 +180,10 @@ class Trainer:
             raise lost from error
 
     def _save_done(self, metrics: Metrics | None) -> None:
-        """Save the steps before one that failed, if its update has not begun and they are not saved yet.
-
-        Each of several processes has a part only, and one of them is gone.
-        """
+        """Save the steps before one that failed, if its update has not begun and they are not saved yet, and this process can."""
         session = self.session
-        if (
-            metrics
-            and session.optimizer.parts is None
-            and session.step
-            and session.optimizer.whole
-            and not session.checkpoint(session.step).exists()
-        ):
+        alone, unsaved = session.optimizer.parts is None, not session.checkpoint(session.step).exists()
+        if metrics and session.step and session.optimizer.whole and alone and unsaved:
             metrics.sync()
             session.save()
 

@@ -1,6 +1,6 @@
 """Averages the weights of several checkpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heddle.checks import at_least, checked
 from heddle.errors import HeddleError, pluralize
-from heddle.weights.checkpoints import check, checkpoints, weights_file
+from heddle.weights.checkpoints import check, checkpoints, weights_files
 from heddle.weights.tensors import Weights, compare
 
 
@@ -27,19 +27,22 @@ def average(run: str | Path, count: int) -> dict[str, Tensor]:
     return mean_of(newest)
 
 
-def mean_of(folders: Sequence[Path]) -> dict[str, Tensor]:
+def mean_of(folders: Sequence[Path], read: Callable[[Weights, str], Tensor] = Weights.__getitem__) -> dict[str, Tensor]:
     """The mean of the weights in several directories, one tensor at a time. Integers come from the first directory.
+
+    Args:
+        read: reads a tensor, or the part of it that this process has.
 
     Raises:
         HeddleError: weights are missing or damaged, or belong to another model.
     """
     for folder in folders:
-        if problems := check(folder, (weights_file(folder).name,)):
+        if problems := check(folder, tuple(file.name for file in weights_files(folder))):
             raise HeddleError(f"{folder / problems[0]}; the weights in it cannot be used")
-    files = [Weights([weights_file(folder)]) for folder in folders]
-    for folder, file in zip(folders, files, strict=True):
-        compare(file.specs, files[0].specs, folder)
-    return {name: _mean([file[name] for file in files]) for name in files[0]}
+    weights = [Weights(weights_files(folder)) for folder in folders]
+    for folder, each in zip(folders, weights, strict=True):
+        compare(each.specs, weights[0].specs, folder)
+    return {name: _mean([read(each, name) for each in weights]) for name in weights[0]}
 
 
 def _mean(tensors: list[Tensor]) -> Tensor:

@@ -25,6 +25,8 @@ SLOW_SAVE = "HEDDLE_SLOW_SAVE"
 """An environment variable for tests: the total seconds that `write_directory` sleeps between its steps, so that a test can kill it
 in any of them."""
 
+Entry = dict[str, int | str]  # the size and the checksum of a file
+
 _PAUSES = 5
 _TRIES = 10  # to get a lock that another process may hold only for a check
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>partial|previous)")
@@ -107,7 +109,7 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
     refuse_existing(target, replace)
     partial = _partial(target)
     created_folders = [folder for folder in target.parents if not folder.exists()]
-    with _reporting_os_errors(target):
+    with reporting_os_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.mkdir()
         lock = _lock(partial)
@@ -115,7 +117,7 @@ def write_directory(target: Path, *, replace: bool = False) -> Iterator[Path]:
         _pause()
         with _reporting_full_disk(target):
             yield partial
-        with _reporting_os_errors(target):
+        with reporting_os_errors(target):
             _pause()
             _sync_tree(partial)
             _pause()
@@ -156,7 +158,7 @@ def fill_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
     refuse_existing(path, replace)
     partial = _partial(path)
     try:
-        with _reporting_os_errors(path):
+        with reporting_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("xb") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)
@@ -189,19 +191,25 @@ def remove_leftovers(parent: Path) -> list[Path]:
     return removed
 
 
-def manifest(directory: Path) -> dict[str, dict[str, int | str]]:
-    """``{path: {"size": bytes, "sha256": hex}}`` of every file below ``directory`` except the manifest, sorted by path."""
-    directory = Path(directory)
-    files = sorted(file for file in directory.rglob("*") if file.is_file())
-    names = {file.relative_to(directory).as_posix(): file for file in files}
-    return {
-        name: {"size": file.stat().st_size, "sha256": sha256_of(file)}
-        for name, file in names.items()
-        if name != MANIFEST
-    }
+def manifest(directory: Path, known: Mapping[str, Entry] | None = None) -> dict[str, Entry]:
+    """``{path: {"size": bytes, "sha256": hex}}`` of every file below ``directory`` except the manifest, sorted by path.
+
+    Entries that are ``known`` are not computed.
+    """
+    directory, entries = Path(directory), dict(known or {})
+    for file in directory.rglob("*"):
+        name = file.relative_to(directory).as_posix()
+        if file.is_file() and name not in (MANIFEST, *entries):
+            entries[name] = entry_of(file)
+    return dict(sorted(entries.items()))
 
 
-def write_manifest(directory: Path, extra: Mapping[str, object]) -> None:
+def entry_of(file: Path) -> Entry:
+    """What a manifest has of a file."""
+    return {"size": file.stat().st_size, "sha256": sha256_of(file)}
+
+
+def write_manifest(directory: Path, extra: Mapping[str, object], known: Mapping[str, Entry] | None = None) -> None:
     """Write ``manifest.json``: ``extra`` at the top level, and the result of `manifest` under ``files``.
 
     Raises:
@@ -209,7 +217,7 @@ def write_manifest(directory: Path, extra: Mapping[str, object]) -> None:
     """
     if "files" in extra:
         raise ValueError("the key 'files' is reserved for the manifest")
-    record = {**extra, "files": manifest(directory)}
+    record = {**extra, "files": manifest(directory, known)}
     write_file(Path(directory) / MANIFEST, (json.dumps(record, indent=2) + "\n").encode(), replace=True)
 
 
@@ -217,8 +225,7 @@ def relist(directory: Path, name: str) -> None:
     """Update the entry of a replaced file in ``manifest.json``, if it has one."""
     record = json.loads((directory / MANIFEST).read_bytes())
     if name in record["files"]:
-        file = directory / name
-        record["files"][name] = {"size": file.stat().st_size, "sha256": sha256_of(file)}
+        record["files"][name] = entry_of(directory / name)
         write_file(directory / MANIFEST, (json.dumps(record, indent=2) + "\n").encode(), replace=True)
 
 
@@ -344,7 +351,7 @@ def _reporting_full_disk(target: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _reporting_os_errors(target: Path) -> Iterator[None]:
+def reporting_os_errors(target: Path) -> Iterator[None]:
     """Like `_reporting_full_disk`, and also turns any other `OSError` into a one-line error."""
     try:
         with _reporting_full_disk(target):

@@ -48,8 +48,10 @@ from heddle.weights.checkpoints import (
     check,
     checkpoints,
     discard,
+    files_of,
     read_manifest,
-    weights_file,
+    weights_files,
+    weights_name,
 )
 from heddle.weights.checkpoints import newest_valid as newest_valid
 from heddle.weights.checkpoints import read_state as read_state
@@ -59,12 +61,11 @@ from heddle.weights.special_tokens import reading
 from heddle.weights.start import START, load_start
 from heddle.weights.tensors import (
     LAYER,
+    Weights,
     check_depth,
     check_finite,
     compare,
     fill,
-    read_header,
-    read_tensors,
     save_tensors,
     specs_of,
 )
@@ -261,13 +262,14 @@ def build_empty(config: TransformerConfig, where: Path) -> Transformer:
 
 def _load_directory(directory: Path, device: torch.device) -> Loaded:
     saved = read_config(directory)
-    config, file = saved.model, weights_file(directory)
-    if is_adapter := file.name == ADAPTER:
-        file = next((place / START for place in (directory, *directory.parents[:2]) if (place / START).is_file()), file)
-    names = read_header(file)
+    config, files = saved.model, weights_files(directory)
+    if is_adapter := weights_name(directory) == ADAPTER:
+        starts = [place / START for place in (directory, *directory.parents[:2]) if (place / START).is_file()]
+        files = starts[:1] or files
+    weights, file = Weights(files), files[0]
     for name, stack in config.stacks().items():
         check_depth(
-            names, LAYER.format(stack=name), stack.depth, file, stack=None if len(config.stacks()) == 1 else name
+            weights, LAYER.format(stack=name), stack.depth, file, stack=None if len(config.stacks()) == 1 else name
         )
     model = build_empty(config, directory / CONFIG)
     tokenizer = None
@@ -281,7 +283,7 @@ def _load_directory(directory: Path, device: torch.device) -> Loaded:
     if is_adapter:
         _fill_adapted(model, directory, file, saved, device)
     else:
-        fill(model, file, device)
+        fill(model, weights, file, device)
     return Loaded(model.eval(), None if tokenizer is None else reading(config, tokenizer))
 
 
@@ -293,11 +295,12 @@ def _fill_adapted(model: Transformer, directory: Path, start: Path, saved: Saved
     adapt(model, saved.train.lora)
     materialise(model, device)
     load_start(model, start, saved.chosen.start.sha256)
-    parameters, trained = trained_state(model, saved.train), read_tensors(directory / ADAPTER)
-    compare(specs_of(trained), specs_of(parameters), directory / ADAPTER)
+    parameters, trained = trained_state(model, saved.train), Weights(files_of(directory, ADAPTER))
+    compare(trained.specs, specs_of(parameters), directory / ADAPTER)
     for name, tensor in parameters.items():
-        check_finite(name, trained[name], directory / ADAPTER)
-        tensor.copy_(trained[name])
+        value = trained[name]
+        check_finite(name, value, directory / ADAPTER)
+        tensor.copy_(value)
     merge(model)
 
 
@@ -307,7 +310,7 @@ def _newest(run: Path) -> Path:
     published = staging if staging.is_dir() and not check(staging, NEEDED) else run
 
     def needed(directory: Path) -> tuple[str, ...]:
-        return CONFIG, weights_file(directory).name
+        return CONFIG, *(file.name for file in weights_files(directory))
 
     step = _step(published)
     later = [path for number, path in checkpoints(run) if step is None or number > step]

@@ -1,8 +1,10 @@
 """Strict reading of safetensors files: the header is compared with the expected one before any tensor is read."""
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from heddle.model.build import materialise
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 INTEGERS = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8}
 DTYPES = {**FLOATS, **INTEGERS, "BOOL": torch.bool, "C64": torch.complex64}  # in safetensors' spelling
+OFFSETS = "DCP_SHARDING_INFO"  # where torch's writer of shards says which piece of a tensor a file has
 LAYER = "{stack}.blocks.{{i}}."  # the start of every tensor name in layer i of a stack of a heddle model
 
 
@@ -27,46 +30,75 @@ class Spec(NamedTuple):
     shape: tuple[int, ...]
 
 
+class Piece(NamedTuple):
+    """The part of a tensor that one file has."""
+
+    handle: Any
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
 class Weights(Mapping[str, Tensor]):
     """The tensors of one or several safetensors files by name, each read on access.
+
+    A tensor may be in several files as shards, as `torch.distributed.checkpoint` writes them.
 
     Attributes:
         specs: the entries of the headers, available without reading tensors.
         metadata: the metadata of all files.
 
     Raises:
-        HeddleError: a file is missing, truncated, damaged or not a safetensors file, or two files contain the same name.
+        HeddleError: a file is missing, truncated, damaged or not a safetensors file, two files contain the same name, or shards are
+            not all there.
     """
 
     def __init__(self, files: Sequence[Path], device: torch.device | str = "cpu") -> None:
         self.specs: dict[str, Spec] = {}
         self.metadata: dict[str, str] = {}
-        self._handles: dict[str, Any] = {}
+        self._pieces: dict[str, list[Piece]] = {}
         for file in files:
             handle = _open(file, device)
-            self.metadata |= handle.metadata() or {}
+            metadata = handle.metadata() or {}
+            offsets = json.loads(metadata.pop(OFFSETS, "{}"))
+            self.metadata |= metadata
             for name in handle.keys():  # noqa: SIM118 (a handle is not a mapping)
-                if name in self.specs:
+                if name in self.specs and name not in offsets:
                     raise HeddleError(f"{file}: contains {name}, which is also in another file of these weights")
                 part = handle.get_slice(name)
-                self.specs[name] = Spec(part.get_dtype(), tuple(part.get_shape()))
-                self._handles[name] = handle
+                shape = tuple(part.get_shape())
+                offset = tuple(offsets[name]["saved_offsets"]) if name in offsets else (0,) * len(shape)
+                self._pieces.setdefault(name, []).append(Piece(handle, offset, shape))
+                ends = [start + size for start, size in zip(offset, shape, strict=True)]
+                before = self.specs[name].shape if name in self.specs else offset
+                self.specs[name] = Spec(part.get_dtype(), tuple(map(max, ends, before)))
+        for name, pieces in self._pieces.items():
+            numbers, whole = sum(prod(piece.shape) for piece in pieces), prod(self.specs[name].shape)
+            if numbers != whole:
+                raise HeddleError(f"{files[0].parent}: the shards of {name} have {numbers} numbers of {whole}")
 
     def __getitem__(self, name: str) -> Tensor:
-        # Copied, since on the CPU safetensors may return a view of the mapped file.
-        tensor: Tensor = self._handles[name].get_tensor(name)
-        return tensor.clone()
+        return self.region(name, tuple(slice(0, size) for size in self.specs[name].shape))
+
+    def region(self, name: str, region: tuple[slice, ...]) -> Tensor:
+        """A region of a tensor, from a start to a stop on each axis; nothing else is read."""
+        read = []
+        for handle, offset, shape in self._pieces[name]:
+            starts = [max(each.start, low) for each, low in zip(region, offset, strict=True)]
+            stops = [min(each.stop, low + size) for each, low, size in zip(region, offset, shape, strict=True)]
+            if all(start < stop for start, stop in zip(starts, stops, strict=True)):
+                tensor = handle.get_slice(name)[_slices(starts, stops, offset)]
+                read.append((_slices(starts, stops, [each.start for each in region]), tensor))
+        like = read[0][1] if read else torch.empty(0, dtype=DTYPES[self.specs[name].dtype])
+        whole = like.new_empty([each.stop - each.start for each in region])
+        for place, tensor in read:
+            whole[place] = tensor  # copied, since on the CPU safetensors may return a view of the mapped file
+        return whole
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.specs)
 
     def __len__(self) -> int:
         return len(self.specs)
-
-
-def read_header(path: Path) -> dict[str, Spec]:
-    """The names, dtypes and shapes in a safetensors file."""
-    return Weights([path]).specs
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
@@ -112,22 +144,21 @@ def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
     return {name: Spec(spelling[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
-def fill(model: nn.Module, path: Path, device: torch.device | str = "cpu") -> None:
-    """Load a safetensors file into a model. A model on the meta device is allocated on `device` once the headers match.
+def fill(model: nn.Module, weights: Weights, where: Path, device: torch.device | str = "cpu") -> None:
+    """Load the weights of the file `where` into a model. One on the meta device is allocated on `device` once the headers match.
 
     Other attributes of custom modules come from their constructors.
 
     Raises:
-        HeddleError: the file cannot be read, its names, shapes or dtypes differ from the model's, or a value is not finite.
+        HeddleError: names, shapes or dtypes differ from the model's, or a value is not finite.
     """
-    weights = Weights([path])
     state = model.state_dict()
-    compare(weights.specs, specs_of(state), path)
+    compare(weights.specs, specs_of(state), where)
     if any(tensor.is_meta for tensor in state.values()):
         materialise(model, device)
     for name, tensor in model.state_dict().items():
         value = weights[name]
-        check_finite(name, value, path)
+        check_finite(name, value, where)
         tensor.copy_(value)
 
 
@@ -194,3 +225,8 @@ def _open(path: Path, device: torch.device | str) -> Any:
         raise HeddleError(
             f"{path}: not a complete safetensors file ({reason}); it is damaged, truncated or in another format"
         ) from None
+
+
+def _slices(starts: Sequence[int], stops: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
+    """From starts to stops, counted from an origin."""
+    return tuple(slice(start - zero, stop - zero) for start, stop, zero in zip(starts, stops, origin, strict=True))

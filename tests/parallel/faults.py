@@ -3,6 +3,7 @@
 from tests.planting import Fault
 
 TRAIN = "test_engines.py::test_several_processes_train_what_one_trains"
+CONTINUE = "test_saving.py::test_other_layouts_continue"
 
 FAULTS = [
     Fault("every rank reads the first rows", "tasks/task.py:ExampleIndices.part",
@@ -23,7 +24,7 @@ FAULTS = [
           "self.calls % self.accumulate == 0", "self.calls % self.accumulate == 1 % self.accumulate", test=TRAIN),
     Fault("norms of this process's parts", "parallel/sharding.py:Shards.norms",
           "dist.all_reduce(squares, group=self.group)", "", test=TRAIN),
-    Fault("a replicated part counts once per copy", "parallel/sharding.py:Shards.copies",
+    Fault("a replicated part counts once per copy", "parallel/regions.py:Division.parts",
           "if not placement.is_replicate()", "", test=TRAIN),
     Fault("routers are cast", "parallel/sharding.py:shard_model",
           "mp_policy=policy(precision), ignored_params=whole", "mp_policy=policy(precision)", test=TRAIN),
@@ -63,4 +64,26 @@ FAULTS = [
           "[mesh.get_local_rank()]", "[-1 - mesh.get_local_rank()]", test=TRAIN),
     Fault("gates of other pairs", "parallel/experts.py:DividedExperts.forward",
           "gates.flatten()[order, None]", "gates.flatten()[:pairs, None]", test=TRAIN),
+    Fault("a shard is saved twice", "parallel/saving.py:Saver._write",
+          "process_group=self.group", "no_dist=True", test=CONTINUE),
+    Fault("the shards of all ranks have one name", "parallel/saving.py:ShardWriter.write_data",
+          "shard_name(name, rank)", "shard_name(name, 0)", test=CONTINUE),
+    Fault("every rank continues from the first rows", "parallel/sharding.py:Shards.region",
+          "slices(division.region())", "tuple(slice(0, stop - start) for start, stop in division.region())", test=CONTINUE),
+    Fault("a stale EMA master", "runs/session.py:Session.save",
+          "weight.detach() for name, weight in self.ema.weights.items()",
+          "weight.detach() for name, weight in self.ema.average.items()", test=CONTINUE),
+    Fault("what is saved is what later steps made of it", "parallel/saving.py:Saver.start",
+          "stager.stage({key: tensor for each in tensors.values() for key, tensor in each.items()})",
+          "{key: tensor for each in tensors.values() for key, tensor in each.items()}",
+          test="test_saving.py::test_training_continues_while_a_checkpoint_is_written"),
+    Fault("a checkpoint has its name before the last shard", "parallel/saving.py:ShardWriter.write_data",
+          "written = super().write_data(plan, planner).wait()",
+          "self.filling.close()\nwritten = super().write_data(plan, planner).wait()", test=CONTINUE),
+    Fault("a checkpoint that only some ranks wrote is valid", "weights/checkpoints.py:newest_valid",
+          "*weights_files(path), *files_of(path, OPTIMIZER)", "*weights_files(path)[:1], *files_of(path, OPTIMIZER)",
+          test="test_saving.py::test_a_checkpoint_with_a_damaged_shard_is_skipped"),
+    Fault("nobody hears of a full disk", "parallel/saving.py:Saver.wait",
+          'raise WriteError(f"rank {rank}: {problem}") from error', "pass",
+          test="test_saving.py::test_a_full_disk_on_one_rank_stops_the_run"),
 ]  # fmt: skip

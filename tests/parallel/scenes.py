@@ -223,7 +223,7 @@ def fails(folder: Path, where: str) -> None:
             raise WriteError("disk full while writing step-4: 0.0 MB free there; nothing was changed")
 
         session: Any = run_session
-        session.save_checkpoint = full
+        session.fill_checkpoint = full
 
     ranks, command = Ranks(folder), words(folder, "steps=1000000", "save_every=4")
     ranks.start(0, command, save if where == "save" else lambda: None)

@@ -107,7 +107,7 @@ def test_a_full_disk_of_rank_0_ends_all_and_leaves_nothing_half_written(tmp_path
     done = scene("fails", tmp_path, "save")
     assert done["codes"] == [2, 2]
     assert re.match(
-        r"heddle: disk full while writing step-4.*continue with: heddle train --resume", done["errors"]["err-0"]
+        r"heddle: rank 0: disk full while writing step-4.*continue with: heddle train --resume", done["errors"]["err-0"]
     )
     assert done["steps"] == []
     assert not list((tmp_path / "run").rglob(".*"))

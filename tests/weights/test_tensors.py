@@ -12,7 +12,7 @@ from torch import nn
 from heddle.config import TransformerConfig, sized
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.weights.tensors import Spec, Weights, check_depth, fill, read_header, read_tensors, save_tensors
+from heddle.weights.tensors import Spec, Weights, check_depth, fill, read_tensors, save_tensors
 from tests import refusing
 
 UP = "decoder.blocks.1.ffn.up.weight"
@@ -20,7 +20,7 @@ UP = "decoder.blocks.1.ffn.up.weight"
 
 def refusal(path: Path, model: nn.Module, early: bool = True) -> str:
     """The one line with which a file is refused; if `early`, the model has taken no memory then."""
-    message = refusing.refusal(lambda: fill(model, path))
+    message = refusing.refusal(lambda: fill(model, Weights([path]), path))
     assert str(path) in message
     assert early == all(parameter.is_meta for parameter in model.parameters())
     return message
@@ -39,7 +39,7 @@ def empty(tiny: TransformerConfig) -> nn.Module:
 def test_a_model_comes_back_bit_for_bit(tmp_path: Path, weights: dict[str, torch.Tensor], empty: nn.Module) -> None:
     file = tmp_path / "model.safetensors"
     save_tensors(file, weights, {"format": "pt"})
-    fill(empty, file)
+    fill(empty, Weights([file]), file)
     filled = empty.state_dict()
     assert list(filled) == list(weights)
     assert all(torch.equal(filled[name], weights[name]) for name in weights)
@@ -53,7 +53,7 @@ def test_a_model_that_has_memory_is_filled_in_place(
     model = build(tiny, seed=2)
     before = model.embedding.weight
     assert not torch.equal(before, weights["embedding.weight"])
-    fill(model, file)
+    fill(model, Weights([file]), file)
     assert model.embedding.weight is before
     assert torch.equal(before, weights["embedding.weight"])
 
@@ -62,7 +62,7 @@ def test_the_header_is_read_without_the_tensors(tmp_path: Path) -> None:
     file = tmp_path / "some.safetensors"
     tensors = {"b": torch.zeros(2, 3, dtype=torch.bfloat16), "a": torch.arange(4), "scalar": torch.tensor(1.5)}
     save_tensors(file, tensors)
-    assert read_header(file) == {"a": Spec("I64", (4,)), "b": Spec("BF16", (2, 3)), "scalar": Spec("F32", ())}
+    assert Weights([file]).specs == {"a": Spec("I64", (4,)), "b": Spec("BF16", (2, 3)), "scalar": Spec("F32", ())}
     back = read_tensors(file)
     assert all(torch.equal(back[name], tensors[name]) for name in tensors)
 
@@ -169,7 +169,7 @@ def test_no_flipped_bit_of_a_header_is_a_crash(
         damaged[place] ^= 1 << place % 8
         file.write_bytes(damaged)
         try:
-            fill(model, file)
+            fill(model, Weights([file]), file)
         except HeddleError as error:
             lines.append(str(error))
     assert len(lines) > 0.9 * len(range(8, length, 13))
@@ -192,3 +192,49 @@ def test_a_file_that_claims_too_much_takes_no_memory(tmp_path: Path) -> None:
         stream.truncate(8 + len(header) + 3 * 2**30)
     message = refusal(file, build(sized(1, vocab_size=3, dim=16), "meta"))
     assert "embedding.weight has shape [3, 268435456] in the file" in message
+
+
+# Shards
+
+
+def shard(file: Path, pieces: dict[str, tuple[torch.Tensor, list[int]]]) -> Path:
+    """Write some pieces of tensors, with where they begin, as torch's writer does."""
+    offsets = json.dumps({name: {"saved_offsets": offset} for name, (_, offset) in pieces.items()})
+    save_tensors(
+        file, {name: tensor for name, (tensor, _) in pieces.items()}, {"DCP_SHARDING_INFO": offsets, "format": "pt"}
+    )
+    return file
+
+
+def test_shards_are_one_tensor(tmp_path: Path) -> None:
+    """Cut in any way, also into pieces without numbers; a region is read from the shards that have it."""
+    table, vector = torch.arange(42.0).reshape(6, 7), torch.arange(5)
+    rows, columns, ends = [0, 2, 6, 6], [0, 4, 7], [0, 5, 5, 5]
+    files = [
+        shard(
+            tmp_path / f"{i}-{j}.safetensors",
+            {"table": (table[rows[i] : rows[i + 1], columns[j] : columns[j + 1]], [rows[i], columns[j]])}
+            | ({"vector": (vector[ends[i] : ends[i + 1]], [ends[i]])} if j == 0 else {}),
+        )
+        for i in range(3)
+        for j in range(2)
+    ]
+    weights = Weights(files)
+    assert weights.specs == {"table": Spec("F32", (6, 7)), "vector": Spec("I64", (5,))}
+    assert weights.metadata == {"format": "pt"}
+    assert torch.equal(weights["table"], table)
+    assert torch.equal(weights["vector"], vector)
+    for region in ((slice(1, 5), slice(3, 6)), (slice(2, 6), slice(0, 4)), (slice(6, 6), slice(0, 7))):
+        assert torch.equal(weights.region("table", region), table[region])
+
+
+def test_shards_that_are_not_all_there_are_refused(tmp_path: Path) -> None:
+    table = torch.arange(12.0).reshape(4, 3)
+    one, two, three = (
+        shard(tmp_path / f"{row}.safetensors", {"table": (table[row : row + size], [row, 0])})
+        for row, size in ((0, 2), (2, 1), (3, 1))
+    )
+    assert torch.equal(Weights([three, one, two])["table"], table)
+    for files, numbers in (([one, three], 9), ([one, two, two, three], 15)):
+        with pytest.raises(HeddleError, match=rf"{tmp_path}: the shards of table have {numbers} numbers of 12"):
+            Weights(files)

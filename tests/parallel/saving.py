@@ -1,0 +1,60 @@
+"""A program for torchrun: trains a run and prints how that went, `saving.py RUN watched|full|"killed MOMENT"`.
+
+`watched` prints after each step whether the checkpoint of step 3 is being written. `full` gives rank 1 no room for a file. `killed`
+kills every process so many seconds after that checkpoint is begun, which takes five, or as soon as it is `named`.
+"""
+
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from heddle.errors import HeddleError
+from heddle.prove.kills import MinimalTrainer
+from heddle.train.report import Report
+from heddle.weights.files import SLOW_SAVE, being_written
+
+ROOM = 2000  # bytes
+
+
+def kill_in_save(target: Path, moment: str) -> None:
+    """Kill this process while a directory is written."""
+    os.environ[SLOW_SAVE] = "5"
+
+    def wait() -> None:
+        while not (target.exists() if moment == "named" else being_written(target)):
+            time.sleep(0.01)
+        time.sleep(0 if moment == "named" else float(moment))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main(run: str, how: str) -> None:
+    torch.set_num_threads(1)
+    trainer, target = MinimalTrainer(run), Path(run, "checkpoints/step-3")
+    if how == "full" and trainer.session.ranks.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
+    if how == "watched":
+        trainer.readers.append(lambda report: watch(report, target))
+    if how.startswith("killed"):
+        kill_in_save(target, how.split()[1])
+    try:
+        trainer.run()
+    except HeddleError as error:
+        if trainer.session.ranks.leads:
+            print(error)
+
+
+def watch(report: Report, target: Path) -> None:
+    """Print whether a directory is being written after a step."""
+    print(report.step, being_written(target))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
