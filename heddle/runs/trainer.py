@@ -108,11 +108,23 @@ class Trainer:
         return Lost(f"step {session.step + 1}: {lost.problem}; {session.last_good()}", lost.speaks)
 
     def _run(self) -> Evaluation:
-        session, chosen, leads = self.session, self.session.run.chosen, self.session.ranks.leads
+        session = self.session
+        leads = session.ranks.leads
         metrics = Metrics(session.run.directory / "metrics.jsonl", keep=session.step) if leads else None
+        try:
+            with self._stoppable(), session.ranks.watched():
+                self._steps(metrics)
+            return self._finish()
+        finally:
+            if metrics:
+                metrics.close()
+
+    def _steps(self, metrics: Metrics | None) -> None:
+        """All steps that are left; if another process is lost, those that are done are saved."""
+        session, chosen = self.session, self.session.run.chosen
         readers: list[Reader] = [metrics, *self.readers] if metrics else []
         try:
-            with self._stoppable(), session.ranks.watched(), ExitStack() as starting:
+            with ExitStack() as starting:
                 starting.enter_context(session.ranks.patient())  # the first step may compile
                 while session.step < chosen.steps and not session.stopped_early:
                     ended = tell(readers, self._step_or_save(metrics))
@@ -127,10 +139,11 @@ class Trainer:
                     if stop and session.step < chosen.steps and not early:
                         number = self._signal if self.stop.is_set() else signal.SIGTERM  # which another rank got
                         raise Interrupted(session.run.directory, session.step, chosen.steps, number)
-            return self._finish()
-        finally:
-            if metrics:
-                metrics.close()
+        except RuntimeError as error:
+            if (lost := session.ranks.lost(error)) is None:
+                raise
+            self._save_done(metrics)
+            raise lost from error
 
     def _evaluate_if_due(self, readers: Sequence[Reader], ended: bool) -> tuple[bool, bool]:
         """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, and whether a reader ends it."""
@@ -166,17 +179,12 @@ class Trainer:
         return replace(report, speed={**report.speed, "share_of_peak": share})
 
     def _step_or_save(self, metrics: Metrics | None) -> Report:
-        """One step; if it fails for want of memory or of another process, the steps before it are saved."""
+        """One step; if it fails for want of memory, the steps before it are saved."""
         try:
             return self._one_step()
         except OutOfMemory as error:
             self._save_done(metrics)
             raise OutOfMemory(error.problem, f"{self.session.last_good()}; {self._retry()}") from None
-        except RuntimeError as error:
-            if (lost := self.session.ranks.lost(error)) is None:
-                raise
-            self._save_done(metrics)
-            raise lost from error
 
     def _save_done(self, metrics: Metrics | None) -> None:
         """Save the steps before one that failed, if its update has not begun and they are not saved yet; the leader does."""

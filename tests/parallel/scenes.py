@@ -34,6 +34,7 @@ SETTINGS = {
         "evaluate_every": 100,
         "save_every": 100,
         "step_timeout": 1.5,
+        "start_timeout": 30,
     },
 }
 Change = Callable[[], None]
@@ -74,7 +75,7 @@ class Ranks:
     def signal(self, rank: int, number: int) -> None:
         os.kill(self.pids[rank], number)
 
-    def wait(self, rank: int, seconds: float = 60.0) -> int | None:
+    def wait(self, rank: int, seconds: float = 20.0) -> int | None:
         """Its exit code; None if it does not end."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
