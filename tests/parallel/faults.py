@@ -71,6 +71,13 @@ FAULTS = [
         test="test_survival.py::test_a_start_that_cannot_work_is_refused_once_and_leaves_nothing",
     ),
     Fault(
+        "copies of a run are not compared",
+        "runs/session.py:open_session",
+        "ranks.compare({**text, **opened.config.to_dict()})",
+        "",
+        test="test_survival.py::test_a_rank_whose_copy_of_the_run_differs_is_refused",
+    ),
+    Fault(
         "a step that ranks cannot share is refused late",
         "runs/prepare.py:prepare",
         "check_ranks(resolved, ranks)",
@@ -115,7 +122,7 @@ FAULTS = [
     Fault(
         "a rank does not tell why it fails",
         "parallel/output.py:_report",
-        'board.fail(str(error) or ("stopped" if isinstance(error, KeyboardInterrupt) else type(error).__name__))',
+        "board.fail(_reason(error))",
         "",
         test="test_survival.py::test_an_error_of_another_rank_is_named_and_its_log_has_all_of_it",
     ),

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import heddle.parallel.board
 import heddle.runs.session
 from heddle.cli import main as cli
 from heddle.runs.trainer import Trainer
+from heddle.text import train_tokenizer
 from heddle.weights.files import WriteError
 
 SETTINGS = {
@@ -189,9 +191,20 @@ def refused(folder: Path, what: str) -> None:
         board: Any = heddle.parallel.board
         board.__version__ = "0.0.9"
 
+    def copied() -> None:
+        session: Any = heddle.runs.session
+        once = session.read_run
+
+        def read(run: Path) -> Any:
+            opened = once(run)
+            return replace(opened, tokenizer=train_tokenizer("bytes", [], special=("[MASK]",)))
+
+        session.read_run = read
+
     ranks = {
         "version": lambda: both(folder, "steps=5", change=older),
         "settings": lambda: both(folder, "steps=5", other=("steps=9",)),
+        "text": lambda: both(folder, "steps=5", change=copied),
         "batch": lambda: both(folder, "steps=5", "batch=3"),
     }[what]()
     codes = [ranks.wait(0), ranks.wait(1)]

@@ -82,6 +82,14 @@ def test_a_start_that_cannot_work_is_refused_once_and_leaves_nothing(what: str, 
     assert done["left"] == ["err-0.txt", "err-1.txt", "out-0.txt", "out-1.txt", "text.txt"]
 
 
+def test_a_rank_whose_copy_of_the_run_differs_is_refused(tmp_path: Path) -> None:
+    done = scene("refused", tmp_path, "text")
+    assert done["codes"] == [2, 2]
+    line = rf"heddle: {MEMBER.format(1)} has tokenizer = \w+, but rank 0 on \S+ has \w+\n"
+    assert re.fullmatch(line, done["errors"]["err-0"])
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("rank", "line"),
     [
@@ -140,7 +148,8 @@ def test_two_machines_meet_and_start_again_together(tmp_path: Path) -> None:
 
 def test_the_roll_is_that_of_the_processes_that_are_there() -> None:
     """A rank that is early reads the roll of those before, and waits for that of its own start."""
-    job, count = torch.distributed.HashStore(), 3
+    torch_distributed: Any = torch.distributed
+    job, count = torch_distributed.HashStore(), 3
     with ThreadPoolExecutor(count) as pool:
         for number in (1, 2):
             others = [pool.submit(call_roll, job, rank, count, 10.0, 1.0) for rank in range(1, count)]
