@@ -2,10 +2,10 @@
 
     python benchmarks/rank_kills.py [--count 20] [--each 4] [--ranks 2] [--seed 0] [--json]
 
-torchrun starts a training with `--max-restarts`. A random rank is killed at a random moment: anywhere from the start of its
-process on, after a step, or inside a save. torchrun ends the others and starts all of them again, and they continue the run. After
-`--each` kills, the run goes on to its end, and the next one begins. Every run must end like one that nobody disturbed: weights,
-optimizer state and metrics, with the loss of every step, byte for byte.
+torchrun starts a training with `--max-restarts`, by its static and its dynamic rendezvous in turn. A random rank is killed at a
+random moment: anywhere from the start of its process on, after a step, or inside a save. torchrun ends the others and starts
+all of them again, and they continue the run. After `--each` kills, the run goes on to its end, and the next one begins. Every
+run must end like one that nobody disturbed: weights, optimizer state and metrics, with the loss of every step, byte for byte.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -47,9 +48,12 @@ class Kill:
     saved: int
 
 
-def launch(folder: Path, run: Path, ranks: int, restarts: int) -> subprocess.Popen[bytes]:
-    """torchrun with a training."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+def launch(folder: Path, run: Path, ranks: int, restarts: int, static: bool = False) -> subprocess.Popen[bytes]:
+    """torchrun with a training, by its static or its dynamic rendezvous."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        rendezvous = ["--master-port", str(free.getsockname()[1])] if static else ["--standalone"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(ranks)]
     words = [*torchrun, "--max-restarts", str(restarts), "-m", "heddle", "train", str(folder / "text.txt")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", SLOW_SAVE: str(SAVE_SECONDS)}
     with (folder / "log.txt").open("a") as log:
@@ -121,7 +125,7 @@ def trial(folder: Path, count: int, each: int, ranks: int, seed: int) -> dict[st
     while len(kills) < count:
         run, number = folder / f"run-{number}", number + 1
         most = min(each, count - len(kills))
-        process, before = launch(folder, run, ranks, most), set[int]()
+        process, before = launch(folder, run, ranks, most, static=number % 2 == 0), set[int]()
         for _ in range(most):
             if (done := disturb(process, run, ranks, before, 0.8 * life, draw)) is None:
                 break

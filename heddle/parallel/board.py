@@ -30,6 +30,7 @@ Result = TypeVar("Result")
 
 DISTRIBUTION = "heddle-lm"  # the name of the package, as installed
 SLOWEST = 0.5  # seconds between two looks at a note that is not there yet
+STOPPED = "was stopped"
 COMPLAINING = 3.0  # seconds in which every rank that still runs notices that a collective has failed
 
 
@@ -156,7 +157,7 @@ class Board:
         return ""
 
     def fail(self, line: str) -> None:
-        """Tell the others that this rank ends, and why."""
+        """Tell the others that this rank ends, and why; without a reason, a signal stopped it."""
         number = self.notes.add("failures", 1)
         self.notes.set(f"failure/{number}", json.dumps([self.rank, line]))
 
@@ -173,7 +174,7 @@ class Board:
         if not self.notes.check(["failure/1"]):
             return ""
         rank, line = json.loads(self.notes.get("failure/1"))
-        return "" if rank == self.rank else f"{self.members[rank]} failed: {line}"
+        return "" if rank == self.rank else f"{self.members[rank]} {f'failed: {line}' if line else STOPPED}"
 
     def missing(self, hangs: bool) -> Lost:
         """Which ranks are gone, after a collective has failed here.

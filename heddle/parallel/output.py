@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from heddle.errors import HeddleError
-from heddle.parallel.board import DISTRIBUTION, Board, Lost
+from heddle.parallel.board import DISTRIBUTION, STOPPED, Board, Lost
 from heddle.parallel.ranks import Ranks
 
 LOGS = "logs"
@@ -98,7 +98,7 @@ def _report(error: BaseException, board: Board, output: Output) -> None:
     if not isinstance(error, Lost):
         try:
             failure = board.failure()
-            board.fail(str(error) or ("stopped" if isinstance(error, KeyboardInterrupt) else type(error).__name__))
+            board.fail(_reason(error))
             board.leave()
         except RuntimeError:  # the store is gone, so nobody else can say it
             output.speak()
@@ -110,10 +110,16 @@ def _report(error: BaseException, board: Board, output: Output) -> None:
         return
     if output.ranks.leads:
         # The launcher ends rank 0 when another rank has failed, which it may not know yet.
-        if isinstance(error, KeyboardInterrupt) and failure:
+        if isinstance(error, KeyboardInterrupt) and failure and not failure.endswith(STOPPED):
             raise HeddleError(failure) from error
     elif output.log < 0 and isinstance(error, HeddleError | KeyboardInterrupt):
         raise SystemExit(2) from None
+
+
+def _reason(error: BaseException) -> str:
+    """In a line; empty for a signal."""
+    line = str(error).strip().partition("\n")[0]
+    return "" if isinstance(error, KeyboardInterrupt) else line or type(error).__name__
 
 
 def _text(error: BaseException) -> str:

@@ -107,34 +107,41 @@ class Trainer:
         return Lost(f"step {session.step + 1}: {lost.problem}; {session.last_good()}", lost.speaks)
 
     def _run(self) -> Evaluation:
-        session, chosen, leads = self.session, self.session.run.chosen, self.session.ranks.leads
+        session = self.session
+        leads = session.ranks.leads
         metrics = Metrics(session.run.directory / "metrics.jsonl", keep=session.step) if leads else None
-        readers: list[Reader] = [metrics, *self.readers] if metrics else []
         try:
-            with self._stoppable(), session.ranks.watched(), ExitStack() as starting:
-                starting.enter_context(session.ranks.patient())  # the first step may compile
-                while session.step < chosen.steps and not session.stopped_early:
-                    ended = tell(readers, self._step_or_save(metrics))
-                    starting.close()
-                    best, ended = (
-                        self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
-                    )
-                    failed = session.saver is not None and session.saver.failed
-                    stop, session.ended, failed = self._any_rank(self.stop.is_set(), ended, failed)
-                    if failed:
-                        session.settle()
-                    early = session.stopped_early
-                    if session.due(chosen.save_every) or best or early or stop:
-                        self._save(metrics)
-                    if stop and session.step < chosen.steps and not early:
-                        session.settle()
-                        number = self._signal if self.stop.is_set() else signal.SIGTERM  # which another rank got
-                        raise Interrupted(session.run.directory, session.step, chosen.steps, number)
+            with self._stoppable(), session.ranks.watched():
+                self._steps(metrics)
             return self._finish()
         finally:
             session.close()
             if metrics:
                 metrics.close()
+
+    def _steps(self, metrics: Metrics | None) -> None:
+        """All steps that are left."""
+        session, chosen = self.session, self.session.run.chosen
+        readers: list[Reader] = [metrics, *self.readers] if metrics else []
+        with ExitStack() as starting:
+            starting.enter_context(session.ranks.patient())  # the first step may compile
+            while session.step < chosen.steps and not session.stopped_early:
+                ended = tell(readers, self._step_or_save(metrics))
+                starting.close()
+                best, ended = (
+                    self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
+                )
+                failed = session.saver is not None and session.saver.failed
+                stop, session.ended, failed = self._any_rank(self.stop.is_set(), ended, failed)
+                if failed:
+                    session.settle()
+                early = session.stopped_early
+                if session.due(chosen.save_every) or best or early or stop:
+                    self._save(metrics)
+                if stop and session.step < chosen.steps and not early:
+                    session.settle()
+                    number = self._signal if self.stop.is_set() else signal.SIGTERM  # which another rank got
+                    raise Interrupted(session.run.directory, session.step, chosen.steps, number)
 
     def _evaluate_if_due(self, readers: Sequence[Reader], ended: bool) -> tuple[bool, bool]:
         """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, and whether a reader ends it."""
@@ -167,17 +174,12 @@ class Trainer:
         return replace(report, speed={**report.speed, "share_of_peak": share})
 
     def _step_or_save(self, metrics: Metrics | None) -> Report:
-        """One step; if it fails for want of memory or of another process, the steps before it are saved."""
+        """One step; if it fails for want of memory, the steps before it are saved."""
         try:
             return self._one_step()
         except OutOfMemory as error:
             self._save_done(metrics)
             raise OutOfMemory(error.problem, f"{self.session.last_good()}; {self._retry()}") from None
-        except RuntimeError as error:
-            if (lost := self.session.ranks.lost(error)) is None:
-                raise
-            self._save_done(metrics)
-            raise lost from error
 
     def _save_done(self, metrics: Metrics | None) -> None:
         """Save the steps before one that failed, if its update has not begun and they are not saved yet, and this process can."""

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from heddle.cli import training as cli_training
 from heddle.parallel import board as parallel_board
 from heddle.runs import session as run_session
 from heddle.runs.trainer import Trainer
+from heddle.text import train_tokenizer
 from heddle.weights.files import WriteError
 
 SETTINGS = {
@@ -34,6 +36,7 @@ SETTINGS = {
         "evaluate_every": 100,
         "save_every": 100,
         "step_timeout": 1.5,
+        "start_timeout": 30,
     },
 }
 Change = Callable[[], None]
@@ -74,7 +77,7 @@ class Ranks:
     def signal(self, rank: int, number: int) -> None:
         os.kill(self.pids[rank], number)
 
-    def wait(self, rank: int, seconds: float = 60.0) -> int | None:
+    def wait(self, rank: int, seconds: float = 20.0) -> int | None:
         """Its exit code; None if it does not end."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -188,9 +191,20 @@ def refused(folder: Path, what: str) -> None:
         board: Any = parallel_board
         board.version = lambda name: "0.0.9"
 
+    def copied() -> None:
+        session: Any = run_session
+        once = session.read_run
+
+        def read(run: Path) -> Any:
+            opened = once(run)
+            return replace(opened, tokenizer=train_tokenizer("bytes", [], special=("[MASK]",)))
+
+        session.read_run = read
+
     ranks = {
         "version": lambda: both(folder, "steps=5", change=older),
         "settings": lambda: both(folder, "steps=5", other=("steps=9",)),
+        "text": lambda: both(folder, "steps=5", change=copied),
         "batch": lambda: both(folder, "steps=5", "batch=3"),
     }[what]()
     codes = [ranks.wait(0), ranks.wait(1)]

@@ -2,12 +2,15 @@
 
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from heddle.parallel.board import call_roll
 from tests import programs
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
@@ -79,6 +82,14 @@ def test_a_start_that_cannot_work_is_refused_once_and_leaves_nothing(what: str, 
     assert done["left"] == ["err-0.txt", "err-1.txt", "out-0.txt", "out-1.txt", "text.txt"]
 
 
+def test_a_rank_whose_copy_of_the_run_differs_is_refused(tmp_path: Path) -> None:
+    done = scene("refused", tmp_path, "text")
+    assert done["codes"] == [2, 2]
+    line = rf"heddle: {MEMBER.format(1)} has tokenizer = \w+, but rank 0 on \S+ has \w+\n"
+    assert re.fullmatch(line, done["errors"]["err-0"])
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("rank", "line"),
     [
@@ -121,6 +132,32 @@ def test_logs_that_cannot_be_written_stop_nothing(tmp_path: Path) -> None:
     )
     assert done["errors"]["err-1"] == ""
     assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_two_machines_meet_and_start_again_together(tmp_path: Path) -> None:
+    """Their agents count restarts apart: a rank of the second ends, and the first has restarted nothing by its own count."""
+    done = json.loads(programs.forked("parallel.imported", "parallel.nodes", str(tmp_path)))
+    if "skipped" in done:
+        pytest.skip(f"no network namespaces here: {done['skipped']}")
+    assert done["codes"] == [0, 0]
+    assert done["finished"]
+    assert list(dict.fromkeys(done["steps"])) == list(range(1, 13))
+    for rank in range(2):
+        assert re.findall(r"start (\d):", done["logs"][f"rank-{rank}.txt"]) == ["1", "2"]
+
+
+def test_the_roll_is_that_of_the_processes_that_are_there() -> None:
+    """A rank that is early reads the roll of those before, and waits for that of its own start."""
+    torch_distributed: Any = torch.distributed
+    job, count = torch_distributed.HashStore(), 3
+    with ThreadPoolExecutor(count) as pool:
+        for number in (1, 2):
+            others = [pool.submit(call_roll, job, rank, count, 10.0, 1.0) for rank in range(1, count)]
+            time.sleep(0.2)
+            assert not any(other.done() for other in others)
+            boards = [call_roll(job, 0, count, 10.0, 1.0), *(other.result() for other in others)]
+            assert [board.number for board in boards] == [number] * count
+            assert all(board.members == boards[0].members for board in boards)
 
 
 def test_torchrun_starts_again_and_the_run_continues_bit_for_bit(tmp_path: Path) -> None:
