@@ -20,8 +20,7 @@ from heddle.display import estimate, metrics
 from heddle.errors import HeddleError
 from heddle.look.readings import Readings
 from heddle.model.device import pick_device
-from heddle.parallel.join import join_ranks
-from heddle.parallel.output import Output, reported
+from heddle.parallel.output import Output, join_quietly, reported
 from heddle.parallel.ranks import Ranks
 from heddle.runs.extend import extend
 from heddle.runs.plan_text import describe_plan
@@ -41,7 +40,7 @@ def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int 
     If torchrun starts its processes again, they continue the run that the first ones prepared.
     """
     train = config.train
-    ranks = join_ranks(train.device, train.start_timeout, train.step_timeout)
+    ranks = join_quietly(train.device, train)
     output = Output(ranks)
     with reported(output):
         ranks.compare(config.to_dict())
@@ -80,8 +79,7 @@ def resume_run(
     kind = "auto" if chosen is None else chosen.device  # `open_session` refuses a run that was not trained
     if device is not None and (there := pick_device(device).type) != kind:
         raise HeddleError(f"--device {device}: {run} started on {kind}, so it cannot continue on {there}")
-    train = before.train or TrainConfig()
-    ranks = join_ranks(device or kind, train.start_timeout, train.step_timeout)
+    ranks = join_quietly(device or kind, before.train or TrainConfig())
     output = Output(ranks)
     with reported(output):
         if settings and ranks.leads and ranks.recall(EXTENDED) is None:

@@ -97,13 +97,14 @@ class Board:
         silent: a rank that gives no sign of life, in words.
         ends: whether this process shall end as soon as there is one.
         over: whether this process gives no more signs of life.
+        terminal: the file number of the terminal.
     """
 
     def __init__(self, job: Store, number: int, members: list[Member], rank: int, start: float, step: float) -> None:
         self.job, self.number, self.members, self.rank = job, number, members, rank
         self.start, self.step = start, step
         self.notes = of_generation(job, number)
-        self.meetings, self.silent, self.ends, self.over = 0, "", Event(), Event()
+        self.meetings, self.silent, self.ends, self.over, self.terminal = 0, "", Event(), Event(), 2
 
     def note(self, name: str, text: str) -> None:
         """Leave a note for later generations."""
@@ -211,8 +212,10 @@ class Board:
         """A note that another rank writes."""
         try:
             if not awaited(self.notes, key, self.start, lambda: self.failure() or self.silent):
-                raise Lost(f"{missing_after(self.start)}: {self.members[rank]}", speaks=self.rank == min(1, rank ^ 1))
+                raise Lost(f"{missing_after(self.start)}: {self.members[rank]}", speaks=self.rank == 1)
             return self.notes.get(key).decode()
+        except Lost as error:  # rank 0 tells it, unless it is the one
+            raise Lost(error.problem, error.speaks or (bool(self.silent) and self.rank == 1)) from None
         except RuntimeError:
             raise Lost(f"{self.members[0]} or the launcher has ended", speaks=self.rank == 1) from None
 

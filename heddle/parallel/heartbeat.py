@@ -2,9 +2,9 @@
 
 import atexit
 import os
-import sys
 import threading
 import time
+from contextlib import suppress
 
 from heddle.parallel.board import Board, Store, within
 
@@ -65,8 +65,9 @@ class Heartbeat(threading.Thread):
 
     def end(self) -> None:
         """End the process, whose main thread waits for what will not come."""
-        sys.stderr.write(f"heddle: {self.board.silent}\n")
-        sys.stderr.flush()
+        for place in {2, self.board.terminal if self.board.rank == 1 else 2}:  # rank 0 speaks, unless it is the one
+            with suppress(OSError):
+                os.write(place, f"heddle: {self.board.silent}\n".encode())
         os._exit(2)
 
     def stop(self) -> None:

@@ -15,11 +15,27 @@ from pathlib import Path
 
 import torch
 
+from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
 from heddle.parallel.board import DISTRIBUTION, STOPPED, Board, Lost
+from heddle.parallel.join import join_ranks
 from heddle.parallel.ranks import Ranks
 
 LOGS = "logs"
+
+
+def join_quietly(device: str, train: TrainConfig) -> Ranks:
+    """Join the other processes (see `heddle.parallel.join`).
+
+    Raises:
+        SystemExit: one is missing, which another rank reports.
+    """
+    try:
+        return join_ranks(device, train.start_timeout, train.step_timeout)
+    except Lost as error:
+        if error.speaks:
+            raise
+        raise SystemExit(2) from None
 
 
 class Output:
@@ -57,7 +73,7 @@ class Output:
         start = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} start {board.number}"
         self.record(f"{start}: {board.members[ranks.rank]} of {ranks.count}, {versions}")
         if not ranks.leads:
-            self.terminal = os.dup(2)
+            self.terminal = board.terminal = os.dup(2)
             os.dup2(self.log, 2)
 
     def record(self, text: str) -> None:

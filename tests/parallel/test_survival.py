@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from heddle.parallel.board import call_roll
+from heddle.errors import HeddleError
+from heddle.parallel.board import Board, Lost, call_roll
 from tests import programs
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
@@ -52,6 +53,7 @@ def test_rank_0_that_stops_while_it_evaluates_is_named(tmp_path: Path) -> None:
     assert done["seconds"] < LIMIT + 10
     line = rf"heddle: {MEMBER.format(0)} or the launcher has given no sign of life for 1.5 s \(step_timeout\)\n"
     assert re.search(line, done["logs"]["rank-1.txt"])
+    assert re.fullmatch(line, done["errors"]["err-1"])
 
 
 def test_sigterm_to_one_rank_saves_and_ends_all(tmp_path: Path) -> None:
@@ -124,6 +126,7 @@ def test_a_full_disk_of_rank_0_ends_all_and_leaves_nothing_half_written(tmp_path
     assert not list((tmp_path / "run").rglob(".*"))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_logs_that_cannot_be_written_stop_nothing(tmp_path: Path) -> None:
     done = scene("logs", tmp_path)
     assert done["codes"] == [0, 0]
@@ -158,6 +161,34 @@ def test_the_roll_is_that_of_the_processes_that_are_there() -> None:
             boards = [call_roll(job, 0, count, 10.0, 1.0), *(other.result() for other in others)]
             assert [board.number for board in boards] == [number] * count
             assert all(board.members == boards[0].members for board in boards)
+
+
+def test_of_three_ranks_the_one_that_is_missing_or_differs_is_named_by_rank_0() -> None:
+    torch_distributed: Any = torch.distributed
+    count = 3
+
+    def start(rank: int, store: Any) -> Board | Lost:
+        try:
+            return call_roll(store, rank, count, 1.0, 1.0)
+        except Lost as error:
+            return error
+
+    def compare(board: Board | Lost, text: str) -> str:
+        assert isinstance(board, Board)
+        with pytest.raises(HeddleError) as error:
+            board.compare({"data": {"text": text}})
+        return str(error.value)
+
+    with ThreadPoolExecutor(count) as pool:
+        store = torch_distributed.HashStore()
+        errors = list(pool.map(start, range(2), [store] * 2))
+        assert [str(error) for error in errors] == ["missing after 1 s (start_timeout): rank 2 of 3"] * 2
+        assert [isinstance(error, Lost) and error.speaks for error in errors] == [True, False]
+        store = torch_distributed.HashStore()
+        boards = list(pool.map(start, range(count), [store] * count))
+        lines = list(pool.map(compare, boards, ["warp", "warp", "weft"]))
+        assert re.fullmatch(rf"{MEMBER.format(2)} has data.text = weft, but rank 0 on \S+ has warp", lines[0])
+        assert lines == lines[:1] * count
 
 
 def test_torchrun_starts_again_and_the_run_continues_bit_for_bit(tmp_path: Path) -> None:
