@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
 import heddle
@@ -88,6 +87,9 @@ def open_step(run: Path) -> int:
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_shards_are_a_checkpoint_like_any_other(saved: Path, begin: Begin) -> None:
     """Its weights are loaded and averaged, torch reads it, and each file is in its manifest."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+
     folder, alone = saved / "checkpoints/step-6", begin("alone", **SETTINGS)
     MinimalTrainer(alone).run()
     expected, state = read_state(alone / "checkpoints/step-6"), read_state(folder)
@@ -105,7 +107,7 @@ def test_shards_are_a_checkpoint_like_any_other(saved: Path, begin: Begin) -> No
     for name, value in average(saved, 2).items():
         torch.testing.assert_close(value, (before[name] + state.model[name]) / 2)
     empty = {name: torch.full_like(value, -7) for name, value in (state.model | state.optimizer).items()}
-    dcp.load(empty, storage_reader=dcp.HuggingFaceStorageReader(str(folder)), no_dist=True)
+    load_shards(empty, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
     assert all(torch.equal(value, (state.model | state.optimizer)[name]) for name, value in empty.items())
     listed = json.loads((folder / "manifest.json").read_text())["files"]
     assert {file.name for file in folder.iterdir()} == {*listed, "manifest.json"}
