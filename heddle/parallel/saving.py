@@ -43,6 +43,7 @@ class ShardWriter(HuggingFaceStorageWriter):
         numbers = {name: number for number, name in enumerate(dict.fromkeys(files.values()), start=1)}
         indices = {key: numbers[name] for key, name in files.items()}
         super().__init__(str(target.parent), fqn_to_index_mapping=indices, save_distributed=True)
+        self.per_thread_copy_ahead = 0  # what is written is in the host's memory, so the device is left alone
         self.target, self.directory, self.files = target, directory, files
         self.entries = dict[str, Entry]()
         self.filling = ExitStack()

@@ -7,7 +7,7 @@
     start.safetensors                      the weights of the run that it starts from
     vectors.safetensors                    the initial rows of the token table from a file of vectors
     checkpoints/step-N/                    config, tokenizer and weights again, with the training state; with adapters, only
-                                           the trained weights, which need start.safetensors
+                                           the trained weights, which need start.safetensors; shards from several processes
 
 `publish` replaces several files. It first writes a complete directory next to them (`.publishing`), then moves its files into
 place, the manifest last, then removes the directory. At any moment, the old files, that directory, or the new files are complete.

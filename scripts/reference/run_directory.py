@@ -7,7 +7,7 @@ from heddle.prove.run import PROOF
 from heddle.runs.compare import METRICS
 from heddle.runs.journal import SAMPLES, SPEED
 from heddle.runs.token_cache import DATA
-from heddle.weights.checkpoints import ADAPTER, CHECKPOINTS, CONFIG, MODEL, OPTIMIZER, STATE, TOKENIZER
+from heddle.weights.checkpoints import ADAPTER, CHECKPOINTS, CONFIG, MODEL, OPTIMIZER, STATE, TOKENIZER, shard_name
 from heddle.weights.files import MANIFEST
 from heddle.weights.start import START
 from scripts.reference.text import code, prose, table, title
@@ -32,6 +32,7 @@ FILES = {
     f"{STEP}/{MODEL}": "The weights at step N. With LoRA, the adapters alone.",
     f"{STEP}/{OPTIMIZER}": "The optimizer's state.",
     f"{STEP}/{STATE}": "The step, and what else training needs to continue bit for bit.",
+    f"{STEP}/{shard_name(MODEL, 'R')}": "With several processes: what process R has of each weight, and so on.",
     f"{STEP}/{CONFIG}": "The same as above, so that a checkpoint is a run of its own.",
     f"{STEP}/{TOKENIZER}": "The same.",
     f"{STEP}/{MANIFEST}": "Checksums of the checkpoint's files.",

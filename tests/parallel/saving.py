@@ -1,7 +1,7 @@
 """A program for torchrun: trains a run and prints how that went, `saving.py RUN watched|full|"killed MOMENT"`.
 
 `watched` prints after each step whether the checkpoint of step 3 is being written. `full` gives rank 1 no room for a file. `killed`
-kills every process so many seconds after that checkpoint is begun, which takes five, or as soon as it is `named`.
+kills every process so many seconds after the first checkpoint is begun, which takes five, or as soon as it is `named`.
 """
 
 import os
@@ -37,7 +37,8 @@ def kill_in_save(target: Path, moment: str) -> None:
 
 def main(run: str, how: str) -> None:
     torch.set_num_threads(1)
-    trainer, target = MinimalTrainer(run), Path(run, "checkpoints/step-3")
+    trainer = MinimalTrainer(run)
+    target = trainer.session.checkpoint(trainer.session.step + 3)
     if how == "full" and trainer.session.ranks.rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
     if how == "watched":

@@ -89,6 +89,9 @@ def open_step(run: Path) -> int:
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_shards_are_a_checkpoint_like_any_other(saved: Path, begin: Begin) -> None:
     """Its weights are loaded and averaged, torch reads it, and each file is in its manifest."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+
     folder, alone = saved / "checkpoints/step-6", begin("alone", **SETTINGS)
     MinimalTrainer(alone).run()
     expected, state = read_state(alone / "checkpoints/step-6"), read_state(folder)
