@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from heddle.runs import Tokenized, tokenize
 from heddle.runs.pieces import Pieces
 from heddle.text import train_tokenizer
 from tests.processes import InThread
+from tests.programs import ROOT, finished
 from tests.refusing import refusal
 
 WORDS = ["the", "loom", "weaves", "a", "weft;", "is", "gone\n"]
@@ -119,7 +121,6 @@ def test_joined_pieces_are_what_one_process_makes(
     assert contents(tmp_path / "joined") == contents(tmp_path / "alone")
     assert joined.store is not None
     assert joined.store.fingerprint() == open_store(tmp_path / "alone").fingerprint()
-    assert not (tmp_path / "joined.pieces").exists()
 
 
 @pytest.mark.parametrize("kind", ["texts", "classification"])
@@ -142,6 +143,7 @@ def test_what_was_stopped_goes_on(make: Make, tmp_path: Path, monkeypatch: pytes
         before = after
     assert stops > 4
     assert contents(tmp_path / "store") == contents(tmp_path / "alone")
+    assert not (tmp_path / "store.pieces").exists()
 
 
 def stopping(write: Callable[..., Any], calls: int) -> Callable[..., Any]:
@@ -233,7 +235,7 @@ def test_a_job_larger_than_a_piece(make: Make, tmp_path: Path, monkeypatch: pyte
 
 
 def test_fingerprints_of_stores(make: Make, tmp_path: Path) -> None:
-    """Wherever they lie; and the ids count."""
+    """Wherever they lie; and the ids count, but no file is read."""
     first = make("a").store
     shutil.copytree(tmp_path / "a", tmp_path / "elsewhere" / "b")
     assert first is not None
@@ -241,3 +243,19 @@ def test_fingerprints_of_stores(make: Make, tmp_path: Path) -> None:
     other = make("c", data={"validation": 0.3}).store
     assert other is not None
     assert other.fingerprint() != first.fingerprint()
+    meta = tmp_path / "a" / "meta.json"
+    changed = json.loads(meta.read_bytes())
+    changed["files"]["train.tokens"] = "0" * 64
+    meta.write_text(json.dumps(changed))
+    assert open_store(tmp_path / "a").fingerprint() != first.fingerprint()
+
+
+def test_processes_that_are_killed(tmp_path: Path) -> None:
+    """In earnest, with SIGKILL; `python -m benchmarks.tokenise` does it for a gigabyte."""
+    words = ["--bytes", "6e5", "--piece", "40000", "--kills", "1", "--folder", str(tmp_path), "--json"]
+    ended = finished([sys.executable, "-m", "benchmarks.tokenise", *words], cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    assert result["kills"] == 2
+    assert result["pieces"] == [8, 8]
+    assert result["differing_files"] == []
