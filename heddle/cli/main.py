@@ -49,9 +49,10 @@ GROUPS: dict[tuple[str, str], tuple[Command, ...]] = {
         ("export", "published:export_adapter", "Export a run's adapter for peft."),
         ("merge", "published:merge_adapter", "Merge an adapter into its base model, as a new run."),
     ),
-    ("data", "Inspect training data."): (
+    ("data", "Inspect training data, or tokenise it ahead."): (
         ("show", "data:show", "Show a step's batch: tokens, targets, masks."),
         ("lint", "data:lint", "Find common problems in training data."),
+        ("tokenize", "data:tokenize", "Tokenise texts into a store, resumably, by several processes or machines."),
     ),
     ("tokenizer", "Train a tokenizer, or encode and decode text."): (
         ("train", "tokenizer:train", "Train a tokenizer on text."),

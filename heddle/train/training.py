@@ -104,7 +104,9 @@ class Training:
         if not self.model.training:  # naming every module takes a hundredth of a short step
             self.model.train()
         seed_step(self.train.seed, self.step, self.ranks.rank // self.ranks.of_tokens)
+        fetching = time.perf_counter()
         batch, train = self.batch(), self.train
+        waited = time.perf_counter() - fetching
         scale = factor(self.step, self.steps, self.warmup, train)
         try:
             with deterministic(train.deterministic):
@@ -134,10 +136,8 @@ class Training:
         seconds = (
             time.perf_counter() - began
         )  # reading numbers waited for a device to do all of the step, the update too
-        speed = {
-            "tokens_per_second": tokens_read(batch) * self.ranks.count // self.ranks.of_tokens / seconds,
-            "seconds": seconds,
-        }
+        tokens = tokens_read(batch) * self.ranks.count // self.ranks.of_tokens
+        speed = {"tokens_per_second": tokens / seconds, "seconds": seconds, "data_seconds": waited}
         return Report(self.step, self.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
 
     def evaluate(self, most: int | None) -> Evaluation:
