@@ -33,6 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     ("look", "look:look", "Look inside a model: attention, heads, logit lens."),
     ("eval", "evaluate:evaluate", "Evaluate a model: loss and task metrics."),
     ("count", "count:count", "Count a model's parameters, FLOPs and memory."),
+    ("plan", "plan:plan", "Predict memory, communication and time on many devices; propose a layout."),
     ("prove", "prove:prove", "Verify that a model predicts with the function it was trained with."),
     ("lesson", "lessons:lesson", "List the lessons, or copy one as a notebook."),
     ("quiz", "lessons:quiz", "Ask questions about the lectures."),
