@@ -20,7 +20,6 @@ import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import heddle.cli.training
-import heddle.parallel.board
 import heddle.runs.session
 from heddle.cli import main as cli
 from heddle.runs.trainer import Trainer
@@ -194,8 +193,7 @@ def refused(folder: Path, what: str) -> None:
     """Rank 1 differs, or both ask for what cannot be."""
 
     def older() -> None:
-        board: Any = heddle.parallel.board
-        board.__version__ = "0.0.9"
+        heddle.__version__ = "0.0.9"
 
     def copied() -> None:
         session: Any = heddle.runs.session
