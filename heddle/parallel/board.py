@@ -17,18 +17,16 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib import import_module
 from threading import Event, Thread
 from typing import Protocol, TypeVar
 
-import torch
 import torch.distributed as dist
 
 from heddle.errors import HeddleError
 
 Result = TypeVar("Result")
 
-DISTRIBUTION = "heddle-lm"  # the name of the package, as installed
 SLOWEST = 0.5  # seconds between two looks at a note that is not there yet
 STOPPED = "was stopped"
 COMPLAINING = 3.0  # seconds in which every rank that still runs notices that a collective has failed
@@ -142,8 +140,7 @@ class Board:
         Raises:
             HeddleError: on every rank, with the first of them.
         """
-        versions = {"heddle": version(DISTRIBUTION), "torch": torch.__version__}
-        texts = {name: str(fact) for name, fact in leaves({**versions, **facts})}
+        texts = {name: str(fact) for name, fact in leaves({**versions(), **facts})}
         if problem := self.agree(json.dumps(texts), self._difference):
             raise HeddleError(problem)
 
@@ -218,6 +215,11 @@ class Board:
             raise Lost(error.problem, error.speaks or (bool(self.silent) and self.rank == 1)) from None
         except RuntimeError:
             raise Lost(f"{self.members[0]} or the launcher has ended", speaks=self.rank == 1) from None
+
+
+def versions() -> dict[str, str]:
+    """Of heddle and torch."""
+    return {name: import_module(name).__version__ for name in ("heddle", "torch")}
 
 
 def leaves(table: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:

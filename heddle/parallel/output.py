@@ -10,14 +10,11 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
-from heddle.parallel.board import DISTRIBUTION, STOPPED, Board, Lost
+from heddle.parallel.board import STOPPED, Board, Lost, versions
 from heddle.parallel.join import join_ranks
 from heddle.parallel.ranks import Ranks
 
@@ -69,9 +66,9 @@ class Output:
                 file=sys.stderr,
             )
             return
-        versions = f"heddle {version(DISTRIBUTION)}, torch {torch.__version__}"
+        programs = ", ".join(f"{name} {version}" for name, version in versions().items())
         start = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} start {board.number}"
-        self.record(f"{start}: {board.members[ranks.rank]} of {ranks.count}, {versions}")
+        self.record(f"{start}: {board.members[ranks.rank]} of {ranks.count}, {programs}")
         if not ranks.leads:
             self.terminal = board.terminal = os.dup(2)
             os.dup2(self.log, 2)

@@ -110,7 +110,7 @@ FAULTS = [
     Fault(
         "versions of ranks are not compared",
         "parallel/board.py:Board.compare",
-        "leaves({**versions, **facts})",
+        "leaves({**versions(), **facts})",
         "leaves(facts)",
         test="test_survival.py::test_a_start_that_cannot_work_is_refused_once_and_leaves_nothing",
     ),

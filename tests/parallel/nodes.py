@@ -73,7 +73,7 @@ def machine(folder: Path, number: int, name: str) -> None:
                 return once(self)
 
             Trainer._one_step = broken  # type: ignore[method-assign]
-        cli.run(words(folder, "steps=12", "save_every=4", "step_timeout=20"))
+        cli.run(words(folder, "steps=12", "save_every=4"))
 
     config = LaunchConfig(
         *(2, 2, 1), rdzv_backend="c10d", rdzv_endpoint=f"{ADDRESSES[0]}:29400", run_id="looms", max_restarts=1,

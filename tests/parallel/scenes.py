@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+import heddle
 from heddle.cli import main as cli
 from heddle.cli import training as cli_training
 from heddle.parallel import board as parallel_board
@@ -35,7 +36,7 @@ SETTINGS = {
         "threads": 1,
         "evaluate_every": 100,
         "save_every": 100,
-        "step_timeout": 1.5,
+        "step_timeout": 20,
         "start_timeout": 30,
     },
 }
@@ -57,10 +58,16 @@ def words(folder: Path, *settings: str) -> list[str]:
 
 
 class Ranks:
-    """Processes with the environment that a launcher without an agent gives them, such as srun."""
+    """Processes with the environment that a launcher gives them: srun or, with an agent that has the store, torchrun."""
 
-    def __init__(self, folder: Path, count: int = 2) -> None:
+    def __init__(self, folder: Path, count: int = 2, has_agent: bool = False) -> None:
         self.folder, self.count, self.pids = folder, count, dict[int, int]()
+        if has_agent:
+            torch_distributed: Any = torch.distributed
+            self.store = torch_distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            self.port = self.store.port
+            os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+            return
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -144,7 +151,7 @@ def both(folder: Path, *settings: str, change: Change = lambda: None, other: tup
 
 def gone(folder: Path, victim: str, how: str) -> None:
     """One rank is stopped or killed after three steps."""
-    ranks, rank = both(folder, "steps=1000000"), int(victim)
+    ranks, rank = both(folder, "steps=1000000", "step_timeout=1.5"), int(victim)
     after_steps(folder)
     ranks.signal(rank, getattr(signal, how))
     began = time.monotonic()
@@ -162,8 +169,8 @@ def evaluates(folder: Path) -> None:
     def slow() -> None:
         Trainer._score = lambda self: time.sleep(3600)  # type: ignore[method-assign, assignment, return-value]
 
-    ranks = Ranks(folder)
-    command = words(folder, "steps=1000000", "evaluate_every=4")
+    ranks = Ranks(folder, has_agent=True)
+    command = words(folder, "steps=1000000", "evaluate_every=4", "step_timeout=1.5")
     ranks.start(0, command, slow)
     ranks.start(1, command)
     after_steps(folder, 4)
@@ -188,8 +195,7 @@ def refused(folder: Path, what: str) -> None:
     """Rank 1 differs, or both ask for what cannot be."""
 
     def older() -> None:
-        board: Any = parallel_board
-        board.version = lambda name: "0.0.9"
+        heddle.__version__ = "0.0.9"
 
     def copied() -> None:
         session: Any = run_session

@@ -51,7 +51,7 @@ def test_rank_0_that_stops_while_it_evaluates_is_named(tmp_path: Path) -> None:
     done = scene("evaluates", tmp_path)
     assert done["code"] == 2
     assert done["seconds"] < LIMIT + 10
-    line = rf"heddle: {MEMBER.format(0)} or the launcher has given no sign of life for 1.5 s \(step_timeout\)\n"
+    line = rf"heddle: {MEMBER.format(0)} has given no sign of life for 1.5 s \(step_timeout\)\n"
     assert re.search(line, done["logs"]["rank-1.txt"])
     assert re.fullmatch(line, done["errors"]["err-1"])
 
