@@ -17,6 +17,7 @@ EVERY = 2.0  # seconds between the lines of a heartbeat
 PATIENCE, PAUSE = 2.0, 5.0  # seconds before the first line about a rate, and between two
 COMPILED = 5.0  # times the median step from which on a step has compiled something
 LATELY = 200  # steps that the time left is judged by
+STARVED = 0.1  # share of a step that waits for its batch, from which on it is worth a word
 
 
 class Interval:
@@ -169,3 +170,15 @@ class TimeLeft:
         self.ended = now
         self.times.append(seconds)
         return (mean(ordinary(self.times)) + self.pauses / (step - self.first)) * (steps - step)
+
+
+class DataWait:
+    """The share of late steps that waited for their batches."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+
+    def after(self, waited: float, seconds: float) -> str:
+        """In words, after a step of so many seconds; empty if the batches come fast enough."""
+        self.share = 0.9 * self.share + 0.1 * waited / seconds
+        return f"{self.share:.0%} waiting for data" if self.share > STARVED else ""

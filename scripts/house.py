@@ -30,7 +30,7 @@ TOWER = [
     ("parallel",),
     ("train",),
     ("runs", "predict"),
-    ("look", "prove", "lessons", "bench"),
+    ("look", "prove", "lessons", "bench", "scale"),
     ("serve",),
     ("page",),
     ("cli",),

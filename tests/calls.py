@@ -107,7 +107,7 @@ RESULTS = words(
     "Switch Explanation Bench Ceiling Rounds Speed "
     "Lens Patching Probe TokenScores Trace Candidate Embeddings Filling TextClass TextLabels TextNumber WordClass WordClasses "
     "Proof Verdict Member Plan Resolved SeedStatistics Session DataSpec EvalSet ExampleIndices Loss Evaluation History Report "
-    "SelectedWeights Adapter Loaded WordVectors Switch Explanation"
+    "Tokenized SelectedWeights Adapter Loaded WordVectors Switch Explanation"
 )
 
 
@@ -190,6 +190,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "runs.prepare": {"config": config.RunConfig()},
     "runs.resolve": {"config": config.RunConfig()},
     "runs.sweep": {"run": "a"},
+    "runs.tokenize": {"config": config.RunConfig.of({"data": {"store": "a"}})},
     "runs.tokenizer_for": {"task": "next_token", "kind": "characters"},
     "tasks.cross_entropy": {"weights": torch.ones(3)},
     "tasks.make_task": {"config": config.NextTokenConfig()},

@@ -298,6 +298,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "runs.prepare": {"run": [Bad(".", "already exists")]},
     "runs.show_step": {"step": [0]},
     "runs.sweep": {"run": ["."], "variants": [[], config.variants({}), VARIANTS * 2]},
+    "runs.tokenize": {"config": [Bad(config.RunConfig(), "store")], "part": [(2, 2), (-1, 2), (0, 0), (0,)]},
     "runs.tokenizer_for": {
         "data": [None, 3, [3], Bad([(TEXT, TEXT)], "a text"), Bad("", "text")], "kind": [Bad("bytez", "Did you mean 'bytes'")],
         "task": ["next", TRAIN],

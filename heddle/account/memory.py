@@ -336,7 +336,11 @@ def _saved_bytes(config: TransformerConfig, batch: int, length: int, precision: 
 
 def _faked(config: TransformerConfig, skipped: Container[str], precision: str, mode: FakeTensorMode) -> Transformer:
     """A model for training with fake CPU tensors, which have no memory."""
-    model = cast(build(without_values(config, skipped), "meta"), precision, tables=False)
+    return fake(cast(build(without_values(config, skipped), "meta"), precision, tables=False), mode)
+
+
+def fake(model: Transformer, mode: FakeTensorMode) -> Transformer:
+    """Give a model on the meta device fake CPU tensors, which have no memory, and return it."""
     with mode:
         for module in model.modules():
             for name, old in _tensors(module):

@@ -1,4 +1,4 @@
-"""`heddle data show` and `heddle data lint`."""
+"""`heddle data show`, `heddle data lint` and `heddle data tokenize`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -8,11 +8,13 @@ from typing import Any
 from rich.table import Table
 
 from heddle.cli.options import Json
-from heddle.cli.output import RUNS, console, find_run, pluralize, print_json, table
+from heddle.cli.output import RUNS, console, find_run, phases, pluralize, print_json, table
 from heddle.cli.train import parse_config
 from heddle.errors import HeddleError
 from heddle.runs.lint import lint_run, lint_sources
 from heddle.runs.show import ShownMask, ShownRow, ShownSource, show_step
+from heddle.runs.tokenize import parse_part
+from heddle.runs.tokenize import tokenize as tokenize_sources
 
 
 def show(
@@ -104,6 +106,31 @@ def lint(*words: str, json: Json = False) -> None:
             out.print("no problems found")
     if any(finding.wrong for finding in findings):
         raise SystemExit(1)
+
+
+def tokenize(*words: str, part: str | None = None, join: list[str] | None = None, json: Json = False) -> None:
+    """Tokenise texts or records into store=DIR, for `heddle train` with the same sources and settings.
+
+    Tokens are made in pieces, in DIR.pieces. When the command is killed, repeat it: it makes the missing pieces. With --part,
+    several processes or machines each make some. The store is byte for byte the one that a single process makes.
+
+    Parameters
+    ----------
+    words
+        Sources and key=value settings, as for `heddle train`; store=DIR is required.
+    part
+        Make only part i of n, such as 0/2 and 1/2. The store is written by a last command without --part, or with --join.
+    join
+        A store whose pieces another process or machine has made, or its directory of pieces; may be repeated. Writes the
+        store from complete pieces alone, and names those that are missing.
+    """
+    out = console(json)
+    with phases(out) as tell:
+        result = tokenize_sources(parse_config(words), tell, None if part is None else parse_part(part), join or ())
+    if json:
+        print_json(result.to_dict())
+    else:
+        out.print(result.describe())
 
 
 def _find_single_run(words: tuple[str, ...]) -> Path | None:

@@ -33,6 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     ("look", "look:look", "Look inside a model: attention, heads, logit lens."),
     ("eval", "evaluate:evaluate", "Evaluate a model: loss and task metrics."),
     ("count", "count:count", "Count a model's parameters, FLOPs and memory."),
+    ("plan", "plan:plan", "Predict memory, communication and time on many devices; propose a layout."),
     ("prove", "prove:prove", "Verify that a model predicts with the function it was trained with."),
     ("lesson", "lessons:lesson", "List the lessons, or copy one as a notebook."),
     ("quiz", "lessons:quiz", "Ask questions about the lectures."),
@@ -49,9 +50,10 @@ GROUPS: dict[tuple[str, str], tuple[Command, ...]] = {
         ("export", "published:export_adapter", "Export a run's adapter for peft."),
         ("merge", "published:merge_adapter", "Merge an adapter into its base model, as a new run."),
     ),
-    ("data", "Inspect training data."): (
+    ("data", "Inspect training data, or tokenise it ahead."): (
         ("show", "data:show", "Show a step's batch: tokens, targets, masks."),
         ("lint", "data:lint", "Find common problems in training data."),
+        ("tokenize", "data:tokenize", "Tokenise texts into a store, resumably, by several processes or machines."),
     ),
     ("tokenizer", "Train a tokenizer, or encode and decode text."): (
         ("train", "tokenizer:train", "Train a tokenizer on text."),

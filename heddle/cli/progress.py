@@ -7,7 +7,7 @@ from rich.console import Console
 
 from heddle.config.saved import Chosen
 from heddle.display import duration, estimate, metrics
-from heddle.progress import LiveLine, TimeLeft, ordinary
+from heddle.progress import DataWait, LiveLine, TimeLeft, ordinary
 from heddle.tasks.extent import Extent
 from heddle.train.length import SHARE
 from heddle.train.report import Report
@@ -30,6 +30,7 @@ class Progress(LiveLine):
         self.steps = chosen.steps
         self.started = time.monotonic()
         self.time_left = TimeLeft(done)
+        self.data_wait = DataWait()
         self.rate = self.measured = chosen.tokens_per_second
         self.share_of_peak = 0.0
         self.times: list[tuple[float, float]] = []  # expected and actual seconds of each step so far
@@ -47,7 +48,8 @@ class Progress(LiveLine):
             self.seconds = report.speed["seconds"]
             self._check_pace(report)
             self.experts = experts(report.values)
-            self.update("  ".join(filter(None, (self._line(report.step), self.experts))))
+            waiting = self.data_wait.after(report.speed.get("data_seconds", 0.0), self.seconds)
+            self.update("  ".join(filter(None, (self._line(report.step), waiting, self.experts))))
         else:
             values = dict(report.values)
             loss_text = estimate(values.pop("validation_loss"), values.pop("validation_error"))

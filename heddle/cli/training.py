@@ -13,30 +13,52 @@ from heddle.cli.output import phases, pluralize, print_json
 from heddle.cli.progress import Progress
 from heddle.config.run import RunConfig
 from heddle.config.tasks import ChatConfig, ContrastiveConfig, LabelSettings, MaskedConfig, TranslationConfig
+from heddle.config.train import TrainConfig
 from heddle.data.raw import TEXT
 from heddle.data.records import Records
 from heddle.display import estimate, metrics
 from heddle.errors import HeddleError
 from heddle.look.readings import Readings
 from heddle.model.device import pick_device
-from heddle.parallel.join import join_ranks
+from heddle.parallel.output import Output, join_quietly, reported
+from heddle.parallel.ranks import Ranks
 from heddle.runs.extend import extend
 from heddle.runs.plan_text import describe_plan
-from heddle.runs.prepare import name_sources, prepare
+from heddle.runs.prepare import name_sources, new_directory, prepare
 from heddle.runs.session import Session
 from heddle.runs.trainer import Interrupted, Trainer, resume_command
 from heddle.weights.run import read_config
 from heddle.weights.special_tokens import mask_of
 
+# Notes for the processes that torchrun starts after these.
+PREPARED, EXTENDED = "prepared", "extended"
+
 
 def begin(config: RunConfig, run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:
-    """Prepare a run and train it. Under torchrun, rank 0 prepares it for all ranks."""
-    ranks = join_ranks(config.train.device)
-    if ranks.leads:
+    """Prepare a run and train it. Under torchrun, rank 0 prepares it for all ranks.
+
+    If torchrun starts its processes again, they continue the run that the first ones prepared.
+    """
+    train = config.train
+    ranks = join_quietly(train.device, train)
+    output = Output(ranks)
+    with reported(output):
+        ranks.compare(config.to_dict())
+        if ranks.leads:
+            run = _prepared(config, run, ranks, out)
+        train_run(Path(ranks.share(str(run))), out, json, readings, output)
+
+
+def _prepared(config: RunConfig, run: Path, ranks: Ranks, out: Console) -> Path:
+    """The run, which an earlier start of these processes may have prepared."""
+    before = ranks.recall(PREPARED)
+    run = new_directory(run) if before is None else Path(before)
+    ranks.note(PREPARED, str(run))
+    if not run.exists():
         with phases(out) as report:
             plan = prepare(config, run, report, ranks=ranks.count)
         out.print(describe_plan(plan, run))
-    train_run(Path(ranks.share(str(run))), out, json, readings)
+    return run
 
 
 def resume_run(
@@ -52,19 +74,27 @@ def resume_run(
     Raises:
         HeddleError: the run cannot be resumed, or not on this device.
     """
-    chosen = read_config(run).chosen
+    before = read_config(run)
+    chosen = before.chosen
     kind = "auto" if chosen is None else chosen.device  # `open_session` refuses a run that was not trained
     if device is not None and (there := pick_device(device).type) != kind:
         raise HeddleError(f"--device {device}: {run} started on {kind}, so it cannot continue on {there}")
-    ranks = join_ranks(device or kind)
-    if settings and ranks.leads:
-        for line in extend(run, settings):
-            out.print(line)
-    train_run(Path(ranks.share(str(run))), out, json, readings)
+    ranks = join_quietly(device or kind, before.train or TrainConfig())
+    output = Output(ranks)
+    with reported(output):
+        if settings and ranks.leads and ranks.recall(EXTENDED) is None:
+            for line in extend(run, settings):
+                out.print(line)
+            ranks.note(EXTENDED, str(run))
+        train_run(Path(ranks.share(str(run))), out, json, readings, output)
 
 
-def train_run(run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None) -> None:
+def train_run(
+    run: Path, out: Console, json: bool, readings: int | Sequence[int] | None = None, output: Output | None = None
+) -> None:
     """Train a run from its last checkpoint to its end, and save readings at the chosen steps."""
+    if output is not None:
+        output.open(run)
     try:
         _train(run, out, json, readings)
     except KeyboardInterrupt as stop:  # before the first step, after the last one, or on a second signal
@@ -146,7 +176,7 @@ def _task_hint(session: Session, samples: list[str]) -> list[tuple[str, str]]:
         return [("fill in masks", f"heddle fill {name} {shlex.quote(masked)}")]
     # Only a language model can continue a prompt.
     if config.model.encoder is None and task.fields == TEXT and task.head == "language":
-        words = _first_words(samples[0] if samples else "")
+        words = shlex.quote(" ".join("".join(samples[:1]).split()[:3]) or "The")
         return [("generate text", f"heddle generate {name} --prompt {words}")]
     return []
 
@@ -178,7 +208,7 @@ def report_resume(session: Session, out: Console) -> None:
         out.print(f"{difference}; the result will not be bit-identical to that of the original machine")
     steps, best = session.run.chosen.steps, session.best
     if session.ranks.count > 1:
-        out.print(f"{session.ranks.count} data-parallel processes")
+        out.print(f"{session.ranks.count} processes")
     if session.step == steps:
         command = f"heddle train --resume {shlex.quote(str(run))} steps={2 * steps}"
         out.print(f"all {steps} steps of {run} are done; to train longer: {command}")
@@ -200,12 +230,6 @@ def _print_outcome(trainer: Trainer, out: Console) -> None:
         out.print(f"\nstopped early at step {session.step} of {steps}: no lower validation loss in {waited}")
     if published is not None and (published.kind, published.ema) != ("last", None):
         out.print(f"\npublished: {published}")
-
-
-def _first_words(text: str) -> str:
-    """The first words of a text, quoted for a shell."""
-    line = next((line for line in text.splitlines() if line.strip()), "The")
-    return shlex.quote(" ".join(line.split()[:3]))
 
 
 def plan_run(config: RunConfig, run: Path, out: Console, json: bool) -> None:

@@ -18,3 +18,11 @@ class ParallelConfig(Config):
     """Groups of processes that each hold a whole model between them, and that average their gradients."""
     shard: PositiveInt | Literal["auto"] = "auto"
     """Processes that divide each parameter, its gradient and its optimizer state among them (FSDP); auto: all that are left."""
+    context: PositiveInt = 1
+    """Processes that divide the tokens of each row among them, and gather each other's keys and values (context parallel)."""
+    tensor: PositiveInt = 1
+    """Processes that divide the heads of attention and the hidden units of feed-forwards among them (tensor parallel)."""
+    expert: PositiveInt = 1
+    """Processes among those of `shard` and `context` that divide the experts of mixtures among them (expert parallel)."""
+    sequence: bool = False
+    """Whether the processes of `tensor` also divide the tokens between these layers (sequence parallel)."""

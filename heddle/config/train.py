@@ -70,6 +70,7 @@ OPTIMIZERS_OF = {
     "matrix_learning_rate": ("muon",),
 }
 LENGTHS = ("steps", "epochs", "minutes")  # settings of the length of training; at most one may be set
+WEEK = 7 * 24 * 3600.0  # seconds
 MINUTES = 3.0  # the default, if no length is set
 WEIGHT_DECAY = {"muon": 0.1, "adamw": 0.1, "sgd": 1e-4}
 
@@ -149,8 +150,10 @@ class TrainConfig(Config):
     """Whether a run on cuda repeats its bits, as one on a CPU does, by kernels that are slower."""
     device: Annotated[str, AfterValidator(_device)] = "auto"
     """Where to compute: cpu, cuda, a card such as cuda:1, or mps; auto: cuda or mps if available, else cpu. Same as --device."""
-    rank_timeout: Annotated[float, Field(gt=0, le=7 * 24 * 60)] = 30.0
-    """Minutes that one of several processes waits for another, such as for rank 0 while it evaluates, before the run ends."""
+    start_timeout: Annotated[float, Field(gt=0, le=WEEK)] = 3600.0
+    """Seconds that one of several processes waits for the others to start, and for rank 0 while it prepares, evaluates or saves."""
+    step_timeout: Annotated[float, Field(gt=0, le=WEEK)] = 100.0
+    """Seconds that one of several processes waits for another in a step, before the run ends and names it."""
     threads: PositiveInt | None = None
     """Number of threads; defaults to all cores."""
     evaluate_every: Count | None = None

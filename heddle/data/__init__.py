@@ -3,7 +3,8 @@
 In reading order:
 
 - `sources`: files, folders and globs to documents (`read_documents`) and records (`read_examples`).
-- `raw`: a run's data before tokenisation; `in_memory`: Python objects as a corpus (`corpus_of`); `memory`: texts in memory.
+- `raw`: a run's data before tokenisation, and `split_text`, what is held out of it, in words; `in_memory`: Python objects as a
+  corpus (`corpus_of`); `memory`: texts in memory.
 - `split`: which documents, or ends of documents, are held out; `record_stats`: which part a record goes to, and the classes.
 - `corpus`: the parts that a task reads (`Corpus`, `Part`).
 - `base`: the base class of both stores; `provenance`: the files and settings that a store was built from.

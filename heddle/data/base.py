@@ -134,6 +134,11 @@ class BaseStore(ABC):
     def tokens(self, part: str) -> int:
         """How many tokens a part has."""
 
+    def fingerprint(self) -> str:
+        """SHA-256 of what the store holds, from the checksums in `meta.json`: equal for equal stores, wherever they lie."""
+        content = [self.FORMAT, self.VERSION, self.vocab_size, self.tokenizer, self.sources, sorted(self.files.items())]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
     def verify(self, *parts: str) -> None:
         """Compare the files of these parts, or of both, with their checksums in `meta.json`.
 

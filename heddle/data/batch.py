@@ -78,7 +78,7 @@ class Batch:
         if self.weights.device.type == "cpu" != target.type:  # there, reading them would wait for the device
             counts = tuple(self.weights.unsqueeze(-1).flatten(1).count_nonzero(1).tolist())
         parts = self.parts().items()
-        return _counted(
+        return counted_batch(
             {name: part.to(target) if isinstance(part, Layout) else moved(part, target) for name, part in parts}, counts
         )
 
@@ -97,11 +97,12 @@ class Batch:
         batches = list[Batch]()
         for number in range(parts):
             counts = self.counts and self.counts[number * each : (number + 1) * each]
-            batches.append(_counted({name: column[number] for name, column in columns.items()}, counts))
+            batches.append(counted_batch({name: column[number] for name, column in columns.items()}, counts))
         return batches
 
 
-def _counted(parts: Mapping[str, Any], counts: tuple[int, ...] | None) -> Batch:
+def counted_batch(parts: Mapping[str, Any], counts: tuple[int, ...] | None) -> Batch:
+    """A batch from its parts, of which it is known how many weights of each row are not 0."""
     made = Batch(**parts)
     object.__setattr__(made, "counts", counts)
     return made

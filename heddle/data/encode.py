@@ -11,7 +11,7 @@ from heddle.checks import checked
 from heddle.config.chat_template import ChatTemplateConfig
 from heddle.config.data import Labels
 from heddle.data.batch import IGNORED
-from heddle.data.records import WRITTEN, Column, Records
+from heddle.data.records import WRITTEN, Column, Records, Rows
 from heddle.data.sources.examples import LABEL, MESSAGES, Example, as_number
 from heddle.data.store import id_dtype
 from heddle.data.token_writer import Tokenizes
@@ -28,8 +28,6 @@ LABEL_DTYPES: dict[Labels, np.dtype[Any]] = {
     "numbers": np.dtype("<f8"),
     "roles": np.dtype("<i4"),
 }
-
-Rows = dict[str, list[Sequence[Any]]]
 
 
 class Encoder:

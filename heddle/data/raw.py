@@ -2,16 +2,23 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from heddle.config.data import DataConfig
+from heddle.config.data import DataConfig, Labels
 from heddle.config.tasks import TaskSettings
 from heddle.data.provenance import Provenance, fingerprint
 from heddle.data.record_stats import RecordStats, RecordSummary, for_parts
-from heddle.data.record_store import RecordStore, Store, build_records
+from heddle.data.record_store import (
+    Store,
+    build_records,
+    record_jobs,
+    record_workers,
+    records_encoder,
+)
+from heddle.data.records import Rows
 from heddle.data.sources.arrow import HUB, dataset_files, is_dataset, splits_of
 from heddle.data.sources.documents import (
     KNOWN,
@@ -25,14 +32,26 @@ from heddle.data.sources.documents import (
 from heddle.data.sources.examples import Example, check_folders, example_files, read_examples
 from heddle.data.sources.files import STDIN, find_files, standard_input
 from heddle.data.sources.notes import Notes, Reader
-from heddle.data.store import TokenStore, build_store
+from heddle.data.split import choose_split
+from heddle.data.split_text import describe_overlap, describe_records, describe_split
+from heddle.data.store import build_store, encode_texts, text_jobs
 from heddle.errors import HeddleError, for_each, pluralize
 from heddle.progress import counting, heartbeat
+from heddle.text.processes import Encodes, InOrder, in_order, suitable_workers
 from heddle.text.tokenizer import Tokenizer
 
 Tell = Callable[[str], None]
 TEXT = ("text",)  # fields of a task that reads plain text instead of records
 MAX_NAMES = 4  # names in a message
+
+
+class Jobs(NamedTuple):
+    """What is to be tokenised: what encodes a job, the jobs in order, how many processes do them, and the UTF-8 bytes of all."""
+
+    encode: Callable[[Encodes, Any], Rows]
+    jobs: Iterator[Any]
+    workers: int
+    bytes: int
 
 
 class RawDataset(ABC):
@@ -45,6 +64,8 @@ class RawDataset(ABC):
     """
 
     one_text = False  # whether there is only one document
+    labels: Labels = "classes"  # kind of the labels; texts have none
+    described: Description | RecordSummary  # after `read`
 
     def __init__(self, data: DataConfig, sources: list[str | Path], validation: list[str | Path]) -> None:
         self.data, self.sources, self.validation = data, sources, validation
@@ -109,10 +130,35 @@ class RawDataset(ABC):
         """All texts, to train a tokenizer on."""
 
     @abstractmethod
+    def jobs(self, tokenizer: Tokenizer) -> Jobs:
+        """What is to be tokenised, after `read`."""
+
+    def encode(self, tokenizer: Tokenizer, tell: Tell, provenance: Provenance, encoded: InOrder) -> None:
+        """Go through all jobs, reporting progress, for the results that `encoded` keeps; no store is written.
+
+        Raises:
+            HeddleError: the files differ from `provenance`, or cannot be tokenised.
+        """
+        encode, jobs, workers, size = self.jobs(tokenizer)
+        with _counting(tell, size) as count, closing(encoded(encode, jobs, tokenizer, workers)) as results:
+            for job, _ in results:
+                count(job.done, size)
+        self.check(provenance)
+
+    @abstractmethod
     def tokenize(
-        self, directory: Path, tokenizer: Tokenizer, tell: Tell, provenance: Provenance | None = None
+        self,
+        directory: Path,
+        tokenizer: Tokenizer,
+        tell: Tell,
+        provenance: Provenance | None = None,
+        encoded: InOrder = in_order,
     ) -> tuple[Store, list[str]]:
         """Tokenise all sources into a store, reporting progress. Returns the store, and lines that describe the held-out part.
+
+        Args:
+            provenance: the files and settings that the sources had.
+            encoded: what encodes the jobs, in order.
 
         Raises:
             HeddleError: the files differ from `provenance`, or cannot be tokenised.
@@ -192,8 +238,19 @@ class RawText(RawDataset):
     def texts(self) -> Iterator[str]:
         return (document.text for document in self.documents())
 
+    def jobs(self, tokenizer: Tokenizer) -> Jobs:
+        size, workers = self.described.bytes, self.data.workers
+        split = choose_split(self.described, self.share)
+        count = suitable_workers(tokenizer, size) if workers is None else workers
+        return Jobs(encode_texts, text_jobs(self.documents(), tokenizer, split, TextStats(self.share)), count, size)
+
     def tokenize(
-        self, directory: Path, tokenizer: Tokenizer, tell: Tell, provenance: Provenance | None = None
+        self,
+        directory: Path,
+        tokenizer: Tokenizer,
+        tell: Tell,
+        provenance: Provenance | None = None,
+        encoded: InOrder = in_order,
     ) -> tuple[Store, list[str]]:
         several = self.described.documents > 1 and tokenizer.end_of_text is not None
         with _counting(tell, self.described.bytes) as count:
@@ -208,6 +265,7 @@ class RawText(RawDataset):
                 self.data.workers,
                 provenance,
                 self.left_out,
+                encoded,
             )
         self.check(provenance)
         return store, [describe_split(store), *describe_overlap(store)]
@@ -277,8 +335,19 @@ class RawRecords(RawDataset):
     def texts(self) -> Iterator[str]:
         return (text for example in self.examples() for text in example.written())
 
+    def jobs(self, tokenizer: Tokenizer) -> Jobs:
+        described, labels = self.described, self.labels
+        jobs = record_jobs(self.examples(), RecordStats(self.share, labels, described.below))
+        count = record_workers(self.data.workers, tokenizer, described.bytes, self.chat)
+        return Jobs(records_encoder(labels, described.classes, self.chat), jobs, count, described.bytes)
+
     def tokenize(
-        self, directory: Path, tokenizer: Tokenizer, tell: Tell, provenance: Provenance | None = None
+        self,
+        directory: Path,
+        tokenizer: Tokenizer,
+        tell: Tell,
+        provenance: Provenance | None = None,
+        encoded: InOrder = in_order,
     ) -> tuple[Store, list[str]]:
         with _counting(tell, self.described.bytes) as count:
             store = build_records(
@@ -293,6 +362,7 @@ class RawRecords(RawDataset):
                 provenance,
                 self.chat,
                 self.left_out,
+                encoded,
             )
         self.check(provenance)
         return store, describe_records(store)
@@ -310,46 +380,3 @@ class RawRecords(RawDataset):
 def _counting(tell: Tell, total: int) -> AbstractContextManager[Callable[[int, int], None]]:
     """Tell every few seconds how much of the text has been tokenised."""
     return counting(tell, lambda done: f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB tokenised")
-
-
-def describe_split(store: TokenStore) -> str:
-    """Describe the held-out part of a text in one line."""
-    share, requested, cut = store.split["held_out"], store.split["validation"], store.split["cut"]
-    if requested is None:
-        return f"validation: {pluralize(store.validation.documents, 'document')} of validation_sources, {share:.1%} of all text"
-    documents = store.train.documents + store.validation.documents - cut
-    how = {
-        "characters": "the end of the text",
-        "documents": f"{store.validation.documents:,} of {documents:,} documents, sampled by content hash",
-        "both": f"the ends of {cut:,} of {documents:,} documents, too few or too uneven to hold out whole ones alone",
-    }[store.split["by"]]
-    is_close = abs(share - requested) <= 0.25 * min(requested, 1 - requested)
-    note = "" if is_close else f"; validation = {requested:g} was requested"
-    return f"held out for validation: {share:.1%} of the text, {how}{note}"
-
-
-def describe_overlap(store: TokenStore) -> list[str]:
-    """How many of the held-out texts are also in the training text, in one line; empty if there are none."""
-    repeated = store.split["overlap"]
-    texts = pluralize(store.validation.documents, "text")
-    overlap = (
-        f"{repeated:,} of {texts} held out {'is' if repeated == 1 else 'are'} in the training text too, word for word"
-    )
-    return [f"{overlap}: scores will be better than on new text"] if repeated else []
-
-
-def describe_records(store: RecordStore) -> list[str]:
-    """Describe the held-out records, and how many of them are also in the training part."""
-    held, total = len(store.validation), len(store.train) + len(store.validation)
-    if store.split["by"] == "sources":
-        lines = [f"validation: {pluralize(held, 'record')} of validation_sources"]
-    else:
-        lines = [
-            f"held out for validation: {held:,} of {pluralize(total, 'record')} ({held / total:.1%}), sampled by content hash"
-        ]
-    repeated, repeated_first = store.split["repeated"], store.split["repeated_first"]
-    if repeated or repeated_first:
-        name = next(iter(store.train.columns))
-        first_only = f"; {repeated_first:,} have a {name} that is" if repeated_first > repeated else ""
-        lines.append(f"{repeated:,} of the {held:,} validation records are in the training part too{first_only}")
-    return lines

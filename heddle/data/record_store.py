@@ -1,7 +1,7 @@
 """The memory-mapped record store: for each field, a file with the ids of all records and a file with their offsets."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
@@ -15,16 +15,16 @@ from heddle.checks import between, checked
 from heddle.config.chat_template import ChatTemplateConfig
 from heddle.config.data import MOST_WORKERS, Labels
 from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, read_meta, write_meta
-from heddle.data.encode import BATCH, Encoder, Rows, dtypes_of
+from heddle.data.encode import BATCH, Encoder, dtypes_of
 from heddle.data.provenance import Provenance
 from heddle.data.record_stats import RecordStats, RecordSummary, describe_examples
-from heddle.data.records import NO_IDS, Column, Records
+from heddle.data.records import NO_IDS, Column, Records, Rows
 from heddle.data.sources.examples import Example
 from heddle.data.store import Progress, TokenStore
 from heddle.data.token_writer import Tokenizes, check_ids, map_tokens, settle
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
-from heddle.text.processes import Encodes, in_order, suitable_workers
+from heddle.text.processes import Encodes, InOrder, in_order, suitable_workers
 
 OFFSETS = np.dtype("<i8")
 KINDS = ("values", "offsets")
@@ -140,6 +140,7 @@ def build_records(
     provenance: Provenance | None = None,
     chat: ChatTemplateConfig | None = None,
     left_out: Mapping[str, int] | None = None,
+    encoded: InOrder = in_order,
 ) -> RecordStore:
     """Tokenise records into a new store at `directory`.
 
@@ -156,6 +157,7 @@ def build_records(
         provenance: the files and settings that the records come from, to compare with those of another run.
         chat: how conversations become text, if records are conversations, which only this process tokenises.
         left_out: how many malformed records were left out, by kind of fault.
+        encoded: what encodes the jobs, in order.
 
     Raises:
         HeddleError: a part has no record, there is only one class, the tokenizer cannot encode some text, the records differ from
@@ -167,19 +169,11 @@ def build_records(
         examples = list(examples)
         described = describe_examples(examples, RecordStats(validation, labels))
     stats, classes = RecordStats(validation, labels, described.below), described.classes
-    count = suitable_workers(tokenizer, described.bytes) if workers is None else workers
-    if chat is not None:
-        if (workers or 0) > 1:
-            raise HeddleError(f"workers = {workers}: conversations are tokenised by one process; leave it out")
-        count = 0
+    jobs, count = record_jobs(examples, stats), record_workers(workers, tokenizer, described.bytes, chat)
     writers: dict[str, dict[str, _ColumnWriter]] = {}
-
-    def encode(tokenizer: Encodes, batch: _Batch) -> Rows:
-        return Encoder(tokenizer, labels, classes, chat).rows(batch.examples)
-
     with cleared_on_error(directory, RecordStore.WHAT), ExitStack() as stack:
-        encoded = stack.enter_context(closing(in_order(encode, _batches(examples, stats), tokenizer, count)))
-        for batch, rows in encoded:
+        encode = records_encoder(labels, classes, chat)
+        for batch, rows in stack.enter_context(closing(encoded(encode, jobs, tokenizer, count))):
             if not writers:
                 dtypes = dtypes_of(rows, tokenizer.vocab_size, labels)
                 writers = {
@@ -212,19 +206,40 @@ def build_records(
     return RecordStore.open(directory)
 
 
-class _Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     """Records to tokenise at once, the part of each, and the UTF-8 bytes of all texts so far."""
 
     examples: list[Example]
     parts: list[str]
     done: int
 
+    @property
+    def pieces(self) -> list[str]:
+        """All texts."""
+        return [text for example in self.examples for text in example.written()]
 
-def _batches(examples: Iterable[Example], stats: RecordStats) -> Iterator[_Batch]:
-    """The non-empty records, in batches of bounded size."""
+
+def record_jobs(examples: Iterable[Example], stats: RecordStats) -> Iterator[RecordBatch]:
+    """The non-empty records, in batches of bounded size; `stats` is updated with each record."""
     placed = ((example, part) for example in examples if (part := stats.add(example)))
     while batch := list(islice(placed, BATCH)):
-        yield _Batch([example for example, _ in batch], [part for _, part in batch], stats.bytes)
+        yield RecordBatch([example for example, _ in batch], [part for _, part in batch], stats.bytes)
+
+
+def records_encoder(
+    labels: Labels, classes: Sequence[str], chat: ChatTemplateConfig | None
+) -> Callable[[Encodes, RecordBatch], Rows]:
+    """What encodes a batch of records."""
+    return lambda tokenizer, batch: Encoder(tokenizer, labels, classes, chat).rows(batch.examples)
+
+
+def record_workers(workers: int | None, tokenizer: Encodes, size: int, chat: ChatTemplateConfig | None) -> int:
+    """How many processes tokenise records of so many bytes; conversations are tokenised by this one."""
+    if chat is not None and (workers or 0) > 1:
+        raise HeddleError(f"workers = {workers}: conversations are tokenised by one process; leave it out")
+    if chat is not None:
+        return 0
+    return suitable_workers(tokenizer, size) if workers is None else workers
 
 
 def _append(

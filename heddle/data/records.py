@@ -1,6 +1,6 @@
 """Records as columns of ids: examples of several fields, such as a source and its target, or a text and its label."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ WRITTEN = "written"
 MISSED = "missed"
 """The column with the number of a record's labels that have no class, where a text has several labels."""
 NO_IDS = ("label", WRITTEN, MISSED)
+
+Rows = dict[str, list[Sequence[Any]]]
+"""The values of some texts or records, by field: a row for each of them."""
 
 
 @displayed()
@@ -33,7 +36,7 @@ class Column:
     @classmethod
     def of(cls, rows: Iterable[Iterable[Any]], dtype: npt.DTypeLike = np.int64) -> "Column":
         """Make a column in memory from each record's values."""
-        arrays = [np.asarray(list(row), dtype=dtype) for row in rows]
+        arrays = [np.asarray(row if isinstance(row, memoryview) else list(row), dtype=dtype) for row in rows]
         offsets = np.cumsum([0, *(len(row) for row in arrays)], dtype=np.int64)
         return cls(np.concatenate([np.empty(0, dtype=dtype), *arrays]), offsets)
 

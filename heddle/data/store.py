@@ -1,6 +1,6 @@
 """The memory-mapped token store: a text is tokenised once, and training reads slices without loading all of it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from heddle.config.data import MOST_WORKERS
 from heddle.data.base import META, PARTS, BaseStore, check_new, cleared_on_error, write_meta
 from heddle.data.corpus import Part
 from heddle.data.provenance import Provenance
+from heddle.data.records import Rows
 from heddle.data.sources.documents import Description, Document, TextStats, describe_documents
 from heddle.data.split import PartText, Split, choose_split
 from heddle.data.token_writer import (
@@ -28,9 +29,11 @@ from heddle.data.token_writer import (
 )
 from heddle.display import displayed
 from heddle.errors import HeddleError
-from heddle.text.processes import Encodes, in_order, suitable_workers
+from heddle.text.processes import Encodes, InOrder, in_order, suitable_workers
 
 Progress = Callable[[int, int], None]
+
+IDS = "ids"  # the field of a text's ids
 
 # Characters to tokenise at once; at some 40 bytes per id, this bounds the memory.
 _BATCH = 1 << 21
@@ -96,6 +99,7 @@ def build_store(
     workers: int | None = None,
     provenance: Provenance | None = None,
     left_out: Mapping[str, int] | None = None,
+    encoded: InOrder = in_order,
 ) -> TokenStore:
     """Tokenise ``documents`` into a new store at ``directory``.
 
@@ -114,6 +118,7 @@ def build_store(
         workers: processes that tokenise; 0 or 1: this one alone; None: as many as make it faster. The result is the same.
         provenance: the files and settings that the documents come from, to compare with those of another run.
         left_out: how many malformed items were left out, by kind of fault.
+        encoded: what encodes the jobs, in order.
 
     Raises:
         HeddleError: there is no text; a part has fewer than two tokens; the share is outside (0, 1); there are several
@@ -129,8 +134,7 @@ def build_store(
         raise HeddleError("no text to build a token store from: every document is empty")
     if end_of_text and described.documents > 1 and tokenizer.end_of_text is None:
         raise HeddleError("the tokenizer has no end-of-text token to put between documents; build without end_of_text")
-    split = choose_split(described, validation)
-    stats, vocab_size = TextStats(validation), tokenizer.vocab_size
+    split, stats, vocab_size = choose_split(described, validation), TextStats(validation), tokenizer.vocab_size
     separator = tokenizer.end_of_text if end_of_text else None
     with cleared_on_error(directory, TokenStore.WHAT):
         writers = {
@@ -139,8 +143,9 @@ def build_store(
         }
         with writers["train"], writers["validation"]:
             count = suitable_workers(tokenizer, described.bytes) if workers is None else workers
-            texts = _batches(_divided(documents, split, stats), tokenizer)
-            _write(texts, tokenizer, writers, count, progress, described.bytes)
+            jobs = text_jobs(documents, tokenizer, split, stats)
+            with closing(encoded(encode_texts, jobs, tokenizer, count)) as results:
+                _write(results, tokenizer, writers, progress, described.bytes)
         if stats.description() != described:
             raise HeddleError("the text has changed since it was first read; run the command again")
         sizes = {name: writer.summary() for name, writer in writers.items()}
@@ -175,7 +180,7 @@ def _divided(documents: Iterable[Document], split: Split, stats: TextStats) -> I
                 raise HeddleError(f"{document.origin}: part = {document.part!r} must be train or validation")
 
 
-class _Batch(NamedTuple):
+class TextBatch(NamedTuple):
     """Texts to tokenise at once: the part of each, the document that it begins (None: a later piece of one), the text, and the
     UTF-8 bytes of all texts so far."""
 
@@ -185,10 +190,16 @@ class _Batch(NamedTuple):
     done: int
 
 
-def _batches(texts: Iterable[PartText], tokenizer: Tokenizes) -> Iterator[_Batch]:
-    """Group texts into batches of bounded size, with huge texts in pieces."""
-    batch, characters = _Batch([], [], [], 0), 0
-    for text in texts:
+def text_jobs(
+    documents: Iterable[Document], tokenizer: Tokenizes, split: Split, stats: TextStats
+) -> Iterator[TextBatch]:
+    """Divide documents and group their texts into batches of bounded size, with huge texts in pieces.
+
+    Args:
+        stats: updated with each document.
+    """
+    batch, characters = TextBatch([], [], [], 0), 0
+    for text in _divided(documents, split, stats):
         begins: PartText | None = text
         for piece in pieces(text.text, tokenizer):
             batch.parts.append(text.part)
@@ -199,32 +210,31 @@ def _batches(texts: Iterable[PartText], tokenizer: Tokenizes) -> Iterator[_Batch
             characters += len(piece)
             if characters >= _BATCH or len(batch.pieces) >= 4096:
                 yield batch
-                batch, characters = _Batch([], [], [], batch.done), 0
+                batch, characters = TextBatch([], [], [], batch.done), 0
     if batch.pieces:
         yield batch
 
 
+def encode_texts(tokenizer: Encodes, batch: TextBatch) -> Rows:
+    """The ids of a batch's texts."""
+    return {IDS: [*tokenizer.encode_batch(batch.pieces)]}
+
+
 def _write(
-    batches: Iterable[_Batch],
+    encoded: Iterable[tuple[TextBatch, Rows]],
     tokenizer: Tokenizes,
     writers: Mapping[str, PartWriter],
-    workers: int,
     progress: Progress | None,
     total: int,
 ) -> None:
-    """Tokenise the batches and append the ids to the parts, in order."""
-
-    def encode(tokenizer: Encodes, batch: _Batch) -> Sequence[Sequence[int]]:
-        return tokenizer.encode_batch(batch.pieces)
-
-    with closing(in_order(encode, batches, tokenizer, workers)) as encoded:
-        for batch, rows in encoded:
-            for part, begins, piece, ids in zip(batch.parts, batch.begins, batch.pieces, rows, strict=True):
-                if begins:
-                    writers[part].begin(begins)
-                writers[part].append(ids, piece, tokenizer)
-            if progress:
-                progress(batch.done, total)
+    """Append the ids of batches to the parts, in order."""
+    for batch, rows in encoded:
+        for part, begins, piece, ids in zip(batch.parts, batch.begins, batch.pieces, rows[IDS], strict=True):
+            if begins:
+                writers[part].begin(begins)
+            writers[part].append(ids, piece, tokenizer)
+        if progress:
+            progress(batch.done, total)
 
 
 def id_dtype(vocab_size: int) -> np.dtype[Any]:

@@ -82,7 +82,7 @@ class PartWriter:
         begins = not self.tokens
         self._write(ids)
         if self._opens and len(ids):
-            first = first_bytes(tokenizer.token_bytes(ids[0]), text)
+            first = first_bytes(tokenizer.token_bytes(int(ids[0])), text)
             self._covered[-1] -= first
             self.first_token_bytes = first if begins else self.first_token_bytes
             self._opens = False

@@ -61,7 +61,7 @@ def _checkpointed(
     """The block's output, as `type(block).forward` computes it."""
     forward = partial(type(block).forward, block)
     # A cache would remember the tokens twice.
-    if not (block.training and torch.is_grad_enabled()) or state is not FORGETS:
+    if not (block.training and torch.is_grad_enabled()) or any(each.stores for each in state):
         return forward(x, scope, state, source)
     buffered = [module for module in block.modules() if module._buffers]
     contexts: dict[str, Any] = (

@@ -44,7 +44,9 @@ def cast(model: Transformer, precision: str, tables: bool = True) -> Transformer
     token_tables = (model.embedding, model.source_embedding) if tables else ()
     for module in without_custom(model):
         if isinstance(module, MATRICES) or module in token_tables:
-            module.to(DTYPES[precision])
+            for tensor in (*module.parameters(), *module.buffers()):
+                if tensor.is_floating_point():
+                    tensor.data = tensor.data.to(DTYPES[precision])
     if tables and isinstance(model.head, LanguageHead) and model.head.weight is not None:
         # The head's own table is a token table too; its norm is not.
         model.head.weight.data = model.head.weight.data.to(DTYPES[precision])

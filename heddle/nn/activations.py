@@ -89,3 +89,25 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "linear": linear,
 }
+
+
+def _quick_gelu_slope(gradient: Tensor, x: Tensor) -> Tensor:
+    share = torch.sigmoid(QUICK * x)
+    return gradient * (share + QUICK * x * share * (1 - share))
+
+
+# The gradient of an activation: (gradient of its output, its input) -> gradient of its input.
+SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gelu": torch.ops.aten.gelu_backward,
+    "gelu_tanh": lambda gradient, x: torch.ops.aten.gelu_backward(gradient, x, approximate="tanh"),
+    "quick_gelu": _quick_gelu_slope,
+    "relu": lambda gradient, x: gradient * (x > 0),
+    "relu6": lambda gradient, x: gradient * ((x > 0) & (x < 6)),
+    "relu_squared": lambda gradient, x: gradient * F.relu(x).mul_(2),
+    "leaky_relu": lambda gradient, x: torch.ops.aten.leaky_relu_backward(gradient, x, SLOPE, False),
+    "silu": torch.ops.aten.silu_backward,
+    "mish": torch.ops.aten.mish_backward,
+    "sigmoid": lambda gradient, x: torch.ops.aten.sigmoid_backward(gradient, torch.sigmoid(x)),
+    "tanh": lambda gradient, x: torch.ops.aten.tanh_backward(gradient, torch.tanh(x)),
+    "linear": lambda gradient, x: gradient,
+}

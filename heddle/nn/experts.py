@@ -1,6 +1,6 @@
 """Experts: stacked feed-forwards, and ways to dispatch tokens to them, with equal results (L2-67, L2-74)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import sqrt
 from typing import Any, Literal
@@ -12,15 +12,16 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from heddle.config.layers import GatedConfig, MLPConfig
-from heddle.nn.activations import ACTIVATIONS, QUICK, SLOPE, Gating
+from heddle.nn.activations import ACTIVATIONS, SLOPES, Gating
+from heddle.nn.expert_blocks import DOWN, GATE, UP, block_shape, collect, experts_in_blocks, gradient_in_blocks
 
 
 class Experts(nn.Module):
     """E feed-forwards of one shape with stacked weights: down(act(up(x))), or down(act(gate(x)) · up(x)), bounded as `Gating`.
 
     `loop` is the definition: it calls each expert on its tokens. `grouped` computes the same with tokens sorted by expert and
-    the gradient written by hand; off the CPU, few tokens in inference are computed `at_once`. None of them drops a token, and no
-    token's output depends on another token.
+    the gradient written by hand, off the CPU in blocks (`heddle.nn.expert_blocks`), and few tokens in inference `at_once`. None
+    of them drops a token, and no token's output depends on another token.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Experts(nn.Module):
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, gates, *weights, *biases)):
             out: Tensor = _Grouped.apply(x, gates, choice, load, self.gating, len(weights), *weights, *biases)  # type: ignore[no-untyped-call]
             return out
-        if x.device.type not in ("cpu", "meta") and len(x) <= FEW:  # memory is counted on the meta device, for a CPU
+        if on_a_device(x) and len(x) <= FEW:
             return at_once(x, gates, choice, weights, biases, self.gating)
         return _grouped(x, gates, choice, load, weights, biases, *self.gating, False)[0]
 
@@ -85,30 +86,12 @@ class Experts(nn.Module):
         return F.linear(hidden, self.down[expert], bias(self.down_bias))
 
 
-def _quick_gelu_slope(gradient: Tensor, x: Tensor) -> Tensor:
-    share = torch.sigmoid(QUICK * x)
-    return gradient * (share + QUICK * x * share * (1 - share))
-
-
-# The gradient of an activation: (gradient of its output, its input) -> gradient of its input.
-SLOPES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "gelu": torch.ops.aten.gelu_backward,
-    "gelu_tanh": lambda gradient, x: torch.ops.aten.gelu_backward(gradient, x, approximate="tanh"),
-    "quick_gelu": _quick_gelu_slope,
-    "relu": lambda gradient, x: gradient * (x > 0),
-    "relu6": lambda gradient, x: gradient * ((x > 0) & (x < 6)),
-    "relu_squared": lambda gradient, x: gradient * F.relu(x).mul_(2),
-    "leaky_relu": lambda gradient, x: torch.ops.aten.leaky_relu_backward(gradient, x, SLOPE, False),
-    "silu": torch.ops.aten.silu_backward,
-    "mish": torch.ops.aten.mish_backward,
-    "sigmoid": lambda gradient, x: torch.ops.aten.sigmoid_backward(gradient, torch.sigmoid(x)),
-    "tanh": lambda gradient, x: torch.ops.aten.tanh_backward(gradient, torch.tanh(x)),
-    "linear": lambda gradient, x: gradient,
-}
-
-
-UP, DOWN, GATE = 0, 1, 2  # indices into the lists of stacked weights and biases; the gate may be missing
 FEW = 64  # tokens of which a product with all experts takes no longer than reading these
+
+
+def on_a_device(tensor: Tensor) -> bool:
+    """Whether the host should not wait for a tensor. Memory is counted on the meta device, for a CPU."""
+    return tensor.device.type not in ("cpu", "meta")
 
 
 def at_once(
@@ -146,7 +129,7 @@ def at_once(
 
 
 def _spans(load: Tensor) -> list[tuple[int, int, int]]:
-    """Experts with at least one token, as (expert, start, stop) in the sorted pairs. The only synchronisation with the device."""
+    """Experts with at least one token, as (expert, start, stop) in the sorted pairs."""
     stops = [0, *load.cumsum(0).tolist()]
     return [(expert, start, stop) for expert, (start, stop) in enumerate(pairwise(stops)) if stop > start]
 
@@ -154,15 +137,6 @@ def _spans(load: Tensor) -> list[tuple[int, int, int]]:
 def _affine(rows: Tensor, expert: int, number: int, weights: list[Tensor], biases: list[Tensor], out: Tensor) -> Tensor:
     weight = weights[number][expert].t()
     return torch.addmm(biases[number][expert], rows, weight, out=out) if biases else torch.mm(rows, weight, out=out)
-
-
-def _collect(rows: Tensor, place: Tensor, gates: Tensor | None = None) -> Tensor:
-    """Each token's K rows, weighted and summed in the order of its choice, so that other tokens cannot change the sum.
-
-    `embedding_bag` does this in one pass; indexing and `sum` took fifty times as long on a CPU.
-    """
-    weights = None if gates is None else gates.to(rows.dtype)
-    return F.embedding_bag(place, rows, per_sample_weights=weights, mode="sum")
 
 
 def _experts(
@@ -180,6 +154,8 @@ def _experts(
     """The routed sum and, for its gradient, the pairs' order, their place in it, their outputs, and the hidden layers before
     the activation. Weights and biases are indexed by `UP`, `DOWN` and `GATE`.
     """
+    if on_a_device(x):
+        return experts_in_blocks(x, gates, choice, load, weights, biases, Gating(activation, limit, plus_one), keep)
     pairs, hidden, gated, spans = choice.numel(), weights[UP].shape[1], len(weights) > GATE, _spans(load)
     order = choice.flatten().argsort(stable=True)
     token, place = order // choice.shape[1], torch.empty_like(choice)
@@ -200,7 +176,7 @@ def _experts(
         else:
             product = ACTIVATIONS[activation](inner)
         _affine(product, expert, DOWN, weights, biases, outputs[start:stop])
-    return [_collect(outputs, place, gates), order, place, outputs, before if keep else before.new_empty(0)]
+    return [collect(outputs, place, gates), order, place, outputs, before if keep else before.new_empty(0)]
 
 
 def _experts_gradient(
@@ -222,6 +198,9 @@ def _experts_gradient(
 
     The hidden layer after the activation is recomputed, expert by expert, which costs less than saving it.
     """
+    if on_a_device(x):
+        saved = (x, gates, load, order, place, outputs, before)
+        return gradient_in_blocks(above, *saved, weights, biased, Gating(activation, limit, plus_one))
     gated, spans = len(weights) > GATE, _spans(load)
     token, scale = order // gates.shape[1], gates.flatten()[order][:, None]
     x_parts, scale_gradient = torch.empty_like(outputs), gates.new_zeros(order.shape)
@@ -256,7 +235,7 @@ def _experts_gradient(
             torch.mm(step.t(), entered, out=gradient[expert])
         for gradient, step in zip(bias_gradients, steps, strict=False):
             torch.sum(step, 0, out=gradient[expert])
-    return [_collect(x_parts, place), scale_gradient[place], *gradients, *bias_gradients]
+    return [collect(x_parts, place), scale_gradient[place], *gradients, *bias_gradients]
 
 
 # Registered as torch operators, so that a compiled graph does not look inside: tokens per expert are known only at run time.
@@ -279,8 +258,10 @@ _grouped_gradient = torch.library.custom_op(
 @_grouped.register_fake
 def _(x: Tensor, gates: Tensor, choice: Tensor, load: Tensor, weights: list[Tensor], *arguments: Any) -> list[Tensor]:
     pairs, keep = choice.numel(), arguments[-1]
-    before = x.new_empty((len(weights) - 1, pairs, weights[UP].shape[1]) if keep else 0)
-    outputs = x.new_empty(pairs, x.shape[1])
+    count, rows = block_shape(pairs, len(load))
+    rows, beyond = (count * rows, 1) if on_a_device(x) else (pairs, 0)
+    before = x.new_empty((len(weights) - 1, rows, weights[UP].shape[1]) if keep else 0)
+    outputs = x.new_empty(rows + beyond, x.shape[1])
     return [torch.empty_like(x), choice.new_empty(pairs), torch.empty_like(choice), outputs, before]
 
 

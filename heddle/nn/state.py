@@ -27,6 +27,8 @@ class State:
     to `update`.
     """
 
+    stores = True  # whether it remembers tokens
+
     def __init__(self) -> None:
         self.buffers: tuple[Tensor, ...] = ()
         self.multiple = ROUND  # of its capacity, if it grows
@@ -64,8 +66,13 @@ class State:
         return sum(buffer.numel() * buffer.element_size() for buffer in self.buffers)
 
 
-STATELESS = State()
-"""Stores nothing: for training, evaluation and scoring."""
+class Stateless(State):
+    """Stores nothing: for training, evaluation and scoring."""
+
+    stores = False
+
+
+STATELESS = Stateless()
 
 
 class Growing(State):

@@ -2,6 +2,9 @@
 
 - `join`: join the processes that torchrun started.
 - `ranks`: this process among them, sums over all, and the wrapper of the objective.
+- `board`: what they tell each other beside the collectives: who is there, whether all have the same run, who failed.
+- `heartbeat`: a sign of life, so that a stopped process is named.
+- `output`: rank 0 speaks on the terminal, the others in files of the run.
 """
 
 from heddle.parallel.join import join_ranks as join_ranks

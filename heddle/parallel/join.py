@@ -1,18 +1,23 @@
 """Join the processes that torchrun started."""
 
 import os
+import socket
+import time
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from heddle.errors import HeddleError, pluralize
 from heddle.model.device import pick_device
+from heddle.parallel.board import Board, Store, call_roll, missing_after, of_generation, part_of
+from heddle.parallel.heartbeat import Heartbeat
 from heddle.parallel.ranks import Ranks
 
-PATIENCE = timedelta(
-    days=1
-)  # how long ranks wait until the leader has prepared a run, which may mean to read a large text
+TRY = 5.0  # seconds of one attempt to reach the store
 
 
 def process_count() -> int:
@@ -20,14 +25,20 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
-def join_ranks(device: str) -> Ranks:
+def join_ranks(device: str, start: float = 3600.0, step: float = 100.0) -> Ranks:
     """Join the processes that torchrun started; without torchrun, this process is alone.
 
-    On `cuda`, each process takes the card with its number on this machine.
+    On `cuda`, each process takes the card with its number on this machine. A process joins once; later calls change how long it
+    waits.
+
+    Args:
+        device: where to train.
+        start: seconds to wait for the others' start, and for what rank 0 does alone.
+        step: seconds to wait for another in a step.
 
     Raises:
-        HeddleError: the device is not here, the processes are more than the cards, or this build of torch has no
-            torch.distributed.
+        HeddleError: the device is not here, the processes are more than the cards, this build of torch has no
+            torch.distributed, or a process is missing.
     """
     count = process_count()
     if count == 1:
@@ -46,8 +57,74 @@ def join_ranks(device: str) -> Ranks:
                 f"{pluralize(cards, 'GPU')}: use --nproc-per-node {cards}, or device=cpu"
             )
         torch.cuda.set_device(local)
+    board, rank = process().join(int(os.environ["RANK"]), count, start, step), int(os.environ["RANK"])
     if not dist.is_initialized():
         # gloo for the tensors that stay on the host, such as the run's name.
         backend = "cpu:gloo,cuda:nccl" if on_cards else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
-    return Ranks(dist.get_rank(), dist.get_world_size(), here)
+        # Not torchrun's store as it is: it still has the addresses of processes that ended before a restart.
+        store: Any = part_of("collectives", board.notes)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=timedelta(seconds=start))
+    return Ranks(rank, count, here, board=board)
+
+
+@dataclass
+class Process:
+    """This process among the others, once it has joined them."""
+
+    board: Board | None = None
+    heartbeat: Heartbeat | None = None
+
+    def join(self, rank: int, count: int, start: float, step: float) -> Board:
+        """The notes that all ranks share, the first time after all of them are there."""
+        if self.board is None:
+            board = call_roll(part_of(_job(), connect(rank, start)), rank, count, start, step)
+            self.heartbeat = Heartbeat(of_generation(part_of(_job(), connect(rank, start)), board.number), board)
+            self.heartbeat.start()
+            self.board = board
+        self.board.start, self.board.step = start, step
+        return self.board
+
+
+@cache
+def process() -> Process:
+    """The state of this process, which torch.distributed has only one of."""
+    return Process()
+
+
+def _job() -> str:
+    return f"heddle/{os.environ.get('TORCHELASTIC_RUN_ID', '')}"
+
+
+def connect(rank: int, seconds: float) -> Store:
+    """A connection to the store of torchrun's agent; without such an agent, rank 0 has it.
+
+    Raises:
+        HeddleError: it cannot be reached.
+    """
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    serves = rank == 0 and not has_agent()
+    end, limit = time.monotonic() + seconds, timedelta(seconds=seconds)
+    while not serves and not _answers(host, port):
+        if time.monotonic() > end:
+            raise HeddleError(f"{missing_after(seconds)}: rank 0, which should answer at {host}:{port}")
+        time.sleep(TRY / 10)
+    try:
+        store: Store = dist.TCPStore(  # type: ignore[attr-defined]
+            host, port, None, serves, limit, wait_for_workers=False, multi_tenant=True
+        )
+        return store
+    except RuntimeError as error:
+        raise HeddleError(f"{host}:{port}, where rank 0 is: {str(error).splitlines()[0]}") from error
+
+
+def has_agent() -> bool:
+    """Whether the launcher has the store, and not rank 0."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), TRY).close()
+    except OSError:
+        return False
+    return True

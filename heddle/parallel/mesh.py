@@ -4,12 +4,12 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from heddle.config.parallel import ParallelConfig
-from heddle.errors import HeddleError, pluralize
+from heddle.errors import HeddleError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-AXES = ("replicate", "shard")  # outermost first: neighbours of the last axis are on one machine
+AXES = ("replicate", "shard", "context", "tensor")  # outermost first: neighbours of the last axis are on one machine
 
 
 def mesh_sizes(config: ParallelConfig, processes: int) -> dict[str, int]:
@@ -23,20 +23,43 @@ def mesh_sizes(config: ParallelConfig, processes: int) -> dict[str, int]:
     words = " x ".join(f"{name} = {size}" for name, size in sizes.items() if size not in (1, "auto")) or "shard = 1"
     if sizes["shard"] == "auto":
         if processes % others:
-            raise HeddleError(
-                f"parallel: {words} does not divide {pluralize(processes, 'process')}: start a multiple of {others}"
-            )
+            raise HeddleError(f"parallel: {words} does not divide {processes} processes: start a multiple of {others}")
         sizes["shard"] = processes // others
     elif others * sizes["shard"] != processes:
         raise HeddleError(
-            f"parallel: {words} is for {pluralize(others * sizes['shard'], 'process')}, but there "
-            f"{'is' if processes == 1 else 'are'} {processes}: start as many, or leave out shard"
+            f"parallel: {words} is for {others * sizes['shard']} processes, but {processes} "
+            f"{'was' if processes == 1 else 'were'} started: start as many, or leave out shard"
         )
-    return sizes
+    if sizes["shard"] * sizes["context"] % config.expert:
+        raise HeddleError(
+            f"parallel: expert = {config.expert} does not divide shard x context = {sizes['shard'] * sizes['context']}"
+        )
+    return {**sizes, "expert": config.expert}
 
 
 def make_mesh(sizes: dict[str, int], device: str) -> "DeviceMesh":
-    """The mesh of all processes of this job, which have joined each other."""
+    """The mesh of all processes of this job, which have joined each other: `replicate`, `shard` and `tensor`.
+
+    Those that divide the tokens of the same rows shard parameters too, so `context` is a part of `shard`.
+    """
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    axes = {"replicate": sizes["replicate"], "shard": sizes["shard"] * sizes["context"], "tensor": sizes["tensor"]}
+    return init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+
+def make_expert_mesh(sizes: dict[str, int], device: str) -> "DeviceMesh":
+    """The same processes as `make_mesh`, whose axis `shard` is `shard` x `expert` here."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    inner = sizes["shard"] * sizes["context"] // sizes["expert"]
+    axes = {"replicate": sizes["replicate"], "shard": inner, "expert": sizes["expert"], "tensor": sizes["tensor"]}
+    return init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+
+def make_context(sizes: dict[str, int], device: str) -> "DeviceMesh":
+    """The processes that divide the tokens of the same rows as this one."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    axes = {"rows": sizes["replicate"] * sizes["shard"], "context": sizes["context"], "tensor": sizes["tensor"]}
+    return init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))["context"]

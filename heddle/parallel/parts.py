@@ -27,6 +27,10 @@ class Parts(ABC):
         """The objective, whose backward pass leaves the mean of all processes' gradients after a step's last micro-batch."""
 
     @abstractmethod
+    def cut(self, batch: Batch) -> Batch:
+        """This process's tokens of its rows."""
+
+    @abstractmethod
     def collect(self) -> None:
         """Give each master the gradient of its part, summed over the micro-batches of a step."""
 
@@ -35,12 +39,12 @@ class Parts(ABC):
         """The norms of whole tensors [P] from those of this process's parts."""
 
     @abstractmethod
-    def cut_by_rows(self, masters: Sequence[Tensor]) -> list[nn.Parameter]:
-        """Those masters that are some rows of a matrix."""
+    def matrices(self, masters: Sequence[Tensor]) -> list[nn.Parameter]:
+        """Those masters that are parts of one matrix."""
 
     @abstractmethod
     def dealer(self, masters: Sequence[nn.Parameter]) -> Dealer:
-        """Deals the matrices of which these are rows among the processes."""
+        """Deals the matrices of which these are parts among the processes."""
 
     @abstractmethod
     def whole(self, name: str, part: Tensor) -> Tensor:

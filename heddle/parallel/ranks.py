@@ -7,7 +7,9 @@ run, holds its lock, scores, prints and saves.
 """
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -15,12 +17,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from heddle.errors import HeddleError
+from heddle.parallel.board import Board, Lost
 
-# What gloo and NCCL say of a process that has ended, or does not answer.
-LOST = re.compile(
-    "timed out|timeout|connection (closed|reset|refused)|broken pipe|remote process exited|communicator was aborted",
-    re.I,
-)
+# What gloo and NCCL say of a process that does not answer, or has ended.
+HANGS = re.compile("timed out|timeout", re.I)
+SAVES = "checkpoint"  # the group of processes that save in the background
+ENDED = re.compile("connection (closed|reset|refused)|broken pipe|remote process exited|communicator was aborted", re.I)
 
 
 @dataclass(frozen=True)
@@ -32,31 +34,86 @@ class Ranks:
         count: how many there are.
         local: how many of them are on this machine.
         group: torch's group in which they train; None: the one that they joined.
+        of_rows: how many neighbours in the order of ranks share the same rows.
+        of_tokens: how many of these compute the same tokens, each for a part of the model.
+        board: what they tell each other beside the collectives.
     """
 
     rank: int = 0
     count: int = 1
     local: int = 1
     group: "dist.ProcessGroup | None" = None
+    of_rows: int = 1
+    of_tokens: int = 1
+    board: Board | None = None
 
     @property
     def leads(self) -> bool:
         """Whether this is the one that writes and speaks."""
         return self.rank == 0
 
-    def waiting(self, minutes: float) -> "Ranks":
-        """The same processes, but none of them waits longer than this for another while they train."""
-        return self if self.count == 1 else replace(self, group=dist.new_group(timeout=timedelta(minutes=minutes)))
+    @property
+    def data_rank(self) -> int:
+        """Its number among those that read different rows."""
+        return self.rank // self.of_rows
 
-    def lost(self, error: Exception) -> bool:
-        """Whether an error says that another process has ended, or has not answered in time."""
-        return self.count > 1 and LOST.search(str(error)) is not None
+    @property
+    def data_count(self) -> int:
+        """How many read different rows."""
+        return self.count // self.of_rows
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Inside the block, others may take long, such as rank 0 while it evaluates or saves; after it, as long as in a step."""
+        if self.board is None:
+            yield
+            return
+        set_timeout(self.board.start)
+        yield
+        set_timeout(self.board.step)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside the block, this process ends when another one stops, whatever it waits for."""
+        if self.board is not None:
+            self.board.ends.set()
+        try:
+            yield
+        finally:
+            if self.board is not None:
+                self.board.ends.clear()
+
+    def lost(self, error: Exception) -> Lost | None:
+        """Who is gone, if an error says that another process has ended, or has not answered in time."""
+        hangs = HANGS.search(str(error)) is not None
+        if self.board is None or not (hangs or ENDED.search(str(error))):
+            return None
+        self.board.ends.clear()
+        return self.board.missing(hangs)
+
+    def compare(self, facts: Mapping[str, object]) -> None:
+        """Refuse to train with a rank that has another version of heddle or torch than rank 0, or another fact.
+
+        Raises:
+            HeddleError: on every rank, with the first of them.
+        """
+        if self.board is not None:
+            self.board.compare(facts)
+
+    def note(self, name: str, text: str) -> None:
+        """Leave a note for the processes that torchrun starts after these, if one of these ends."""
+        if self.board is not None:
+            self.board.note(name, text)
+
+    def recall(self, name: str) -> str | None:
+        """A note of the processes that torchrun started before these."""
+        return None if self.board is None else self.board.recall(name)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of every rank's tensor."""
+        """The sum of a tensor over all tokens: of the ranks that compute the same ones, one counts."""
         if self.count == 1:
             return tensor
-        summed = tensor.clone()
+        summed = torch.zeros_like(tensor) if self.rank % self.of_tokens else tensor.clone()
         dist.all_reduce(summed, group=self.group)
         return summed
 
@@ -74,16 +131,7 @@ class Ranks:
 
     def share(self, text: str) -> str:
         """The leader's text, on every rank; each waits for the leader."""
-        if self.count == 1:
-            return text
-        data = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        length = torch.tensor([len(data)])
-        for tensor in (length, data) if self.leads else (length,):
-            dist.broadcast(tensor, 0)
-        if not self.leads:
-            data = torch.empty(int(length), dtype=torch.uint8)
-            dist.broadcast(data, 0)
-        return bytes(data.tolist()).decode()
+        return text if self.board is None else self.board.share(text)
 
     def wait(self) -> None:
         """Wait until every rank is here."""
@@ -91,15 +139,22 @@ class Ranks:
             dist.barrier(self.group)
 
     def check_batch(self, batch: int, accumulate: int) -> None:
-        """Refuse a batch that ranks and micro-batches do not divide.
+        """Refuse a batch whose rows ranks and micro-batches do not divide.
 
         Raises:
             HeddleError: they do not.
         """
-        if batch % (self.count * accumulate):
-            parts = f"{self.count} processes" + (
+        if batch % (self.data_count * accumulate):
+            parts = f"{self.data_count} processes" + (
                 f" of accumulate = {accumulate} micro-batches" if accumulate > 1 else ""
             )
             raise HeddleError(
-                f"batch = {batch} cannot be divided among {parts}: choose a multiple of {self.count * accumulate}"
+                f"batch = {batch} cannot be divided among {parts}: choose a multiple of {self.data_count * accumulate}"
             )
+
+
+def set_timeout(seconds: float) -> None:
+    """How long the collectives of every group of this process wait from now on, but for those that save in the background."""
+    for group in dist.distributed_c10d._world.pg_map:
+        if group.group_desc != SAVES:
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)

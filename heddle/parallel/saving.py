@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from heddle.parallel.ranks import SAVES
 from heddle.weights.checkpoints import shard_name
 from heddle.weights.files import Entry, WriteError, entry_of, reporting_os_errors
 
@@ -79,11 +80,11 @@ class Saver:
     """Saves checkpoints in the background, one at a time, over connections of its own. Every process makes one.
 
     Args:
-        minutes: how long a process waits for another to write.
+        seconds: how long a process waits for another to write.
     """
 
-    def __init__(self, minutes: float) -> None:
-        self.group = dist.new_group(backend="gloo", timeout=timedelta(minutes=minutes))
+    def __init__(self, seconds: float) -> None:
+        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds), group_desc=SAVES)
         self.thread = ThreadPoolExecutor(1, "checkpoint")
         self.saving: Future[None] | None = None
 

@@ -15,13 +15,20 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from heddle.config.parallel import ParallelConfig
 from heddle.data.batch import Batch
 from heddle.model.precision import DTYPES
+from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.block import MATRICES, Block
 from heddle.nn.custom import Custom, without_custom
+from heddle.parallel.context import cut_tokens, gather_keys
 from heddle.parallel.dealing import Dealer
+from heddle.parallel.experts import DividedExperts, divide_experts, divided_again
+from heddle.parallel.mesh import make_context, make_expert_mesh, make_mesh
 from heddle.parallel.parts import Parts
+from heddle.parallel.regions import Division, slices
+from heddle.parallel.tensor import divide_layers
 from heddle.tasks.objective import Loss
 
 FP32 = MixedPrecisionPolicy(cast_forward_inputs=False)
@@ -34,7 +41,8 @@ class Shards(Parts):
 
     Args:
         model: a model in fp32, alike on all processes; its parameters are sharded in place.
-        mesh: processes, with the axes `replicate` and `shard`.
+        config: how they are divided.
+        sizes: of the axes of the mesh, see `heddle.parallel.mesh.mesh_sizes`.
         precision: what blocks compute in, `fp32` or `bf16`.
         accumulate: micro-batches of a step; gradients are summed over processes after the last one only.
 
@@ -42,12 +50,36 @@ class Shards(Parts):
         masters: this process's part of each parameter, by name; its memory is that of the model's own parameter.
     """
 
-    def __init__(self, model: Transformer, mesh: DeviceMesh, precision: str, accumulate: int = 1) -> None:
+    def __init__(
+        self, model: Transformer, config: ParallelConfig, sizes: dict[str, int], precision: str, accumulate: int = 1
+    ) -> None:
+        mesh = make_mesh(sizes, model.device.type)
         self.model, self.mesh, self.accumulate, self.calls = model, mesh, accumulate, 0
-        self.group = mesh._flatten().get_group() if mesh.ndim > 1 else mesh.get_group()
+        self.place = dict(zip(mesh.mesh_dim_names or (), mesh.get_coordinate() or (), strict=True))
+        self.group = mesh._flatten().get_group()
+        self.summed = set[str]()
+        if mesh["tensor"].size() > 1:
+            self.summed = divide_layers(model, mesh["tensor"], config.sequence)
+        self.context = make_context(sizes, model.device.type) if sizes["context"] > 1 else None
+        if self.context is not None:
+            gather_keys(model, self.context)
+        self.expert_size = sizes["expert"]
+        self.expert_mesh = make_expert_mesh(sizes, model.device.type) if self.expert_size > 1 else None
+        self.experts = {} if self.expert_mesh is None else divide_experts(model, self.expert_mesh["expert"])
+        if self.expert_mesh is not None:
+            shard_experts(model, self.expert_mesh, precision)
         shard_model(model, mesh, precision)
         self.parameters = dict(model.named_parameters())
         self.masters = {name: _master(parameter) for name, parameter in self.parameters.items()}
+        sharded = {name: each for name, each in self.parameters.items() if isinstance(each, DTensor)}
+        self.divisions = {name: Division.of(each) for name, each in sharded.items()}
+        if self.expert_mesh is not None:
+            self.divisions |= {name: divided_again(self.divisions[name], self.expert_mesh) for name in self.experts}
+
+    def cut(self, batch: Batch) -> Batch:
+        """This process's tokens of its rows."""
+        context = self.context
+        return batch if context is None else cut_tokens(batch, context.get_local_rank(), context.size())
 
     def wrap(self, objective: Callable[[Batch], Loss]) -> Callable[[Batch], Loss]:
         """The objective, whose backward pass leaves the mean of all processes' gradients after a step's last micro-batch."""
@@ -72,7 +104,13 @@ class Shards(Parts):
             gradient, master = parameter.grad, self.masters[name]
             if isinstance(gradient, DTensor):
                 master.grad, parameter.grad = gradient.to_local(), None
+                if (
+                    name in self.experts
+                ):  # the tokens of all processes of the axis `expert` came here: a sum, not a mean
+                    master.grad /= self.expert_size
             elif gradient is not None:
+                if name in self.summed:
+                    gradient *= self.mesh["tensor"].size()  # each process has the gradient through its own heads
                 whole.append(gradient)
         if whole:
             flat = torch.cat([gradient.flatten() for gradient in whole])
@@ -89,26 +127,23 @@ class Shards(Parts):
 
     def copies(self, name: str) -> int:
         """How many processes hold the same part of a parameter."""
-        parameter = self.parameters[name]
-        if not isinstance(parameter, DTensor):
-            return self.mesh.size()
-        axes = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
-        copies = 1
-        for placement, size in axes:
-            copies *= 1 if placement.is_shard() else size
-        return copies
+        return self.mesh.size() // (self.divisions[name].parts if name in self.divisions else 1)
 
-    def cut_by_rows(self, masters: Sequence[Tensor]) -> list[nn.Parameter]:
-        """Those masters that are some rows of a matrix."""
-        cut = {id(self.masters[name]): parameter for name, parameter in self.parameters.items() if parameter.dim() == 2}
-        return [each for each in masters if isinstance(each, nn.Parameter) and isinstance(cut.get(id(each)), DTensor)]
+    def matrices(self, masters: Sequence[Tensor]) -> list[nn.Parameter]:
+        """Those masters that are parts of one matrix."""
+        cut = {id(self.masters[name]) for name, division in self.divisions.items() if len(division.shape) == 2}
+        return [each for each in masters if isinstance(each, nn.Parameter) and id(each) in cut]
 
     def dealer(self, masters: Sequence[nn.Parameter]) -> Dealer:
-        """Deals the matrices of which these are rows among the processes."""
-        shapes = {id(self.masters[name]): parameter.shape for name, parameter in self.parameters.items()}
+        """Deals the matrices of which these are parts among the processes."""
+        divisions = {id(self.masters[name]): division for name, division in self.divisions.items()}
         replicas = self.mesh["replicate"].get_group() if self.mesh["replicate"].size() > 1 else None
-        rows = [(shapes[id(each)][0], shapes[id(each)][1]) for each in masters]
-        return Dealer(rows, self.mesh["shard"].get_group(), replicas)
+        inner = self.mesh["shard", "tensor"]
+        places = [{**self.place, "shard": s, "tensor": t} for s in range(inner.size(0)) for t in range(inner.size(1))]
+        matrices = [divisions[id(each)] for each in masters]
+        shapes = [(each.shape[0], each.shape[1]) for each in matrices]
+        regions = [[each.region(place) for place in places] for each in matrices]
+        return Dealer(shapes, regions, inner._flatten().get_group(), replicas)
 
     @torch.no_grad()
     def whole(self, name: str, part: Tensor) -> Tensor:
@@ -119,42 +154,44 @@ class Shards(Parts):
     @torch.no_grad()
     def joint(self, name: str, part: Tensor) -> Tensor:
         """The same as one tensor of all processes, as `torch.distributed` knows it; nothing is sent."""
-        if not self.is_part(name, part):
-            return part
-        parameter: Any = self.parameters[name]
-        layout = {"shape": parameter.shape, "stride": parameter.stride()}
-        return DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **layout)
+        is_part = name in self.divisions and part.shape == self.masters[name].shape
+        return self.divisions[name].joint(part) if is_part else part
 
     def region(self, name: str, shape: tuple[int, ...]) -> tuple[slice, ...]:
         """Where this process's part lies in a parameter, or in a tensor of this shape for it."""
-        parameter = self.parameters.get(name)
-        if not isinstance(parameter, DTensor) or shape != tuple(parameter.shape):
+        division = self.divisions.get(name)
+        if division is None or shape != division.shape:
             return tuple(slice(0, size) for size in shape)
-        (chunk,) = parameter.__create_chunk_list__()
-        return tuple(slice(start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))
+        return slices(division.region())
 
-    def is_part(self, name: str, tensor: Tensor) -> bool:
-        """Whether a tensor is a part of a sharded parameter, or has the shape of one."""
-        parameter = self.parameters.get(name)
-        return isinstance(parameter, DTensor) and tensor.shape == self.masters[name].shape
+
+def shard_experts(model: Transformer, mesh: DeviceMesh, precision: str) -> None:
+    """Shard the experts of this process's share over the axis `shard` of a mesh of experts."""
+    axes = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
+    for module in model.modules():
+        if isinstance(module, DividedExperts):
+            fully_shard(module, mesh=axes, mp_policy=policy(precision))
+
+
+def policy(precision: str) -> MixedPrecisionPolicy:
+    """Of the matrices of blocks. Inputs are not cast: rotations and masks in them stay as they are."""
+    return MixedPrecisionPolicy(DTYPES[precision], torch.float32, cast_forward_inputs=False)
 
 
 def shard_model(model: Transformer, mesh: DeviceMesh, precision: str) -> None:
-    """Shard the parameters of a model over the last axis of a mesh, and replicate them over the first."""
-    mesh = mesh if mesh.size(0) > 1 else mesh["shard"]
-    # Inputs are not cast: rotations and masks in them stay as they are.
-    matrices = MixedPrecisionPolicy(DTYPES[precision], torch.float32, cast_forward_inputs=False)
+    """Shard the parameters of a model over the axis `shard` of a mesh, and replicate them over `replicate`."""
+    mesh = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
     whole = set[nn.Parameter]()
     for block in blocks_of(model):
         for custom in (module for module in block.modules() if isinstance(module, Custom)):
             fully_shard(custom, mesh=mesh, mp_policy=FP32)
         whole |= small_parameters(block)
-        fully_shard(block, mesh=mesh, mp_policy=matrices, ignored_params=whole)
+        fully_shard(block, mesh=mesh, mp_policy=policy(precision), ignored_params=whole)
+    whole |= {each for stack in stacks_of(model) for each in stack.final_norm.parameters()}
     fully_shard(model, mesh=mesh, mp_policy=FP32, ignored_params=whole)
     if precision != "fp32":  # the parameters of blocks, which have not been gathered yet, are in fp32
-        for stack in (model.encoder, model.decoder):
-            if stack is not None:
-                stack.entry.register_forward_pre_hook(partial(_cast_vectors, DTYPES[precision]))
+        for stack in stacks_of(model):
+            stack.entry.register_forward_pre_hook(partial(_cast_vectors, DTYPES[precision]))
 
 
 def _cast_vectors(dtype: torch.dtype, entry: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -172,11 +209,15 @@ def small_parameters(block: Block) -> set[nn.Parameter]:
     }
 
 
+def stacks_of(model: Transformer) -> list[Stack]:
+    """The stacks of a model."""
+    return [stack for stack in (model.encoder, model.decoder) if stack is not None]
+
+
 def blocks_of(model: Transformer) -> Iterator[Block]:
     """All blocks of a model."""
-    for stack in (model.encoder, model.decoder):
-        if stack is not None:
-            yield from stack.layers()
+    for stack in stacks_of(model):
+        yield from stack.layers()
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:

@@ -5,6 +5,7 @@ In reading order:
 - `resolve`: from settings to what a run will be, before its text is read, with every refusal that needs no text (`Resolved`).
   `start` is the run that another one starts from.
 - `tokenizers`, `token_cache`: the tokenizer of a run; tokens of an earlier run that fit this one.
+- `tokenize`: makes a store of tokens ahead, in `pieces`.
 - `plan`: sizes, steps and precision, chosen by measurement before a run; `need`: the memory that it takes;
   `plan_text`: a plan in words.
 - `prepare`: makes a run directory: resolve, tokens, plan, write.
@@ -40,6 +41,8 @@ from heddle.runs.show import show_step as show_step
 from heddle.runs.sweep import Member as Member
 from heddle.runs.sweep import statistics_by_variant as statistics_by_variant
 from heddle.runs.sweep import sweep as sweep
+from heddle.runs.tokenize import Tokenized as Tokenized
+from heddle.runs.tokenize import tokenize as tokenize
 from heddle.runs.trainer import Interrupted as Interrupted
 from heddle.runs.trainer import Trainer as Trainer
 
@@ -50,6 +53,7 @@ __all__ = [
     "Resolved",
     "SeedStatistics",
     "Session",
+    "Tokenized",
     "Trainer",
     "compare_runs",
     "extend",
@@ -64,6 +68,7 @@ __all__ = [
     "show_step",
     "statistics_by_variant",
     "sweep",
+    "tokenize",
     "tokenizer_for",
     "write_csv",
     "write_events",

@@ -4,7 +4,7 @@ from heddle.config.saved import SavedConfig
 from heddle.config.train import LENGTHS
 
 CHANGEABLE = (
-    *(*LENGTHS, "threads", "evaluate_every", "save_every", "keep", "patience", "rank_timeout"),
+    *(*LENGTHS, "threads", "evaluate_every", "save_every", "keep", "patience", "start_timeout", "step_timeout"),
     "checkpoint_activations",  # which changes the memory, not a number
 )
 

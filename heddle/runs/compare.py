@@ -138,5 +138,5 @@ def _best(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _speed(path: Path) -> dict[str, Any]:
-    tokens, seconds = read_speed(path)
+    tokens, seconds, _ = read_speed(path)
     return {"tokens_per_second": tokens / seconds, "seconds": seconds} if seconds else {}

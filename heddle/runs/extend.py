@@ -28,7 +28,7 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
         run: a run directory that no process is training.
         settings: dotted keys and their values: `train.steps` or `train.epochs` in all, or `train.minutes` to add;
             `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`, `train.patience`,
-            `train.rank_timeout`, `train.checkpoint_activations`.
+            `train.start_timeout`, `train.step_timeout`, `train.checkpoint_activations`.
 
     Returns:
         A line for each change, such as `steps: 2000 -> 4000`.

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from heddle.errors import HeddleError
 from heddle.train.report import Report
@@ -15,11 +15,25 @@ SPEED = "speed.json"
 SAMPLES = "samples.jsonl"
 
 
+class Speed(NamedTuple):
+    """The tokens that a run's steps have trained on, the seconds that they took, and how many of these they waited for data."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+    data_seconds: float = 0.0
+
+    def after(self, report: Report) -> "Speed":
+        """With what a report adds."""
+        seconds, waited = (report.speed.get(name, 0.0) for name in ("seconds", "data_seconds"))
+        tokens = seconds * report.speed.get("tokens_per_second", 0.0)
+        return Speed(self.tokens + tokens, self.seconds + seconds, self.data_seconds + waited)
+
+
 class Metrics:
     """`metrics.jsonl` in a run directory: one line per report, without wall times.
 
-    Beside it, `speed.json` has the tokens and seconds of all training steps up to the last `sync`, and `samples.jsonl` the texts
-    that the model generated.
+    Beside it, `speed.json` has the `Speed` of all training steps up to the last `sync`, and `samples.jsonl` the texts that the
+    model generated.
 
     Args:
         path: the file.
@@ -27,7 +41,7 @@ class Metrics:
     """
 
     def __init__(self, path: Path, keep: int) -> None:
-        self.tokens, self.seconds = read_speed(path.parent) if keep else (0.0, 0.0)
+        self.speed = read_speed(path.parent) if keep else Speed()
         earlier = [line for line in read_lines(path) if line["step"] <= keep]
         write_file(path, "".join(_line(line) for line in earlier).encode(), replace=True)
         self._file = path.open("a", encoding="utf-8")
@@ -42,9 +56,7 @@ class Metrics:
         Raises:
             WriteError: the disk is full or cannot be written.
         """
-        seconds = report.speed.get("seconds", 0.0)
-        self.seconds += seconds
-        self.tokens += seconds * report.speed.get("tokens_per_second", 0.0)
+        self.speed = self.speed.after(report)
         if report.values:
             with self._reported():
                 loads = {f"expert_load/{layer}": load for layer, load in report.loads.items()}
@@ -62,7 +74,7 @@ class Metrics:
         """
         with self._reported():
             os.fsync(self._file.fileno())
-        speed = {"tokens": round(self.tokens), "seconds": self.seconds}
+        speed = self.speed._replace(tokens=round(self.speed.tokens))._asdict()
         write_file(Path(self._file.name).with_name(SPEED), json.dumps(speed).encode(), replace=True)
 
     @contextmanager
@@ -109,12 +121,12 @@ def read_samples(run: Path) -> list[tuple[int, str]]:
     return samples
 
 
-def read_speed(run: Path) -> tuple[float, float]:
-    """The tokens that a run has trained on and the seconds its steps took; zeros if that is not known."""
+def read_speed(run: Path) -> Speed:
+    """The speed of a run's steps so far; zeros if that is not known."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         speed = json.loads((run / SPEED).read_bytes())
-        return float(speed["tokens"]), float(speed["seconds"])
-    return 0.0, 0.0
+        return Speed(float(speed["tokens"]), float(speed["seconds"]), float(speed.get("data_seconds", 0.0)))
+    return Speed()
 
 
 def _sample(step: int, text: str) -> str:

@@ -12,12 +12,17 @@ from heddle.config.saved import SavedConfig, TakenVectors
 from heddle.convert.word_vectors import VECTORS, find_rows, read_vectors, save_rows
 from heddle.data.raw import RawDataset, Tell, open_dataset
 from heddle.errors import HeddleError, pluralize
+from heddle.parallel.mesh import mesh_sizes
+from heddle.parallel.ranks import Ranks
 from heddle.runs.plan import Plan, plan
 from heddle.runs.resolve import Resolved, resolve
 from heddle.runs.start import copy_weights
 from heddle.runs.token_cache import DATA, Tokens, cache_key, link, lookup, make_tokens
 from heddle.runs.tokenizers import train_on
+from heddle.tasks.task import MULTIPLE
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
+from heddle.train.rates import cards
+from heddle.train.sizes import batch_size, has_rows
 from heddle.weights.checkpoints import CONFIG, TOKENIZER
 from heddle.weights.files import being_written, remove_leftovers, write_directory
 
@@ -45,6 +50,7 @@ def prepare(
     """
     run = new_directory(Path(run))
     resolved = resolve(config)
+    check_ranks(resolved, ranks)
     for note in resolved.notes:
         tell(note)
     with open_dataset(resolved.config.data, resolved.config.task, stdin_read=bool(texts_of)) as dataset:
@@ -62,6 +68,21 @@ def prepare(
             tell("measuring this machine")
             planned = plan(resolved, store, tokenizer, vectors, ranks)
             return write_run(resolved, planned, tokenizer, directory, tell)
+
+
+def check_ranks(resolved: Resolved, ranks: int) -> None:
+    """Refuse a mesh that these processes cannot be, or a step that they cannot share, before the text is read.
+
+    Raises:
+        HeddleError: the mesh has another size, or the rows of a step cannot be divided among the processes.
+    """
+    sizes = mesh_sizes(resolved.config.parallel, ranks)
+    config, device = resolved.config, resolved.device.type
+    rows = batch_size(config, resolved.smallest.context, device, cards(device, ranks))
+    accumulate = config.train.accumulate
+    Ranks(0, ranks, of_rows=sizes["context"] * sizes["tensor"]).check_batch(
+        rows if has_rows(config) else MULTIPLE * accumulate, accumulate
+    )
 
 
 def new_directory(run: Path) -> Path:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heddle.account.machine import peak_rate, usable_precision
 from heddle.checks import checked
+from heddle.config.parallel import ParallelConfig
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
@@ -31,7 +32,7 @@ from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
-from heddle.parallel.mesh import make_mesh, mesh_sizes
+from heddle.parallel.mesh import mesh_sizes
 from heddle.parallel.parts import Parts
 from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
@@ -213,7 +214,9 @@ def open_session(run: str | Path) -> Session:
     """
     opened = read_run(Path(run))
     prepare_deterministic(opened.train.deterministic, opened.chosen.device)
-    ranks = join_ranks(opened.chosen.device).waiting(opened.train.rank_timeout)
+    ranks = join_ranks(opened.chosen.device, opened.train.start_timeout, opened.train.step_timeout)
+    text = {"text": opened.store.sources, "tokenizer": opened.tokenizer.fingerprint()}
+    ranks.compare({**text, **opened.config.to_dict()})
     opened = replace(opened, hold=Hold(opened.directory) if ranks.leads else None)
     try:
         return _start(opened, ranks)
@@ -254,6 +257,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     device = pick_device(chosen.device)
     use_tf32(train.tf32 and device.type == "cuda")  # a run on another device may be the copy of one on a card
     sizes = mesh_sizes(config.parallel, ranks.count)
+    ranks = replace(ranks, of_rows=sizes["context"] * sizes["tensor"], of_tokens=sizes["tensor"])
     ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
@@ -276,7 +280,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
         load_start(model, run.directory / START, chosen.start.sha256)
     if before is None and chosen.vectors is not None:
         put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
-    parts = _shard(model, sizes, precision, train.accumulate, ranks)
+    parts = _shard(model, config.parallel, precision, train.accumulate, ranks)
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn, parts)
     averages = {} if before is None else _restore(before, model, optimizer)
     task = run.task()
@@ -301,13 +305,13 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     )
 
 
-def _shard(model: Transformer, sizes: dict[str, int], precision: str, accumulate: int, ranks: Ranks) -> Parts | None:
+def _shard(model: Transformer, config: ParallelConfig, precision: str, accumulate: int, ranks: Ranks) -> Parts | None:
     """Divide a model among several processes; None: this one is alone."""
     if ranks.count == 1:
         return None
     from heddle.parallel.sharding import Shards  # which takes half a second to import
 
-    return Shards(model, make_mesh(sizes, model.device.type), precision, accumulate)
+    return Shards(model, config, mesh_sizes(config, ranks.count), precision, accumulate)
 
 
 def _objective(eager: CrossEntropy, compiled: bool, parts: Parts | None) -> Callable[[Batch], Loss]:
@@ -323,7 +327,7 @@ def _saver(train: TrainConfig, ranks: Ranks) -> "Saver | None":
         return None
     from heddle.parallel.saving import Saver
 
-    return Saver(train.rank_timeout)
+    return Saver(train.start_timeout)
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from heddle.data.sources.files import STDIN
 from heddle.errors import HeddleError
 from heddle.runs.resolve import Resolved
 from heddle.runs.tokenizers import recipe
+from heddle.text.processes import InOrder, in_order
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.checkpoints import TOKENIZER
 from heddle.weights.files import being_written, remove_leftovers, write_directory
@@ -83,15 +84,19 @@ def lookup(data: DataConfig, needs: CacheKey, runs: Sequence[Path], tell: Tell) 
     """
     tokens = _in_runs(needs, runs, tell) if data.store is None else _in_store(data.store, needs)
     if tokens is not None:
-        store = open_store(tokens.directory)
-        counts = f"{store.tokens('train'):,} to learn from and {store.tokens('validation'):,} held out"
-        tell(f"using the tokens of {tokens.directory}, made from the same sources, settings and tokenizer: {counts}")
+        size = counts(open_store(tokens.directory))
+        tell(f"using the tokens of {tokens.directory}, made from the same sources, settings and tokenizer: {size}")
         return tokens
     if needs.again and any(source in STDIN for source in (*data.sources, *data.validation_sources)):
         raise HeddleError(
             "standard input was read for an earlier run, and its tokens do not suit this one: name a file"
         )
     return None
+
+
+def counts(store: Store) -> str:
+    """The tokens of both parts, in words."""
+    return f"{store.tokens('train'):,} to learn from and {store.tokens('validation'):,} held out"
 
 
 def _in_store(place: str, needs: CacheKey) -> Tokens | None:
@@ -150,18 +155,28 @@ def make_tokens(
     data: DataConfig, dataset: RawDataset, needs: CacheKey, run: Path, tokenizer: Tokenizer, tell: Tell
 ) -> Store:
     """Tokenise into a run's directory, or into `data.store`, from which the run takes it."""
-    place, run = data.store, run / DATA
     tell("cutting the text into tokens")
-    if place is None:
-        store, lines = dataset.tokenize(run, tokenizer, tell, needs.provenance)
+    if data.store is None:
+        store, lines = dataset.tokenize(run / DATA, tokenizer, tell, needs.provenance)
     else:
-        shared = Tokens(Path(place), Path(place) / TOKENIZER)
-        if shared.directory.parent.is_dir():
-            remove_leftovers(shared.directory.parent)  # what a killed run left
-        with write_directory(shared.directory) as partial:
-            tokenizer.save(partial / TOKENIZER)
-            _, lines = dataset.tokenize(partial, tokenizer, tell, needs.provenance)
-        store, lines = link(shared, run), [*lines, f"{place} keeps the tokens for other runs"]
+        tokens, lines = write_store(Path(data.store), dataset, needs, tokenizer, tell)
+        store, lines = link(tokens, run / DATA), [*lines, f"{data.store} keeps the tokens for other runs"]
     for line in lines:
         tell(line)
     return store
+
+
+def write_store(
+    place: Path, dataset: RawDataset, needs: CacheKey, tokenizer: Tokenizer, tell: Tell, encoded: InOrder = in_order
+) -> tuple[Tokens, list[str]]:
+    """Write a store that runs share, with its tokenizer, atomically. Returns it, and lines that describe the held-out part.
+
+    Args:
+        encoded: what encodes the jobs, in order.
+    """
+    if place.parent.is_dir():
+        remove_leftovers(place.parent)  # what a killed run left
+    with write_directory(place) as partial:
+        tokenizer.save(partial / TOKENIZER)
+        _, lines = dataset.tokenize(partial, tokenizer, tell, needs.provenance, encoded)
+    return Tokens(place, place / TOKENIZER), lines

@@ -1,22 +1,22 @@
 """The training loop, written out. A run directory goes in; the same directory, with trained weights, comes out."""
 
+import json
 import shlex
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
-
-import torch
 
 from heddle.account.flops import training_flops_per_token
 from heddle.account.trained import trained_of
 from heddle.checks import checked
 from heddle.errors import HeddleError, OutOfMemory
 from heddle.model.transformer import Transformer
+from heddle.parallel.board import Lost
 from heddle.runs.journal import Metrics
 from heddle.runs.session import open_session
 from heddle.tasks.task import Task
@@ -91,58 +91,79 @@ class Trainer:
             return self._run()
         except WriteError as error:
             raise WriteError(error.problem, f". Make room, then continue with: {resume_command(directory)}") from error
+        except Lost as error:
+            raise self._stopped_by(error) from error
         except RuntimeError as error:
-            if not self.session.ranks.lost(error):
+            if (lost := self.session.ranks.lost(error)) is None:
                 raise
-            raise HeddleError(
-                f"step {self.session.step + 1}: another process ended, or did not answer within "
-                f"{self.session.train.rank_timeout:g} minutes (rank_timeout); {self.session.last_good()}"
-            ) from error
+            raise self._stopped_by(lost) from error
         finally:
             if hold is not None:
                 hold.release()
 
+    def _stopped_by(self, lost: Lost) -> Lost:
+        """The same, with where the run stands."""
+        session = self.session
+        return Lost(f"step {session.step + 1}: {lost.problem}; {session.last_good()}", lost.speaks)
+
     def _run(self) -> Evaluation:
-        session, chosen, leads = self.session, self.session.run.chosen, self.session.ranks.leads
+        session = self.session
+        leads = session.ranks.leads
         metrics = Metrics(session.run.directory / "metrics.jsonl", keep=session.step) if leads else None
-        readers: list[Reader] = [metrics, *self.readers] if metrics else []
         try:
-            with self._stoppable():
-                while session.step < chosen.steps and not session.stopped_early:
-                    ended = tell(readers, self._step_or_save(metrics))
-                    best, ended = (
-                        self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
-                    )
-                    failed = session.saver is not None and session.saver.failed
-                    stop, session.ended, failed = self._any_rank(self.stop.is_set(), ended, failed)
-                    if failed:
-                        session.settle()
-                    early = session.stopped_early
-                    if session.due(chosen.save_every) or best or early or stop:
-                        if metrics:
-                            metrics.sync()
-                        session.save()
-                    if stop and session.step < chosen.steps and not early:
-                        session.settle()
-                        raise Interrupted(session.run.directory, session.step, chosen.steps, self._signal)
+            with self._stoppable(), session.ranks.watched():
+                self._steps(metrics)
             return self._finish()
         finally:
             session.close()
             if metrics:
                 metrics.close()
 
+    def _steps(self, metrics: Metrics | None) -> None:
+        """All steps that are left."""
+        session, chosen = self.session, self.session.run.chosen
+        readers: list[Reader] = [metrics, *self.readers] if metrics else []
+        with ExitStack() as starting:
+            starting.enter_context(session.ranks.patient())  # the first step may compile
+            while session.step < chosen.steps and not session.stopped_early:
+                ended = tell(readers, self._step_or_save(metrics))
+                starting.close()
+                best, ended = (
+                    self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
+                )
+                failed = session.saver is not None and session.saver.failed
+                stop, session.ended, failed = self._any_rank(self.stop.is_set(), ended, failed)
+                if failed:
+                    session.settle()
+                early = session.stopped_early
+                if session.due(chosen.save_every) or best or early or stop:
+                    self._save(metrics)
+                if stop and session.step < chosen.steps and not early:
+                    session.settle()
+                    number = self._signal if self.stop.is_set() else signal.SIGTERM  # which another rank got
+                    raise Interrupted(session.run.directory, session.step, chosen.steps, number)
+
     def _evaluate_if_due(self, readers: Sequence[Reader], ended: bool) -> tuple[bool, bool]:
         """Evaluate and report; whether the loss is the lowest so far, in a run with `patience`, and whether a reader ends it."""
-        report = self._score()
+        with self.session.ranks.patient():
+            report = self._score()
         ended |= tell(readers, report)
         return self.session.update_best(report.values["validation_loss"]), ended
+
+    def _save(self, metrics: Metrics | None) -> None:
+        """All save; the leader's files may take long."""
+        with self.session.ranks.patient():
+            if metrics:
+                metrics.sync()
+            self.session.save()
+            self.session.ranks.wait()
 
     def _any_rank(self, *flags: bool) -> tuple[bool, ...]:
         """Which of these are true on any rank: all of them stop after the same step."""
         if self.session.ranks.count == 1:
             return flags
-        counts = torch.tensor([float(each) for each in flags], device=self.session.model.device)
-        return tuple(count > 0 for count in self.session.ranks.sum(counts).tolist())
+        every = [json.loads(text) for text in self.session.ranks.gather(json.dumps(flags))]
+        return tuple(map(any, zip(*every, strict=True)))
 
     def _one_step(self) -> Report:
         session = self.session
@@ -153,16 +174,12 @@ class Trainer:
         return replace(report, speed={**report.speed, "share_of_peak": share})
 
     def _step_or_save(self, metrics: Metrics | None) -> Report:
-        """One step; if it fails for want of memory or of another process, the steps before it are saved."""
+        """One step; if it fails for want of memory, the steps before it are saved."""
         try:
             return self._one_step()
         except OutOfMemory as error:
             self._save_done(metrics)
             raise OutOfMemory(error.problem, f"{self.session.last_good()}; {self._retry()}") from None
-        except RuntimeError as error:
-            if self.session.ranks.lost(error):
-                self._save_done(metrics)
-            raise
 
     def _save_done(self, metrics: Metrics | None) -> None:
         """Save the steps before one that failed, if its update has not begun and they are not saved yet, and this process can."""

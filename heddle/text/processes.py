@@ -49,6 +49,15 @@ class Encodes(Protocol):
     def token_bytes(self, id: int, /) -> bytes: ...
 
 
+@runtime_checkable
+class InOrder(Protocol):
+    """What yields each job with its result, in order: `in_order`, or `heddle.runs.pieces.Pieces.in_order`, which keeps results."""
+
+    def __call__(
+        self, work: Callable[[Encodes, Job], Result], jobs: Iterable[Job], tokenizer: Encodes, workers: int, /
+    ) -> Generator[tuple[Job, Result], None, None]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """A tokenizer whose texts another process encodes."""

@@ -97,9 +97,9 @@ def evaluate(
     ranks, records, done = Ranks() if ranks is None else ranks, list[list[Any]](), 0
     model.eval()
     # All ranks do the same number of forward passes, for which they may need each other; the last may compute one for nothing.
-    for first in range(0, len(chosen.batches), ranks.count):
+    for first in range(0, len(chosen.batches), ranks.data_count):
         share_cores()
-        each = chosen.batches[min(first + ranks.rank, len(chosen.batches) - 1)]
+        each = chosen.batches[min(first + ranks.data_rank, len(chosen.batches) - 1)]
         batch = task.batch(each)
         size = f"{len(batch.tokens)} rows of {batch.tokens.shape[-1]:,} tokens to score"
         with room_for(size, "use fewer rows, a shorter context, or a smaller model"):
@@ -108,11 +108,11 @@ def evaluate(
         # Counted on the host: a Mac's device has no fp64.
         counted = batch.weights.flatten(1) if batch.weights.dim() > 1 else batch.weights[:, None]
         records.append([scored, unread, counted.sum(1, dtype=torch.float64).tolist(), int((counted > 0).sum())])
-        done += sum(len(each.places) for each in chosen.batches[first : first + ranks.count])
+        done += sum(len(each.places) for each in chosen.batches[first : first + ranks.data_count])
         if progress:
             progress(done, examples)
     model.train(training)
-    turns = zip(*(json.loads(text) for text in ranks.gather(json.dumps(records))), strict=True)
+    turns = zip(*(json.loads(text) for text in ranks.gather(json.dumps(records))[:: ranks.of_rows]), strict=True)
     sums, weights, tokens = _joined([record for turn in turns for record in turn][: len(chosen.batches)])
     means = {name: fsum(values) / fsum(weights) for name, values in sums.items()}
     error = _standard_error(sums["loss"], weights, chosen.share)

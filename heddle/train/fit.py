@@ -56,7 +56,8 @@ MEASURING_NOTHING = {"precision": "fp32", "products": "torch", "compile": "off"}
 OF_A_RUN = {
     "vectors": "call heddle.convert.load_vectors before fit",
     "minutes": "give steps or epochs",
-    "rank_timeout": "it trains in one process",
+    "start_timeout": "it trains in one process",
+    "step_timeout": "it trains in one process",
     "save_every": "heddle.runs.prepare and Trainer write checkpoints",
     "keep": "heddle.runs.prepare and Trainer write checkpoints",
     "average": "heddle.runs.prepare and Trainer write the checkpoints that it is the mean of",

@@ -4,7 +4,7 @@ import time
 
 from rich.console import Console
 
-from heddle.progress import LiveLine, TimeLeft
+from heddle.progress import DataWait, LiveLine, TimeLeft
 from heddle.tasks.extent import Extent
 from heddle.train.report import Report
 
@@ -19,6 +19,7 @@ class ProgressLine(LiveLine):
         super().__init__(Console(stderr=True), SILENT, APART)
         self.began = time.monotonic()
         self.time_left = TimeLeft()
+        self.data_wait = DataWait()
         self.validation = ""
 
     def __call__(self, report: Report) -> None:
@@ -29,7 +30,9 @@ class ProgressLine(LiveLine):
             self.validation += f" ({lacking})" if lacking else ""
             return
         left = self.time_left.after(report.step, report.steps, report.speed["seconds"])
+        waiting = self.data_wait.after(report.speed["data_seconds"], report.speed["seconds"])
         if time.monotonic() - self.began < SILENT:
             return
         line = f"step {report.step}/{report.steps}  loss {report.values['loss']:.3f}{self.validation}"
-        self.update(line if left is None else f"{line}  {left:.0f} s left")
+        remaining = "" if left is None else f"{left:.0f} s left"
+        self.update("  ".join(filter(None, (line, remaining, waiting))))

@@ -69,8 +69,8 @@ class Muon(torch.optim.Optimizer):
         self.dealer: Dealer | None = None
 
     def deal(self, parts: Parts) -> None:
-        """Deal the matrices of which each process has some rows among the processes, so that each iterates some of them."""
-        self.cut = parts.cut_by_rows(self.param_groups[0]["params"])
+        """Deal the matrices of which each process has a part among the processes, so that each iterates some of them."""
+        self.cut = parts.matrices(self.param_groups[0]["params"])
         self.dealer = parts.dealer(self.cut) if self.cut else None
 
     @torch.no_grad()

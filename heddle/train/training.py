@@ -87,9 +87,10 @@ class Training:
         self.mixtures = [layer_of(name) for name, module in named if isinstance(module, MoE)]
 
     def batch(self) -> Batch:
-        """This rank's rows of the next step's batch, on the model's device."""
-        examples = self.task.examples(self.step).part(self.ranks.rank, self.ranks.count)
-        return self.task.batch(examples).to(self.model.device)
+        """This rank's rows, or its tokens of them, of the next step's batch, on the model's device."""
+        examples = self.task.examples(self.step).part(self.ranks.data_rank, self.ranks.data_count)
+        batch, parts = self.task.batch(examples), self.optimizer.parts
+        return (batch if parts is None else parts.cut(batch)).to(self.model.device)
 
     def advance(self) -> Report:
         """Do one step.
@@ -102,8 +103,10 @@ class Training:
         began = time.perf_counter()
         if not self.model.training:  # naming every module takes a hundredth of a short step
             self.model.train()
-        seed_step(self.train.seed, self.step, self.ranks.rank)
+        seed_step(self.train.seed, self.step, self.ranks.rank // self.ranks.of_tokens)
+        fetching = time.perf_counter()
         batch, train = self.batch(), self.train
+        waited = time.perf_counter() - fetching
         scale = factor(self.step, self.steps, self.warmup, train)
         try:
             with deterministic(train.deterministic):
@@ -133,7 +136,8 @@ class Training:
         seconds = (
             time.perf_counter() - began
         )  # reading numbers waited for a device to do all of the step, the update too
-        speed = {"tokens_per_second": tokens_read(batch) * self.ranks.count / seconds, "seconds": seconds}
+        tokens = tokens_read(batch) * self.ranks.count // self.ranks.of_tokens
+        speed = {"tokens_per_second": tokens / seconds, "seconds": seconds, "data_seconds": waited}
         return Report(self.step, self.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
 
     def evaluate(self, most: int | None) -> Evaluation:

@@ -7,7 +7,7 @@ import pytest
 
 from heddle.runs import show_step
 
-from .conftest import Heddle
+from .conftest import TINY, Heddle
 
 
 def test_show_prints_a_table_and_a_picture(heddle: Heddle, run_a: Path) -> None:
@@ -85,3 +85,41 @@ class TestLint:
     def test_what_cannot_be_looked_at_is_refused(self, refused: Callable[..., str]) -> None:
         assert "give sources or a run" in refused("data", "lint")
         assert "nowhere.txt: no such file or folder" in refused("data", "lint", "nowhere.txt")
+
+
+class TestTokenize:
+    def test_two_parts_and_the_store_that_training_takes(self, heddle: Heddle, corpus: str) -> None:
+        words = ["data", "tokenize", corpus, "tokenizer=bytes"]
+        assert heddle(*words, "store=a", "--part", "0/2").out.endswith(
+            "1 piece of the store: all are there; without --part, it is written\n"
+        )
+        made = heddle(*words, "store=b", "--part", "1/2", "--json").json
+        assert (made["store"], made["missing"]) == (None, [0])
+        joined = heddle(*words, "store=b", "--join", "a").out
+        assert "joining pieces" in joined
+        assert joined.splitlines()[-1].startswith("b is complete: ")
+        again = heddle(*words, "store=b", "--json").json
+        assert (again["store"], len(again["fingerprint"]), again["missing"]) == ("b", 64, [])
+        trained = heddle("train", corpus, *TINY, "store=b", "--name", "b")
+        assert "using the tokens of b, made from the same sources" in trained.out
+
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [
+            (["corpus.txt"], "name the store to write: store=DIR"),
+            (
+                ["corpus.txt", "store=a", "--part", "2/2"],
+                "--part 2/2: use i/n with i from 0 to n - 1, such as 0/2 and 1/2",
+            ),
+            (
+                ["corpus.txt", "store=a", "--part", "half"],
+                "--part half: use i/n with i from 0 to n - 1, such as 0/2 and 1/2",
+            ),
+            (["corpus.txt", "store=a", "--join", "b"], "b.pieces: no such directory of pieces"),
+            (["none.txt", "store=a"], "none.txt: no such file or folder"),
+        ],
+    )
+    def test_what_cannot_be_tokenised_is_refused(
+        self, refused: Callable[..., str], corpus: str, words: list[str], line: str
+    ) -> None:
+        assert refused("data", "tokenize", *words) == line

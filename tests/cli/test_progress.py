@@ -81,6 +81,18 @@ def test_it_is_on_the_command_line(
     assert metrics[0] == metrics[1]
 
 
+@pytest.mark.parametrize(("waited", "words"), [(0.05, ""), (0.32, "50% waiting for data")])
+def test_a_starved_model_is_told(waited: float, words: str) -> None:
+    stream = io.StringIO()
+    speed = {"tokens_per_second": 100.0, "share_of_peak": 0.5, "seconds": 0.64, "data_seconds": waited}
+    with Progress(Console(file=stream, width=200), Chosen.of(CHOSEN), 0) as progress:
+        for step in range(1, 100):
+            progress.interval.next -= 100 * (step == 99)
+            progress(Report(step, 200, {"loss": 1.0}, speed))
+    (line,) = [line for line in stream.getvalue().splitlines() if line.startswith("step 99/200")]
+    assert line.endswith(words or "left")
+
+
 def test_the_use_of_experts_is_told_in_a_few_words() -> None:
     assert experts({"loss": 1.0, "expert_entropy": 0.9712, "dead_experts": 3}) == "experts: entropy 0.97, 3 dead"
     assert experts({"loss": 1.0}) == ""

@@ -53,4 +53,7 @@ FAULTS = [
     Fault("a Mac draws in float64", "generate/levels.py:precision",
           'torch.float64 if logits.device.type == "cpu" else wide_dtype(logits.dtype)', "torch.float64",
           test="test_runs.py::test_a_run_is_the_cpus"),
+    Fault("the host counts the tokens of each expert", "nn/expert_blocks.py:Blocks.of",
+          "pairs, experts = len(order), len(load)", "pairs, experts = int(load.sum()) and len(order), len(load)",
+          test="test_budgets.py::test_no_budget_is_exceeded"),
 ]  # fmt: skip

@@ -112,4 +112,10 @@ FAULTS = [
     Fault("the first expert gets the choices of none", "nn/experts.py:at_once",
           "gates.masked_fill(nobody, 0.0)", "gates",
           test="test_moe.py::test_few_tokens_at_once_agree_with_the_loop"),
+    Fault("a full block belongs to the next expert", "nn/expert_blocks.py:Blocks.of",
+          "torch.arange(count, device=load.device), right=True", "torch.arange(count, device=load.device) + 1, right=True",
+          test="test_moe.py::test_blocks_hold_every_pair"),
+    Fault("padding's pairs share a block with others", "nn/expert_blocks.py:Blocks.of",
+          "slot.masked_fill(chosen == experts, count * rows)", "slot.masked_fill(chosen == experts, 0)",
+          test="test_moe.py::test_blocks_hold_every_pair"),
 ]  # fmt: skip

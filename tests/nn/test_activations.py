@@ -11,8 +11,7 @@ from heddle.config.layers import ActivationName
 from heddle.convert.fields import ACTIVATIONS as PUBLISHED
 from heddle.convert.fields import heddle_activation, published_activation
 from heddle.errors import HeddleError
-from heddle.nn.activations import ACTIVATIONS
-from heddle.nn.experts import SLOPES
+from heddle.nn.activations import ACTIVATIONS, SLOPES
 from tests.models import AXES, LAYERED
 
 FEEDS = [block.ffn for config in LAYERED for block in config.decoder.blocks]

@@ -12,7 +12,8 @@ from torch.utils import _pytree
 
 from heddle.config import GatedConfig, GroupsConfig, MLPConfig, MoEConfig
 from heddle.errors import HeddleError
-from heddle.nn.experts import SLOPES, Experts, at_once
+from heddle.nn.activations import SLOPES
+from heddle.nn.experts import Experts, at_once
 from heddle.nn.feedforward import MLP, Gated
 from heddle.nn.layout import Layout
 from heddle.nn.moe import MoE, Router, balance_bias
@@ -267,8 +268,16 @@ CASES = [
 ]
 
 
+@pytest.fixture(params=[False, True], ids=["on a CPU", "in blocks"])
+def in_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether experts compute as on a device."""
+    if request.param:
+        monkeypatch.setattr("heddle.nn.experts.on_a_device", lambda tensor: True)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(each) for each in case.values()))
-def test_the_two_dispatches_agree(case: dict[str, Any]) -> None:
+def test_the_two_dispatches_agree(case: dict[str, Any], in_blocks: bool) -> None:
     """Values, all gradients and the loss terms, with padding, and with an expert that nobody chose."""
     grouped = mixture(6, 10, 5, 2, balance=0.1, z=0.01, **case).double()
     loop = mixture(6, 10, 5, 2, balance=0.1, z=0.01, dispatch="loop", **case).double()
@@ -292,7 +301,34 @@ def test_the_two_dispatches_agree(case: dict[str, Any]) -> None:
         torch.testing.assert_close(slopes[name], found2[name], rtol=0, atol=1e-13, msg=name)
     assert (out[1, 3:] == 0).all()
     with torch.no_grad():
-        assert torch.equal(grouped(x, layout)[0], out)
+        torch.testing.assert_close(grouped(x, layout)[0], out, rtol=0, atol=1e-14 if in_blocks else 0)
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 300])
+@pytest.mark.parametrize("crowd", ["even", "one expert", "padding"])
+def test_blocks_hold_every_pair(tokens: int, crowd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever the tokens choose: outputs and gradients are those of the loop, in fp64, also of bounded experts."""
+    torch.manual_seed(tokens)
+    bounds: dict[str, Any] = {"limit": 0.3, "plus_one": True, "bias": True}
+    grouped, loop = (
+        Experts(4, 6, GatedConfig(hidden=10, **bounds), dispatch).double() for dispatch in ("grouped", "loop")
+    )
+    loop.load_state_dict(grouped.state_dict())
+    choice = torch.rand(tokens, 4).argsort(-1)[:, :2]
+    if crowd == "one expert":
+        choice = torch.stack((torch.full((tokens,), 2), choice[:, 0].where(choice[:, 0] != 2, choice[:, 1])), -1)
+    if crowd == "padding":
+        choice[tokens // 2 :] = 4
+    load, gates = choice.flatten().bincount(minlength=5)[:4], torch.rand(tokens, 2, dtype=torch.float64)
+    x, above = torch.randn(tokens, 6, dtype=torch.float64), torch.randn(tokens, 6, dtype=torch.float64)
+    monkeypatch.setattr("heddle.nn.experts.on_a_device", lambda tensor: True)
+    results = []
+    for module in (grouped, loop):
+        leaves = [each.clone().requires_grad_() for each in (x, gates)]
+        out = module(*leaves, choice, load)
+        results.append([out, *torch.autograd.grad((out * above).sum(), [*leaves, *module.parameters()])])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("tokens", [1, 3, 40])  # few enough for copies of the weights, and more

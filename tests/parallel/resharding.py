@@ -11,7 +11,7 @@ from heddle.config.parallel import ParallelConfig
 from heddle.prove.kills import MinimalTrainer
 from heddle.runs.journal import read_lines
 from heddle.weights.run import read_config
-from tests.parallel.test_engines import launch
+from tests.parallel.cases import launch
 
 LAYOUTS = {"1": (1, 1), "2": (2, 1), "4": (4, 1), "2x2": (4, 2)}  # processes, and groups of them with a whole model
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 
 import heddle
 from heddle.config.run import RunConfig
@@ -18,8 +20,8 @@ from heddle.weights import average, load, newest_valid, read_state
 from heddle.weights.checkpoints import checkpoints
 from heddle.weights.files import SLOW_SAVE
 from tests import running
+from tests.parallel.cases import launch
 from tests.parallel.resharding import losses, on_layout, trained
-from tests.parallel.test_engines import launch
 from tests.running import Begin
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")

@@ -11,7 +11,7 @@ from torch import Tensor
 from heddle.config import TransformerConfig
 from heddle.data.batch import Batch
 from heddle.model import build
-from heddle.nn.experts import SLOPES
+from heddle.nn.activations import SLOPES
 from heddle.nn.kernels import plain
 from heddle.nn.moe import MoE
 from heddle.prove.checks import CHECKS

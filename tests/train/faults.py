@@ -158,4 +158,7 @@ FAULTS = [
     Fault("one's own epochs are whole", "tasks/own_batches.py:BatchesTask.epochs",
           "steps / len(self.batches)", "float(steps // len(self.batches))",
           test="test_evaluate.py::test_a_part_of_ones_own_batches_is_a_part_of_an_epoch"),
+    Fault("a step waits for its batch before the clock runs", "train/training.py:Training.advance",
+          "waited = time.perf_counter() - fetching", "waited = 0.0",
+          test="test_fit.py::test_a_step_says_how_long_it_waited_for_its_batch"),
 ]  # fmt: skip

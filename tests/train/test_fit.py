@@ -198,7 +198,25 @@ def test_the_clock_runs_until_all_of_a_step_is_done(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(GradientNorms, "by_layer", wait)
     speeds: list[Mapping[str, float]] = []
     heddle.fit(decoder(), BYTES, TEXT, steps=2, readers=[lambda report: speeds.append(report.speed)], **QUIET)
-    assert speeds == [{"seconds": 4.0, "tokens_per_second": 4 * 16 / 4.0}] * 2
+    assert speeds == [{"seconds": 4.0, "tokens_per_second": 4 * 16 / 4.0, "data_seconds": 0.0}] * 2
+
+
+def test_a_step_says_how_long_it_waited_for_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed, batch, by_layer = [0.0], training.Training.batch, GradientNorms.by_layer
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: passed[0]))
+
+    def wait(seconds: float, inner: Any) -> Any:
+        def waited(self: Any) -> Any:
+            passed[0] += seconds
+            return inner(self)
+
+        return waited
+
+    monkeypatch.setattr(training.Training, "batch", wait(1.0, batch))
+    monkeypatch.setattr(GradientNorms, "by_layer", wait(4.0, by_layer))
+    speeds: list[Mapping[str, float]] = []
+    heddle.fit(decoder(), BYTES, TEXT, steps=2, readers=[lambda report: speeds.append(report.speed)], **QUIET)
+    assert [(each["data_seconds"], each["seconds"]) for each in speeds] == [(1.0, 5.0)] * 2
 
 
 def test_every_form_of_labels_is_the_same_labels() -> None:

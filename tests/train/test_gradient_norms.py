@@ -140,8 +140,13 @@ def test_the_time_of_steps_is_beside_the_metrics(begin: Begin) -> None:
     trainer.readers += [reports.append, lambda report: trainer.stop.set() if report.step == 2 else None]
     with pytest.raises(Exception, match="stopped at step 2"):
         trainer.run()
-    assert read_speed(run) == (2 * 4 * 16, pytest.approx(sum(each.speed.get("seconds", 0.0) for each in reports)))
+    totals = lambda name: pytest.approx(sum(each.speed.get(name, 0.0) for each in reports))  # noqa: E731
+    assert read_speed(run) == (2 * 4 * 16, totals("seconds"), totals("data_seconds"))
     Trainer(run, [reports.append]).run()
-    assert read_speed(run) == (4 * 4 * 16, pytest.approx(sum(each.speed.get("seconds", 0.0) for each in reports)))
+    assert read_speed(run) == (4 * 4 * 16, totals("seconds"), totals("data_seconds"))
+    speed = json.loads((run / "speed.json").read_bytes())
+    assert 0 < speed["data_seconds"] < speed["seconds"]
+    (run / "speed.json").write_text(json.dumps({"tokens": 1, "seconds": 2}))
+    assert read_speed(run) == (1, 2, 0), "of an earlier version"
     (run / "speed.json").write_text(json.dumps({"tokens": "many"}))
-    assert read_speed(run) == (0.0, 0.0)
+    assert read_speed(run) == (0.0, 0.0, 0.0)

@@ -1,0 +1,109 @@
+"""`heddle plan`."""
+
+from dataclasses import asdict
+
+from heddle.account.resolve import CONTEXT, DEPTH, resolve
+from heddle.cli.options import Json
+from heddle.cli.output import RUNS, console, print_json
+from heddle.cli.train import parse_config
+from heddle.config.base import read_table
+from heddle.config.model import TransformerConfig
+from heddle.config.presets import preset, preset_names
+from heddle.config.run import RunConfig
+from heddle.errors import HeddleError
+from heddle.scale.devices import find_row
+from heddle.scale.layout import SHARE, Prediction, Request, propose
+from heddle.scale.measure import Measured
+from heddle.scale.measure import measure as take_steps
+from heddle.scale.text import compare, describe
+from heddle.train.sizes import batch_size
+from heddle.weights.checkpoints import CONFIG
+
+MOST_RANKS = 8  # processes that --measure starts
+
+
+def plan(
+    *words: str,
+    world: int = 1,
+    device: str = "cpu",
+    share: float = SHARE,
+    measure: bool = False,
+    json: Json = False,
+) -> None:
+    """Predict what each of many devices holds, sends and computes, and propose a layout that fits.
+
+    Nothing is read and nothing is trained. Settings that are given, such as shard=8, accumulate=4 or checkpoint_activations=true, are
+    kept; what is left open is chosen.
+
+    Parameters
+    ----------
+    words
+        A preset, a run, a model file or a run file (.toml), then key=value settings as for `heddle train`.
+    world
+        How many devices there are.
+    device
+        b200, h200, h100, a100, a100-40, l40s, 4090, or cpu, which is this machine.
+    share
+        The share of the device's peak that products reach. Published programs reach 0.35 to 0.5.
+    measure
+        Also take a few steps here, with as many processes on the CPU, and print predicted beside measured.
+    """
+    if world < 1:
+        raise HeddleError(f"--world {world}: must be at least 1")
+    if not 0 < share <= 1:
+        raise HeddleError(f"--share {share}: must be above 0 and at most 1")
+    row = find_row(device)
+    if row.name == "cpu":  # the processes share this machine's memory
+        row = row._replace(memory=row.memory // world)
+    if measure and (row.name != "cpu" or world > MOST_RANKS):
+        raise HeddleError(f"--measure takes steps here: use --device cpu and at most --world {MOST_RANKS}")
+    label, config, model = _model(words)
+    length = model.longest_text()
+    precision = config.train.precision
+    if precision == "auto":
+        precision = "fp32" if row.bf16 is None else "bf16"
+    request = Request(
+        model=model,
+        train=config.train,
+        parallel=config.parallel,
+        batch=batch_size(config, length, "cpu" if row.name == "cpu" else "cuda", world),
+        length=length,
+        precision=precision,
+        world=world,
+        device=row,
+        share=share,
+    )
+    made = propose(request)
+    measured = _measure(request, made) if measure else None
+    if json:
+        document = {"model": label, "device": row._asdict(), "batch": request.batch, "length": length, **made.to_dict()}
+        print_json(document | ({} if measured is None else {"measured": asdict(measured)}))
+        return
+    console().print(describe(request, made, label))
+    if measured is not None:
+        console().print(compare(made, measured))
+
+
+def _measure(request: Request, made: Prediction) -> Measured:
+    """A few steps in the predicted layout."""
+    changes = {"accumulate": made.accumulate, "checkpoint_activations": made.checkpointed}
+    train = request.train.model_copy(update=changes)
+    return take_steps(request.model, train, dict(made.sizes), made.rows, request.length, made.precision)
+
+
+def _model(words: tuple[str, ...]) -> tuple[str, RunConfig, TransformerConfig]:
+    """What the words name: a label, settings, and the model."""
+    name, *rest = words if words and "=" not in words[0] else ("", *words)
+    label = " ".join(words) or "heddle's default model"
+    if name in preset_names():
+        config = parse_config((f"preset={name}", *rest))
+        return label, config, config.model.resolve(preset(name).vocab_size, DEPTH, CONTEXT, config.task)
+    if not name or (name.endswith(".toml") and {"data", "train", "task"} & set(read_table(name))):
+        config = parse_config(words)
+        return label, config, config.model.resolve(config.data.tokenizer_size, DEPTH, CONTEXT, config.task)
+    run = RUNS / name
+    _, model = resolve(str(run) if (run / CONFIG).is_file() else name)
+    config = parse_config(tuple(rest))
+    if config.model.model_fields_set:
+        raise HeddleError(f"{name} has a model of its own: leave out {', '.join(sorted(config.model.model_fields_set))}")
+    return label, config, model

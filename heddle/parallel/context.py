@@ -1,0 +1,153 @@
+"""Context parallelism: the tokens of each row divided among processes, which gather each other's keys and values.
+
+Each process has two pieces of every row, one from its head and one from its tail, so that under a causal mask all compute as much.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.nn import functional as F
+
+from heddle.data.batch import IGNORED, Batch
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.nn.attention import Attention
+from heddle.nn.block import Block
+from heddle.nn.cache import Keys
+from heddle.nn.layout import PADDING, Layout
+from heddle.nn.moe import MoE
+from heddle.nn.state import BlockState, State
+
+
+@dataclass(frozen=True)
+class PartOfLayout(Layout):
+    """The layout of a process's tokens.
+
+    Attributes:
+        all: the layout of all tokens, in the order of the processes.
+    """
+
+    all: Layout | None = None
+
+    def tensors(self) -> list[Tensor]:
+        assert self.all is not None
+        return [*super().tensors(), *self.all.tensors()]
+
+    def _of(self, tensors: Any) -> "PartOfLayout":
+        assert self.all is not None
+        own, others = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+        position, segment, *horizon = own
+        return replace(
+            self, position=position, segment=segment, horizon=horizon[0] if horizon else None, all=self.all._of(others)
+        )
+
+
+class Gathering(State):
+    """Gathers the keys and values of all processes; stores nothing."""
+
+    stores = False
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.mesh = mesh
+
+    def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
+        return tuple(self._gathered(each) for each in new)
+
+    def _gathered(self, part: Tensor) -> Tensor:
+        joint = DTensor.from_local(part, self.mesh, [Shard(2)], run_check=False).redistribute(placements=[Replicate()])
+        return joint.to_local(grad_placements=[Partial()])  # each process has the gradient through its own queries
+
+
+class Pass:
+    """What a stack reads of a cache: states that gather, and the layout of all keys."""
+
+    def __init__(self, layout: PartOfLayout, blocks: int, mesh: DeviceMesh, windows: set[int | None]) -> None:
+        assert layout.all is not None
+        self.keys = Keys(dict.fromkeys(windows | {None}, layout.all))
+        self.states = [BlockState(Gathering(mesh)) for _ in range(blocks)]
+
+
+def order(tokens: int, processes: int) -> list[Tensor]:
+    """The tokens of each process: piece r and piece 2N - 1 - r of 2N equal ones."""
+    pieces = torch.arange(tokens).chunk(2 * processes)
+    return [torch.cat((pieces[rank], pieces[2 * processes - 1 - rank])) for rank in range(processes)]
+
+
+def cut_tokens(batch: Batch, rank: int, processes: int) -> Batch:
+    """A process's tokens of a batch, padded at first to a multiple of 2N tokens.
+
+    Raises:
+        HeddleError: the batch has targets for whole rows, or a source.
+    """
+    if batch.targets.shape[:2] != batch.tokens.shape[:2] or batch.source is not None:
+        raise HeddleError(
+            f"parallel: context = {processes} divides tokens that are scored one by one: it does not suit this task"
+        )
+    width = batch.tokens.shape[1]
+    missing = -width % (2 * processes)
+    pieces = order(width + missing, processes)
+    fill = {"targets": IGNORED, "segment": PADDING}
+
+    def padded(name: str, tensor: Tensor) -> Tensor:
+        beyond = (0, 0) * (tensor.dim() - 2)
+        return F.pad(tensor, (*beyond, 0, missing), value=fill.get(name, 0)) if missing else tensor
+
+    layout = batch.layout
+    whole = Layout(
+        padded("position", layout.position),
+        padded("segment", layout.segment),
+        "packed",
+        layout.documents,
+        layout.longest,
+        horizon=None if layout.horizon is None else padded("horizon", layout.horizon),
+    )
+    own = whole.map_tensors(lambda tensor: tensor[:, pieces[rank]])
+    everything = whole.map_tensors(lambda tensor: tensor[:, torch.cat(pieces)])
+    parts: dict[str, Any] = {
+        name: padded(name, part)[:, pieces[rank]]
+        for name, part in batch.parts().items()
+        if name in ("tokens", "targets", "weights", "types")
+    }
+    return Batch(**parts, layout=PartOfLayout(**{**vars(own), "all": everything}))
+
+
+def gather_keys(model: Transformer, mesh: DeviceMesh) -> None:
+    """Let the attention of a model gather keys and values wherever it gets a part of the tokens.
+
+    Raises:
+        HeddleError: a layer cannot compute a part of the tokens.
+    """
+    check_layers(model, mesh.size())
+    stack = model.last_stack()
+    windows = {pattern.reach for pattern in stack.patterns}
+
+    def begin(module: nn.Module, arguments: Any, keywords: Any) -> Any:
+        x, layout, *others = arguments
+        if not isinstance(layout, PartOfLayout):
+            return None
+        return (x, layout, Pass(layout, len(stack.blocks), mesh, windows), *others[1:]), keywords
+
+    stack.register_forward_pre_hook(begin, with_kwargs=True)
+
+
+def check_layers(model: Transformer, processes: int) -> None:
+    """Check that every layer of a model can compute a part of the tokens.
+
+    Raises:
+        HeddleError: one of them cannot.
+    """
+    where = f"parallel: context = {processes}"
+    if model.encoder is not None and model.decoder is not None:
+        raise HeddleError(f"{where}: a model with an encoder and a decoder cannot be divided")
+    for name, block in ((name, module) for name, module in model.named_modules() if isinstance(module, Block)):
+        if not isinstance(block.mixer, Attention):
+            raise HeddleError(f"{where} cannot divide {name}.mixer: a {type(block.mixer).__name__} is not attention")
+        if isinstance(block.ffn, MoE) and block.ffn.balance:
+            raise HeddleError(
+                f"{where} cannot divide {name}.ffn: its balance term counts whole documents: set balance = 0 and bias_rate"
+            )

@@ -1,0 +1,86 @@
+"""Expert parallelism: the experts of each mixture divided among processes, to which tokens travel (Lepikhin et al. 2021)."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from heddle.errors import HeddleError
+from heddle.model.transformer import Transformer
+from heddle.nn.experts import Experts
+from heddle.parallel.regions import Division
+
+
+class DividedExperts(Experts):
+    """Experts of which this process has some: each pair of token and expert is computed where the expert is.
+
+    Attributes:
+        group: the processes that have all experts between them, in order.
+    """
+
+    group: dist.ProcessGroup
+
+    def forward(self, x: Tensor, gates: Tensor, choice: Tensor, load: Tensor) -> Tensor:
+        """As `Experts.forward`, from this process's tokens and what `load` counts of them."""
+        processes, here = self.group.size(), len(self.up)
+        pairs = int(load.sum())  # padding's pairs come last and go nowhere
+        order = choice.flatten().argsort(stable=True)[:pairs]
+        counts = load.view(processes, here)
+        arriving = torch.empty_like(counts)
+        dist.all_to_all_single(arriving, counts, group=self.group)
+        sent, received = counts.sum(1).tolist(), arriving.sum(1).tolist()
+        rows = self._travel(x[order // choice.shape[1]], received, sent)
+        # Rows arrive process by process, and from each of them sorted by expert.
+        expert = torch.arange(here, device=x.device).repeat(processes).repeat_interleave(arriving.flatten())
+        ones = gates.new_ones(len(rows), 1)
+        out = self._travel(super().forward(rows, ones, expert[:, None], arriving.sum(0)), sent, received)
+        share = out * gates.flatten()[order, None].to(out.dtype)
+        return torch.zeros_like(x).index_add(0, order // choice.shape[1], share)
+
+    def _travel(self, rows: Tensor, received: list[int], sent: list[int]) -> Tensor:
+        out: Tensor = all_to_all_single_autograd(rows.contiguous(), received, sent, self.group)
+        return out
+
+
+def divide_experts(model: Transformer, mesh: DeviceMesh) -> dict[str, nn.Parameter]:
+    """Leave this process its experts of every mixture of a model, and return their parameters by name.
+
+    Raises:
+        HeddleError: there is no mixture, or its experts are not a multiple of the processes.
+    """
+    mixtures = [(name, module) for name, module in model.named_modules() if isinstance(module, Experts)]
+    if not mixtures:
+        raise HeddleError(f"parallel: expert = {mesh.size()}: this model has no experts: leave it out")
+    parameters = dict[str, nn.Parameter]()
+    for name, module in mixtures:
+        experts = len(module.up)
+        if experts % mesh.size():
+            raise HeddleError(
+                f"parallel: expert = {mesh.size()} cannot divide {name}: its {experts} experts are not a multiple of it"
+            )
+        if module.dispatch != "grouped":
+            raise HeddleError(f"parallel: expert = {mesh.size()} cannot divide {name}: set dispatch = grouped")
+        divided: Any = module
+        for each, parameter in list(module.named_parameters()):
+            own = parameter.detach().chunk(mesh.size())[mesh.get_local_rank()].clone()
+            setattr(divided, each, nn.Parameter(own, requires_grad=parameter.requires_grad))
+            parameters[f"{name}.{each}"] = getattr(divided, each)
+        divided.__class__, divided.group = DividedExperts, mesh.get_group()
+    return parameters
+
+
+def divided_again(own: Division, mesh: DeviceMesh) -> Division:
+    """How all experts are divided, from how this process's share of them is sharded.
+
+    Args:
+        own: the division of the share.
+        mesh: with the axes `replicate`, `shard`, `expert` and `tensor`.
+    """
+    by_expert = _StridedShard(0, split_factor=mesh["expert"].size()) if mesh["shard"].size() > 1 else Shard(0)
+    shape = (own.shape[0] * mesh["expert"].size(), *own.shape[1:])
+    return Division(mesh["replicate", "shard", "expert"], (Replicate(), by_expert, Shard(0)), shape)

@@ -1,0 +1,282 @@
+"""Predicts what a layout of a training takes, and proposes one that fits a device."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+from heddle.account.forward import kernels_by_device, prepared
+from heddle.account.memory import saved_activations, states
+from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.config.parallel import ParallelConfig
+from heddle.config.train import TrainConfig
+from heddle.display import displayed, size
+from heddle.errors import HeddleError, pluralize
+from heddle.parallel.mesh import mesh_sizes
+from heddle.runs.split import ROOM
+from heddle.scale.devices import Device
+from heddle.scale.measure import seconds_of_step
+from heddle.scale.rehearsal import PHASES, rehearse
+from heddle.tasks.loss import chunk_rows
+
+SHARE = 0.4  # of a device's peak that products reach in training: well-tuned programs publish 0.35 to 0.5
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be trained, and where.
+
+    Attributes:
+        model: the model.
+        train: settings; `accumulate` above 1 and `checkpoint_activations` are kept, otherwise open.
+        parallel: the mesh; what it leaves out is open.
+        batch: rows of a step, of all devices.
+        length: tokens of a row.
+        precision: `fp32` or `bf16`.
+        world: how many devices there are.
+        device: which.
+        share: of the device's peak that products reach.
+    """
+
+    model: TransformerConfig
+    train: TrainConfig
+    parallel: ParallelConfig
+    batch: int
+    length: int
+    precision: str
+    world: int
+    device: Device
+    share: float = SHARE
+
+
+@displayed()
+@dataclass(frozen=True)
+class Prediction:
+    """What one device holds, computes and sends in a step.
+
+    Attributes:
+        sizes: of the axes of the mesh.
+        rows: rows of a micro-batch of one device.
+        accumulate: micro-batches of a step.
+        checkpointed: whether activations are checkpointed.
+        precision: `fp32` or `bf16`.
+        parameters: bytes of this device's part.
+        copies: of working copies in another precision; 0 where the parts are gathered in it.
+        gradients: of this part.
+        state: of the optimizer for this part.
+        average: of the moving average of this part.
+        gathered: most bytes of parameters gathered from others at a time.
+        activations: saved for the backward pass by a micro-batch.
+        layers: blocks that save them.
+        logits: of one chunk, in fp32.
+        peak: most bytes at a time.
+        memory: bytes of the device.
+        flops: of a step.
+        sent: bytes that the device sends in a step, by kind of collective and by `link` or `network`.
+        compute: seconds of the products.
+        communication: seconds of the collectives that computing can hide.
+        update: seconds of those of the update, which it cannot.
+        tokens_per_second: of all devices.
+    """
+
+    sizes: Mapping[str, int]
+    rows: int
+    accumulate: int
+    checkpointed: bool
+    precision: str
+    parameters: int
+    copies: int
+    gradients: int
+    state: int
+    average: int
+    gathered: int
+    activations: int
+    layers: int
+    logits: int
+    peak: int
+    memory: int
+    flops: int
+    sent: Mapping[str, int]
+    compute: float
+    communication: float
+    update: float
+    tokens_per_second: float
+
+    @property
+    def seconds(self) -> float:
+        """Of a step: what is computed hides what is sent meanwhile."""
+        return max(self.compute, self.communication) + self.update
+
+    @property
+    def fits(self) -> bool:
+        """Whether it leaves room on the device."""
+        return self.peak <= ROOM * self.memory
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "seconds": self.seconds, "fits": self.fits}
+
+
+def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> Prediction:
+    """What a layout takes: a micro-batch has the rows that ranks and micro-batches leave.
+
+    Raises:
+        HeddleError: the groups or the adapters do not fit the model.
+    """
+    device, length, precision = request.device, request.length, request.precision
+    rows = request.batch // (request.world * train.accumulate)
+    config = on_device(request)
+    numbers = rehearse(config, train, dict(sizes), rows, length, precision, device.node)
+    sent = {name.removeprefix("sent/"): count for name, count in numbers.items() if name.startswith("sent/")}
+    rates = {"link": device.link, "network": device.network}
+
+    def seconds(update: bool) -> float:
+        each = ((name, count) for name, count in sent.items() if name.startswith("update/") == update)
+        return sum(count / rates[name.rpartition("/")[2]] for name, count in each)
+
+    if device.bf16 is None or device.fp32 is None:
+        compute = seconds_of_step(config, train, rows, length, precision, request.world)
+    else:
+        compute = numbers["flops"] / (request.share * (device.bf16 if precision == "bf16" else device.fp32))
+    communication, update = seconds(update=False), seconds(update=True)
+    scores = request.model.table_rows() if isinstance(request.model.head, LanguageHeadConfig) else 0
+    chunk = chunk_rows(rows * length, scores) if scores else 0
+    return Prediction(
+        sizes=dict(sizes),
+        rows=rows,
+        accumulate=train.accumulate,
+        checkpointed=train.checkpoint_activations,
+        precision=precision,
+        activations=activations(request, rows, train.checkpoint_activations),
+        layers=sum(stack.depth for stack in request.model.stacks().values()),
+        logits=4 * chunk * scores,
+        peak=max(numbers[f"peak/{phase}"] for phase in PHASES),
+        memory=device.memory,
+        flops=numbers["flops"],
+        sent=sent,
+        compute=compute,
+        communication=communication,
+        update=update,
+        tokens_per_second=request.batch * length / (max(compute, communication) + update),
+        **{name: numbers[name] for name in ("parameters", "copies", "gradients", "state", "average", "gathered")},
+    )
+
+
+def on_device(request: Request) -> TransformerConfig:
+    """The model with the attention kernel that the device takes."""
+    if request.device.name == "cpu":
+        return prepared(request.model, request.length, None)
+    return prepared(request.model, request.length, kernels_by_device(request.model, request.length).get("cuda"))
+
+
+def activations(request: Request, rows: int, checkpointed: bool) -> int:
+    """Bytes that a micro-batch of so many rows saves for the backward pass."""
+    kernel = None if request.device.name == "cpu" else kernels_by_device(request.model, request.length).get("cuda", "none")
+    saved = saved_activations(request.model, rows, request.length, request.precision, kernel, checkpointed=checkpointed)
+    return saved.bytes
+
+
+def propose(request: Request) -> Prediction:
+    """The first layout that fits: without checkpointing before with it, on few shards before many, in few micro-batches before many.
+
+    Raises:
+        HeddleError: none does, or the mesh or the batch does not divide among the devices.
+    """
+    meshes = list(_meshes(request))
+    check_batch(request)
+    tried: Prediction | None = None
+    for checkpointed in (False, True):
+        if request.train.checkpoint_activations and not checkpointed:
+            continue
+        for sizes in meshes:
+            if not _may_fit(request, sizes, checkpointed):
+                continue
+            best = _fewest(request, sizes, checkpointed)
+            if best.fits:
+                return best
+            tried = best if tried is None or best.peak < tried.peak else tried
+    raise HeddleError(_too_large(request, tried, meshes[-1]))
+
+
+def check_batch(request: Request) -> None:
+    """Refuse a batch that the devices do not divide.
+
+    Raises:
+        HeddleError: they do not.
+    """
+    parts = request.world * request.train.accumulate
+    if request.batch % parts:
+        near = max(1, round(request.batch / parts)) * parts
+        raise HeddleError(
+            f"batch = {request.batch} cannot be divided among {pluralize(request.world, 'device')}"
+            f"{f' of accumulate = {request.train.accumulate} micro-batches' if request.train.accumulate > 1 else ''}: "
+            f"choose a multiple of {parts}, such as {near}"
+        )
+
+
+def _meshes(request: Request) -> Iterator[dict[str, int]]:
+    """The meshes to try: that of the settings, or every way to divide the devices, from few shards to many."""
+    if {"replicate", "shard"} & request.parallel.model_fields_set:
+        yield mesh_sizes(request.parallel, request.world)
+        return
+    for shard in range(1, request.world + 1):
+        if request.world % shard == 0:
+            yield {**mesh_sizes(request.parallel, request.world), "replicate": request.world // shard, "shard": shard}
+
+
+def _may_fit(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> bool:
+    """Whether the parts and the activations of one row could fit, which is known without a rehearsal."""
+    one = _row_of(request.model, request.length, request.precision, request.device.name == "cpu", checkpointed)
+    state = states(request.model, request.train.optimizer, "fp32").total
+    return state / sizes["shard"] + one <= ROOM * request.device.memory
+
+
+@cache
+def _row_of(model: TransformerConfig, length: int, precision: str, on_cpu: bool, checkpointed: bool) -> int:
+    kernel = None if on_cpu else kernels_by_device(model, length).get("cuda", "none")
+    return saved_activations(model, 1, length, precision, kernel, checkpointed=checkpointed).bytes
+
+
+def _fewest(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> Prediction:
+    """The prediction with the fewest micro-batches that fit, or, if none do, with the most."""
+    rows = request.batch // request.world
+    counts = [count for count in range(1, rows + 1) if rows % count == 0]
+    if request.train.accumulate > 1:
+        counts = [request.train.accumulate]
+
+    @cache
+    def of(count: int) -> Prediction:
+        changes = {"accumulate": count, "checkpoint_activations": checkpointed}
+        return predict(request, request.train.model_copy(update=changes), sizes)
+
+    if of(counts[0]).fits or not of(counts[-1]).fits:
+        return of(counts[0]) if of(counts[0]).fits else min((of(counts[0]), of(counts[-1])), key=lambda each: each.peak)
+    return of(counts[bisect_left(counts, True, key=lambda count: of(count).fits)])
+
+
+def _too_large(request: Request, tried: Prediction | None, sizes: Mapping[str, int]) -> str:
+    """What does not fit, in a line."""
+    there = f"{ROOM:.0%} of {size(request.device.memory)} of {request.device.name}"
+    shards = pluralize(sizes["shard"], "shard")
+    state = states(request.model, request.train.optimizer, "fp32").total // sizes["shard"]
+    if state > ROOM * request.device.memory:
+        return (
+            f"too large: weights, gradients and {request.train.optimizer}'s state take {size(state)} on each of {shards}, "
+            f"more than {there}: use more devices, a smaller model, or adapters"
+        )
+    row = activations(request, 1, checkpointed=True)
+    if tried is None:
+        return (
+            f"too large: one row of {request.length:,} tokens saves {size(row)}, checkpointed, beside {size(state)} of weights and "
+            f"state on each of {shards}, more than {there}: use a smaller context or more devices"
+        )
+    return (
+        f"too large: the smallest layout needs {size(tried.peak)}, more than {there}: use more devices, a smaller batch or context"
+    )
+
+
+def world_of(sizes: Mapping[str, int]) -> int:
+    """How many processes a mesh has."""
+    return prod(sizes.values())

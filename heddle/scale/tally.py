@@ -1,0 +1,137 @@
+"""Counts what tensors hold, what processes send, and FLOPs, while operations run, on real tensors or on ones without memory."""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from heddle.account.forward import EXPERTS_FLOPS
+
+# The bytes that a process sends in a collective of n processes: the argument with the tensors, and the share of them as a function
+# of n, for the ring that NCCL and gloo use.
+Share = Callable[[int], float]
+SENT: dict[str, tuple[str, int, Share]] = {
+    "_allgather_base_": ("all-gather", 0, lambda n: (n - 1) / n),
+    "_reduce_scatter_base_": ("reduce-scatter", 1, lambda n: (n - 1) / n),
+    "allreduce_": ("all-reduce", 0, lambda n: 2 * (n - 1) / n),
+    "alltoall_base_": ("deal", 1, lambda n: (n - 1) / n),
+    "broadcast_": ("broadcast", 0, lambda n: 1.0),
+}
+FLOPS: dict[Any, Callable[..., int]] = {**flop_registry}
+
+
+class Tally(TorchDispatchMode):
+    """Counts inside the `with` block.
+
+    Args:
+        node: how many processes share a machine.
+
+    Attributes:
+        now: bytes of the storages that are alive and were seen.
+        peaks: the most bytes in each phase (see `enter`).
+        flops: of matrix products.
+        sent: bytes that this process sends, by kind of collective and by `link` (in its machine) or `network`.
+    """
+
+    def __init__(self, node: int = 1) -> None:
+        super().__init__()
+        self.node, self.now, self.flops = node, 0, 0
+        self.peaks, self.sent = Counter[str](), Counter[tuple[str, str]]()
+        self.phase = "before"
+        self.sizes = dict[int, int]()
+        self.clock = 0
+        self.resized = dict[int, list[tuple[int, int]]]()  # of storages that are emptied and filled again: (time, bytes)
+        self.born = dict[int, int]()
+
+    def __enter__(self) -> Self:
+        original = self.original = torch.UntypedStorage.resize_
+
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            """FSDP empties and fills storages, which no operation shows."""
+            key = storage._cdata
+            if key in self.sizes:
+                self.resized.setdefault(key, [(self.born[key], self.sizes[key])]).append((self.clock, size))
+                self._resize(key, size)
+            return original(storage, size)
+
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch.UntypedStorage.resize_ = self.original  # type: ignore[method-assign]
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.clock += 1
+        out = function(*args, **(kwargs or {}))
+        self.see((args, out))
+        packet = function._overloadpacket
+        counter = EXPERTS_FLOPS.get(packet) or FLOPS.get(packet)
+        if counter is not None:
+            self.flops += counter(*args, **(kwargs or {}), out_val=out)
+        if function.namespace == "c10d":
+            self._note_sent(packet.__name__, args)
+        return out
+
+    def enter(self, phase: str) -> None:
+        """From now on, the most bytes are those of this phase."""
+        self.phase = phase
+        self.peaks[phase] = max(self.peaks[phase], self.now)
+
+    def see(self, values: Any) -> None:
+        """Count the storages of tensors among these values from now on, each once, until it is gone."""
+        for tensor in tree_leaves(values):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                key, size = storage._cdata, storage.nbytes()
+                if key not in self.sizes:
+                    self.sizes[key] = 0
+                    self.born[key] = self.clock
+                    weakref.finalize(storage, self._drop, key)
+                if self.sizes[key] != size:
+                    self._resize(key, size)
+
+    def gathered(self) -> int:
+        """The most bytes at a time in storages that were emptied and filled again: parameters gathered from all processes."""
+        changes = list[tuple[int, int]]()
+        for events in self.resized.values():
+            before = 0
+            for time, size in events:
+                changes.append((time, size - before))
+                before = size
+        most = held = 0
+        for _, change in sorted(changes):
+            held += change
+            most = max(most, held)
+        return most
+
+    def _resize(self, key: int, size: int) -> None:
+        self.now += size - self.sizes[key]
+        self.sizes[key] = size
+        self.peaks[self.phase] = max(self.peaks[self.phase], self.now)
+
+    def _drop(self, key: int) -> None:
+        self.now -= self.sizes.pop(key)
+
+    def _note_sent(self, name: str, args: Any) -> None:
+        if name not in SENT:
+            return
+        kind, place, share = SENT[name]
+        group = next(group for group in map(_group, args) if group is not None)
+        ranks = dist.get_process_group_ranks(group)
+        where = "link" if ranks[0] // self.node == ranks[-1] // self.node else "network"
+        tensors: Iterable[Any] = (each for each in tree_leaves(args[place]) if isinstance(each, Tensor))
+        self.sent[kind, where] += round(sum(each.nbytes for each in tensors) * share(len(ranks)))
+
+
+def _group(value: Any) -> dist.ProcessGroup | None:
+    """The group of processes in an argument of a collective."""
+    return dist.ProcessGroup.unbox(value) if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()) else None

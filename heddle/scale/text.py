@@ -1,0 +1,67 @@
+"""A prediction in words."""
+
+from collections.abc import Iterator
+
+from heddle.display import duration, size
+from heddle.errors import pluralize
+from heddle.scale.layout import Prediction, Request, world_of
+from heddle.scale.measure import Measured
+
+
+def describe(request: Request, prediction: Prediction, label: str) -> str:
+    """The layout, what each device holds and sends, and how long a step takes."""
+    return "\n".join(_lines(request, prediction, label))
+
+
+def _lines(request: Request, made: Prediction, label: str) -> Iterator[str]:
+    train, device = request.train, request.device
+    world = world_of(made.sizes)
+    mesh = " x ".join(f"{name} {count}" for name, count in made.sizes.items())
+    yield f"{label}: {request.batch} rows of {request.length:,} tokens, {made.precision}, {train.optimizer}"
+    yield f"{pluralize(world, 'device')} ({device.name}): {mesh}"
+    yield f"accumulate={made.accumulate} checkpoint_activations={str(made.checkpointed).lower()}: " + (
+        f"{pluralize(made.rows, 'row')} at a time on each"
+    )
+    yield "each device holds"
+    rows = {
+        "parameters": made.parameters,
+        "working copies": made.copies,
+        "gradients": made.gradients,
+        f"{train.optimizer}'s state": made.state,
+        "moving average": made.average,
+        "gathered blocks": made.gathered,
+        "activations": made.activations,
+        "a chunk of logits": made.logits,
+    }
+    for name, count in rows.items():
+        if count:
+            each = f", about {size(count / made.layers)} a layer" if name == "activations" else ""
+            yield f"  {size(count):>9}  {name}{each}"
+    yield f"  {size(made.peak):>9}  at most at a time, of {size(made.memory)}: it {'fits' if made.fits else 'is too large'}"
+    if made.sent:
+        yield "each device sends in a step"
+        for name, count in sorted(made.sent.items(), key=lambda pair: -pair[1]):
+            kind, where = name.removeprefix("update/").split("/")
+            yield f"  {size(count):>9}  {kind}, {'within its machine' if where == 'link' else 'between machines'}"
+    hidden = "hidden by" if made.communication <= made.compute else "longer than"
+    yield (
+        f"a step takes about {_seconds(made.seconds)}: {_seconds(made.compute)} of computing"
+        + (f"; {_seconds(made.communication)} of sending are {hidden} it" if made.sent else "")
+        + (f", {_seconds(made.update)} more for the update" if made.update else "")
+    )
+    yield f"{made.tokens_per_second:,.0f} tokens/s, {made.tokens_per_second / world:,.0f} on each device"
+
+
+def compare(prediction: Prediction, measured: Measured) -> str:
+    """Predicted beside measured."""
+    bytes_ratio = prediction.peak / measured.peak - 1
+    rate_ratio = prediction.tokens_per_second / measured.tokens_per_second - 1
+    return (
+        f"{'':10}  {'predicted':>14}  {'measured':>14}  difference\n"
+        f"{'bytes':10}  {prediction.peak:>14,}  {measured.peak:>14,}  {bytes_ratio:+.1%}\n"
+        f"{'tokens/s':10}  {prediction.tokens_per_second:>14,.0f}  {measured.tokens_per_second:>14,.0f}  {rate_ratio:+.1%}"
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds < 10 else duration(seconds)

@@ -1,0 +1,166 @@
+"""What several processes train in the tests, and in full by `python -m tests.parallel.full`."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from heddle.parallel.ranks import Ranks
+from tests import programs
+from tests.parallel import engines
+from tests.prove import tasks
+
+Case = dict[str, Any]
+FAMILIES = ("next token, rotary", "next token, experts", "translation, both", "classes, encoder", "masked, experts")
+DENSE = ("next token, rotary", "next token, learned positions", "masked, learned positions", "classes, encoder")
+# Tasks whose targets are tokens, for models with one stack and without terms that count whole documents.
+BY_TOKEN = (
+    "next token, rotary",
+    "next token, packed",
+    "masked, learned positions",
+    "prefix, rotary",
+    "chat",
+    "tags, decoder",
+)
+EXPERTS = ("next token, experts", "masked, experts", "translation, both, experts", "translation, packed, experts")
+# Each rank cuts its rows to its own longest text, so its products have other shapes than those of one process.
+CUT = ("translation, decoder", "chat", "classes", "tags", "contrast", "labels", "numbers")
+OPTIMIZERS = ("adamw", "muon", "sgd")
+SEQUENCE = {"tensor": 2, "sequence": True}
+LOSS, WEIGHT = (
+    2e-5,
+    2e-5,
+)  # the largest difference from one process, in fp32; in bf16 with products of the same shapes too
+
+
+def case(run: str, mesh: dict[str, Any] | None = None, precision: str = "fp32", **train: Any) -> Case:
+    return {"run": run, "mesh": mesh or {}, "precision": precision, "train": {"optimizer": "adamw", **train}}
+
+
+def across(runs: tuple[str, ...], meshes: list[dict[str, Any]], **train: Any) -> list[Case]:
+    """Every run on every mesh with every optimizer."""
+    return [case(run, mesh, optimizer=each, **train) for mesh in meshes for run in runs for each in OPTIMIZERS]
+
+
+# One of each kind, for every commit.
+SOME = {
+    2: [
+        *(case(name, optimizer="muon") for name in FAMILIES[:3]),
+        case("next token, experts", precision="bf16", optimizer="muon", checkpoint_activations=True),
+        case("next token, rotary", precision="bf16", optimizer="sgd"),
+        case("next token, experts", optimizer="muon", accumulate=2),
+        case("translation, both", {"replicate": 2}, optimizer="muon", ema=0.5),
+        case("next token, rotary", lora={"rank": 2}),
+        case("classes, encoder", {"tensor": 2}, optimizer="sgd"),
+        case("next token, experts", SEQUENCE, optimizer="muon"),
+        case("chat", {"context": 2}, optimizer="muon"),
+        case("next token, experts", {"expert": 2}, optimizer="muon"),
+    ],
+    4: [
+        case("next token, rotary", {"replicate": 2}, optimizer="muon", ema=0.5),
+        case("next token, rotary", SEQUENCE, optimizer="muon"),
+        case("next token, rotary", {"context": 2, "tensor": 2}),
+        case("next token, experts", {"expert": 2, "replicate": 2}, optimizer="muon"),
+    ],
+}  # fmt: skip
+ALL = {
+    2: [
+        *(case(name, optimizer=optimizer) for name in tasks.RUNS for optimizer in OPTIMIZERS),
+        *(case(name, precision="bf16", optimizer="sgd") for name in tasks.RUNS if not name.startswith(CUT)),
+        *across(FAMILIES, [{"replicate": 2}], accumulate=2),
+        *across(FAMILIES, [{}], ema=0.5),
+        *(case(name, lora={"rank": 2}) for name in FAMILIES),
+        *(case(name, precision="bf16", optimizer="muon", checkpoint_activations=True) for name in FAMILIES[:3]),
+        *across((*DENSE, "translation, both", "next token, experts", "chat"), [{"tensor": 2}, SEQUENCE]),
+        *across(BY_TOKEN, [{"context": 2}]),
+        *across(EXPERTS, [{"expert": 2}]),
+    ],
+    4: [
+        *across(FAMILIES, [{}, {"replicate": 2}, {"replicate": 4}], ema=0.5),
+        *across((*DENSE, "translation, both"), [{"tensor": 2}, SEQUENCE, {**SEQUENCE, "replicate": 2}]),
+        *across(BY_TOKEN, [{"context": 2}, {"context": 4}, {**SEQUENCE, "context": 2}]),
+        *across(EXPERTS, [{"expert": 2}, {"expert": 4}, {"expert": 2, "replicate": 2}, {**SEQUENCE, "expert": 2}]),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far a case is from one process: losses, norms and weights of five steps, and the score."""
+
+    loss: float
+    norm: float
+    weight: float
+    score: float
+    names: bool  # whether the weights have the same names
+
+    @property
+    def problem(self) -> str:
+        """What is too far; empty if nothing is."""
+        limits = {"loss": LOSS, "norm": 2 * LOSS, "weight": WEIGHT, "score": 2 * LOSS}
+        far = [
+            f"{name} {getattr(self, name):.1e}" for name, limit in limits.items() if not getattr(self, name) <= limit
+        ]
+        return ", ".join([*far, *([] if self.names else ["other names"])])
+
+
+def launch(processes: int, *module: str) -> str:
+    """What a program prints on several processes of torchrun."""
+    torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    done = subprocess.run(
+        [*torchrun, str(processes), "-m", *module],
+        cwd=programs.ROOT, env=programs.environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def gaps(processes: int, cases: list[Case], folder: Path) -> list[Gap]:
+    """Train the cases on several processes, and compare each with one process."""
+    (folder / "cases.json").write_text(json.dumps(cases))
+    launch(processes, "tests.parallel.engines", str(folder))
+    collected = []
+    for number, each in enumerate(cases):
+        result = json.loads((folder / f"{number}.json").read_text())
+        collected.append(gap(result, load_file(folder / f"{number}.safetensors"), *alone(each, processes)))
+    return collected
+
+
+def alone(each: Case, processes: int) -> tuple[Any, Any]:
+    """The same on one process; in bf16, in as many micro-batches, so that its products have the same shapes."""
+    train = each["train"]
+    if each["precision"] == "bf16":
+        train = {**train, "accumulate": processes * train.get("accumulate", 1)}
+    return _alone(json.dumps({**each, "mesh": {}, "train": train}, sort_keys=True))
+
+
+@cache
+def _alone(text: str) -> tuple[Any, Any]:
+    return engines.trained(json.loads(text), Ranks())
+
+
+def gap(result: Any, weights: Any, expected: Any, expected_weights: Any) -> Gap:
+    """How far results are from those expected.
+
+    A key's bias without positions gets a gradient of rounding alone, since it adds the same number to all scores of a query. Adam
+    and Muon make full steps of it, so it is not compared.
+    """
+
+    def furthest(name: str) -> float:
+        pairs = zip(result["reports"], expected["reports"], strict=True)
+        return max(abs(report[name] - other[name]) / max(1.0, abs(other[name])) for report, other in pairs)
+
+    common = [name for name in expected_weights if name in weights and not name.endswith(".k.bias")]
+    weight = max(float((weights[name] - expected_weights[name]).abs().max()) for name in common)
+    score = max(
+        abs(value - expected["score"][name]) if math.isfinite(value) else 0.0
+        for name, value in result["score"].items()
+        if isinstance(value, float) and name in ("loss", "accuracy", "share")
+    )
+    return Gap(furthest("loss"), furthest("gradient_norm"), weight, score, weights.keys() == expected_weights.keys())
