@@ -2,9 +2,9 @@
 
     python -m benchmarks.reshard [SETTING=VALUE ...] [--kills N] [--json FILE]
 
-Layouts are 1, 2 and 4 processes that divide the model, and 2 groups of 2. Each trains a small run of 6 steps and saves at step 3.
-From there, each layout continues each of these runs: losses, validation loss and gradient norms must agree within 1e-5, and on the
-same layout all of them and the published weights must be equal bit for bit.
+Layouts are 1, 2 and 4 processes that divide the model, 2 groups of 2, and 2 times 2 of which two divide each layer (TP). Each
+trains a small run of 6 steps and saves at step 3. From there, each layout continues each of these runs. Losses, validation loss and
+gradient norms must agree within 1e-5. On the same layout all of them and the published weights must be equal bit for bit.
 
 With `--kills`, two processes instead train a longer run and are killed N times at random moments of a save. After each kill the
 newest checkpoint must be valid and not older than before. The run must end bit for bit like one without kills. Exit code 1:
@@ -27,8 +27,8 @@ from heddle.config.base import parse_overrides
 from heddle.runs import prepare
 from heddle.weights import newest_valid
 from tests import running
+from tests.parallel.cases import launch
 from tests.parallel.resharding import LAYOUTS, losses, on_layout, trained
-from tests.parallel.test_engines import launch
 
 CLOSE = 1e-5
 SETTINGS: dict[str, Any] = {"steps": 6, "save_every": 3, "evaluate_every": 6, "optimizer": "muon", "ema": 0.5}
@@ -119,10 +119,10 @@ def report_kills(result: dict[str, Any]) -> bool:
 
 def report_pairs(rows: list[dict[str, Any]]) -> bool:
     """Print how far apart pairs are; whether all are as they must be."""
-    print("saved  continued   losses   weights  equal")
+    print("saved   continued   losses   weights  equal")
     for row in rows:
         numbers = f"{row['losses']:8.1e}  {row['weights']:8.1e}"
-        print(f"{row['saved']:5}  {row['continued']:9} {numbers}  {'yes' if row['equal'] else 'no'}")
+        print(f"{row['saved']:6}  {row['continued']:9} {numbers}  {'yes' if row['equal'] else 'no'}")
     right = [row["losses"] <= CLOSE and (row["equal"] or row["saved"] != row["continued"]) for row in rows]
     print(f"{sum(right)} of {len(rows)} pairs as they must be")
     return all(right)

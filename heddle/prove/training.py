@@ -148,7 +148,7 @@ class Recorder(Optimizer):
     """An optimizer that records gradients and expert loads, and updates nothing."""
 
     def __init__(self, model: Transformer) -> None:
-        self.masters, self.copies = dict(model.named_parameters()), []
+        self.masters, self.copies, self.parts = dict(model.named_parameters()), [], None
         self.gradients: Trace = {}
         self.loads: list[Tensor] = []
 

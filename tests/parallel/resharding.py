@@ -13,7 +13,14 @@ from heddle.runs.journal import read_lines
 from heddle.weights.run import read_config
 from tests.parallel.cases import launch
 
-LAYOUTS = {"1": (1, 1), "2": (2, 1), "4": (4, 1), "2x2": (4, 2)}  # processes, and groups of them with a whole model
+# Processes, and how they divide the model: into parts (FSDP) in all, in each of two groups, and of two parts of each layer (TP).
+LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
+    "1": (1, {}),
+    "2": (2, {}),
+    "4": (4, {}),
+    "2x2": (4, {"replicate": 2}),
+    "2x2 TP": (4, {"tensor": 2}),
+}
 
 
 def on_layout(run: Path, place: Path, layout: str, step: int = 0) -> Path:
@@ -25,7 +32,7 @@ def on_layout(run: Path, place: Path, layout: str, step: int = 0) -> Path:
     if step:
         shutil.copytree(run / f"checkpoints/step-{step}", copy / f"checkpoints/step-{step}")
     config = read_config(run)
-    changed = config.model_copy(update={"parallel": ParallelConfig(replicate=LAYOUTS[layout][1])})
+    changed = config.model_copy(update={"parallel": ParallelConfig.of(LAYOUTS[layout][1])})
     (copy / "config.json").write_text(changed.to_json(), encoding="utf-8")
     return copy
 

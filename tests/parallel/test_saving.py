@@ -21,7 +21,7 @@ from heddle.weights.checkpoints import checkpoints
 from heddle.weights.files import SLOW_SAVE
 from tests import running
 from tests.parallel.cases import launch
-from tests.parallel.resharding import losses, on_layout, trained
+from tests.parallel.resharding import LAYOUTS, losses, on_layout, trained
 from tests.running import Begin
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
@@ -63,11 +63,11 @@ def saved(runs: dict[str, Path], tmp_path: Path) -> Path:
 
 def test_other_layouts_continue(saved: Path, tmp_path: Path) -> None:
     """Losses within 1e-5, and bit for bit on the same layout; `python -m benchmarks.reshard` tries all pairs."""
-    runs = {layout: on_layout(saved, tmp_path / f"on {layout}", layout, 3) for layout in ("1", "2", "4", "2x2")}
+    runs = {layout: on_layout(saved, tmp_path / f"on {layout}", layout, 3) for layout in LAYOUTS}
     trained("2", runs["2"])
-    trained("4", runs["4"], runs["2x2"])  # which are four processes both
+    trained("4", runs["4"], runs["2x2"], runs["2x2 TP"])  # four processes each
     MinimalTrainer(runs["1"]).run()
-    alone = on_layout(runs["2x2"], tmp_path / "alone", "1", 6)
+    alone = on_layout(runs["2x2 TP"], tmp_path / "alone", "1", 6)
     assert open_step(alone) == 6
     expected = losses(saved, after=3)
     for layout, run in runs.items():
@@ -89,8 +89,6 @@ def open_step(run: Path) -> int:
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_shards_are_a_checkpoint_like_any_other(saved: Path, begin: Begin) -> None:
     """Its weights are loaded and averaged, torch reads it, and each file is in its manifest."""
-    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-    from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 
     folder, alone = saved / "checkpoints/step-6", begin("alone", **SETTINGS)
     MinimalTrainer(alone).run()
