@@ -1,7 +1,7 @@
 """A training on many devices, before it is started: bytes, communication and time of a layout, and layouts that fit.
 
 - `devices`: a table of devices with their published figures.
-- `tally`: counts the bytes that tensors hold, what processes send, and FLOPs, operation by operation.
+- `meter`: counts the bytes that tensors hold, what processes send, and FLOPs, operation by operation.
 - `rehearsal`: a training step of one process among many, on tensors without memory.
 - `layout`: predicts a layout, and proposes one that fits.
 - `measure`: the same step on real tensors, with as many processes on this machine.

@@ -23,7 +23,7 @@ from heddle.model.lora import adapt
 from heddle.model.measured import measured_once
 from heddle.parallel.mesh import make_mesh
 from heddle.scale.rehearsal import Trainable
-from heddle.scale.tally import Tally
+from heddle.scale.meter import Meter
 from heddle.train.step import train_step
 
 STEPS = 5  # that are timed, after two whose bytes are counted
@@ -115,7 +115,7 @@ def _process(
         peak, trainable = _profiled(config, train, rows, length, precision) if mesh is None else (0, None)
         if mesh is not None:
             trainable = _trainable(config, train, mesh, precision)
-            peak = _tallied(trainable, train, rows, length)
+            peak = _metered(trainable, train, rows, length)
         assert trainable is not None
         seconds = _timed(trainable, train, rows, length)
         if rank == 0:
@@ -157,17 +157,17 @@ def _profiled(
     return most, trainable
 
 
-def _tallied(trainable: Trainable, train: TrainConfig, rows: int, length: int) -> int:
+def _metered(trainable: Trainable, train: TrainConfig, rows: int, length: int) -> int:
     """The most bytes of storages that are alive in the second step."""
     batch = trainable.batch(rows * train.accumulate, length)
     _step(trainable, train, batch)
-    with Tally() as tally:
-        tally.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state(), batch.parts()))
-        tally.see(list(trainable.model.buffers()))
-        tally.see({} if trainable.average is None else trainable.average.average)
-        tally.enter("step")
+    with Meter() as meter:
+        meter.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state(), batch.parts()))
+        meter.see(list(trainable.model.buffers()))
+        meter.see({} if trainable.average is None else trainable.average.average)
+        meter.enter("step")
         _step(trainable, train, batch)
-    return tally.peaks["step"]
+    return meter.peaks["step"]
 
 
 def _timed(trainable: Trainable, train: TrainConfig, rows: int, length: int) -> float:

@@ -29,7 +29,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.parallel.mesh import make_mesh
 from heddle.parallel.sharding import Shards, blocks_of
-from heddle.scale.tally import Tally
+from heddle.scale.meter import Meter
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.train.ema import MovingAverage
 from heddle.train.optimizer import Optimizer
@@ -180,7 +180,7 @@ def _rehearse(
     precision: str,
     node: int,
 ) -> Numbers:
-    mode, tally = FakeTensorMode(), Tally(node)
+    mode, meter = FakeTensorMode(), Meter(node)
     unknown = stated(build(without_values(config, ()), "meta"), rows, length).unknown()
     model = fake(skeleton(without_values(config, unknown), train), mode)
     micro = min(train.accumulate, 2)  # the first one and the last one; those between are like the first
@@ -191,24 +191,24 @@ def _rehearse(
         trainable = Trainable(model, train, precision, mesh, micro)
     with mode:
         trainable.remember()
-    watch_backward(model, tally)
+    watch_backward(model, meter)
     numbers = trainable.held()
-    with mode, tally:
-        tally.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state()))
-        tally.see([working for working, _ in trainable.optimizer.copies])
-        tally.see([*model.buffers(), {} if trainable.average is None else trainable.average.average])
+    with mode, meter:
+        meter.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state()))
+        meter.see([working for working, _ in trainable.optimizer.copies])
+        meter.see([*model.buffers(), {} if trainable.average is None else trainable.average.average])
         parts = list[tuple[int, dict[str, int]]]()
         for _ in range(micro):
-            before, sent = tally.flops, tally.sent.copy()
-            micro_batch(trainable, trainable.batch(rows, length), tally)
-            parts.append((tally.flops - before, _named(tally.sent - sent)))
+            before, sent = meter.flops, meter.sent.copy()
+            micro_batch(trainable, trainable.batch(rows, length), meter)
+            parts.append((meter.flops - before, _named(meter.sent - sent)))
         numbers["gradients"] = trainable.gradients()
-        before, sent = tally.flops, tally.sent.copy()
-        tally.enter("update")
+        before, sent = meter.flops, meter.sent.copy()
+        meter.enter("update")
         trainable.update()
-    parts.append((tally.flops - before, _named(tally.sent - sent)))
-    numbers["gathered"] = tally.gathered()
-    numbers |= {f"peak/{phase}": tally.peaks[phase] for phase in PHASES}
+    parts.append((meter.flops - before, _named(meter.sent - sent)))
+    numbers["gathered"] = meter.gathered()
+    numbers |= {f"peak/{phase}": meter.peaks[phase] for phase in PHASES}
     times = [train.accumulate - 1, 1, 1] if micro == 2 else [1, 1]
     numbers["flops"] = sum(count * flops for count, (flops, _) in zip(times, parts, strict=True))
     for number, (count, (_, each)) in enumerate(zip(times, parts, strict=True)):
@@ -219,16 +219,16 @@ def _rehearse(
     return numbers
 
 
-def micro_batch(trainable: Trainable, batch: Batch, tally: Tally) -> None:
+def micro_batch(trainable: Trainable, batch: Batch, meter: Meter) -> None:
     """One forward and backward pass."""
-    tally.enter("forward")
+    meter.enter("forward")
     loss = trainable.objective(batch)
     (loss.total + loss.extra).div(batch.weights.numel()).backward()
     del loss
     trainable.optimizer.collect()
 
 
-def watch_backward(model: Transformer, tally: Tally) -> None:
+def watch_backward(model: Transformer, meter: Meter) -> None:
     """Begin a phase of the backward pass after the last block's forward pass, after its backward pass, and before the first's."""
     first, *_ = blocks = list(blocks_of(model))
 
@@ -237,10 +237,10 @@ def watch_backward(model: Transformer, tally: Tally) -> None:
         tensors = (each for each in values if isinstance(each, Tensor) and each.requires_grad)
         tensor = next(tensors, None)
         if tensor is not None:
-            tensor.register_hook(lambda gradient: tally.enter(phase))
+            tensor.register_hook(lambda gradient: meter.enter(phase))
 
     def after_last(block: nn.Module, arguments: Any, output: Any) -> None:
-        tally.enter("loss")
+        meter.enter("loss")
         when_known(arguments, "backward")
 
     def after_first(block: nn.Module, arguments: Any, output: Any) -> None:

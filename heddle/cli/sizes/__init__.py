@@ -1,0 +1,1 @@
+"""How large a model is, and a training on many devices: `heddle count`, `heddle presets` and `heddle plan`."""
