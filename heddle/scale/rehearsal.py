@@ -35,6 +35,7 @@ from heddle.train.ema import MovingAverage
 from heddle.train.optimizer import Optimizer
 from heddle.train.training import moving_average
 
+FEW = 5  # equal blocks that are rehearsed: with fewer, one block's gathered parameters and gradients overlap with the ends
 PHASES = ("forward", "loss", "backward", "end", "update")  # each is largest where it begins or ends, whatever the depth
 
 
@@ -146,7 +147,7 @@ def rehearse(
             return _rehearse(variant, train, mesh, rows, length, precision, node)
 
     # Equal layers may be in different groups, so `measured` must not leave any out.
-    return measure(config) if train.groups or train.lora is not None else measured(config, measure)
+    return measure(config) if train.groups or train.lora is not None else measured(config, measure, FEW)
 
 
 @contextmanager
