@@ -29,9 +29,7 @@ def measured(
     return total
 
 
-def shortened(
-    config: TransformerConfig, few: int = FEW
-) -> tuple[TransformerConfig, dict[str, tuple[list[int], int]]]:
+def shortened(config: TransformerConfig, few: int = FEW) -> tuple[TransformerConfig, dict[str, tuple[list[int], int]]]:
     """The model with `few` repetitions in each stack where that saves layers, although it takes a second measurement.
 
     Also returns, for each such stack, its layers with one repetition less, and the number of repetitions left out. Stacks with

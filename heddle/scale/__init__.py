@@ -19,4 +19,15 @@ from heddle.scale.measure import Measured as Measured
 from heddle.scale.measure import measure as measure
 from heddle.scale.text import describe as describe
 
-__all__ = ["DEVICES", "Device", "Measured", "Prediction", "Request", "describe", "find_row", "measure", "predict", "propose"]
+__all__ = [
+    "DEVICES",
+    "Device",
+    "Measured",
+    "Prediction",
+    "Request",
+    "describe",
+    "find_row",
+    "measure",
+    "predict",
+    "propose",
+]

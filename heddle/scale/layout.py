@@ -173,7 +173,9 @@ def on_device(request: Request) -> TransformerConfig:
 
 def activations(request: Request, rows: int, checkpointed: bool) -> int:
     """Bytes that a micro-batch of so many rows saves for the backward pass."""
-    kernel = None if request.device.name == "cpu" else kernels_by_device(request.model, request.length).get("cuda", "none")
+    kernel = (
+        None if request.device.name == "cpu" else kernels_by_device(request.model, request.length).get("cuda", "none")
+    )
     saved = saved_activations(request.model, rows, request.length, request.precision, kernel, checkpointed=checkpointed)
     return saved.bytes
 
@@ -272,9 +274,7 @@ def _too_large(request: Request, tried: Prediction | None, sizes: Mapping[str, i
             f"too large: one row of {request.length:,} tokens saves {size(row)}, checkpointed, beside {size(state)} of weights and "
             f"state on each of {shards}, more than {there}: use a smaller context or more devices"
         )
-    return (
-        f"too large: the smallest layout needs {size(tried.peak)}, more than {there}: use more devices, a smaller batch or context"
-    )
+    return f"too large: the smallest layout needs {size(tried.peak)}, more than {there}: use more devices, a smaller batch or context"
 
 
 def world_of(sizes: Mapping[str, int]) -> int:

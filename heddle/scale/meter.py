@@ -51,7 +51,9 @@ class Meter(TorchDispatchMode):
         self.phase = "before"
         self.sizes = dict[int, int]()
         self.clock = 0
-        self.resized = dict[int, list[tuple[int, int]]]()  # of storages that are emptied and filled again: (time, bytes)
+        self.resized = dict[
+            int, list[tuple[int, int]]
+        ]()  # of storages that are emptied and filled again: (time, bytes)
         self.born = dict[int, int]()
 
     def __enter__(self) -> Self:

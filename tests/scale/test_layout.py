@@ -80,7 +80,17 @@ def test_each_device_has_published_figures() -> None:
 
 
 def test_512_processes_are_checked_here(heddle: Heddle) -> None:
-    words = ["laptop-tiny", "--world", "512", "--device", "a100", "batch=512", "shard=8", "replicate=64", "optimizer=adamw"]
+    words = [
+        "laptop-tiny",
+        "--world",
+        "512",
+        "--device",
+        "a100",
+        "batch=512",
+        "shard=8",
+        "replicate=64",
+        "optimizer=adamw",
+    ]
     made = heddle("plan", *words, "--json").json
     assert made["sizes"] == {"replicate": 64, "shard": 8}
     assert made["fits"]
@@ -117,7 +127,9 @@ def test_predicted_beside_measured(heddle: Heddle, new_machine: Path) -> None:
 
 
 def test_a_run_file_and_a_model_file(heddle: Heddle) -> None:
-    Path("run.toml").write_text('[model]\ndepth = 1\ndim = 32\n[train]\noptimizer = "sgd"\nbatch = 4\n[parallel]\nshard = 2\n')
+    Path("run.toml").write_text(
+        '[model]\ndepth = 1\ndim = 32\n[train]\noptimizer = "sgd"\nbatch = 4\n[parallel]\nshard = 2\n'
+    )
     made = heddle("plan", "run.toml", "--world", "4", "--device", "a100", "replicate=2", "--json").json
     assert (made["sizes"], made["batch"]) == ({"replicate": 2, "shard": 2}, 4)
     Path("model.json").write_text(json.dumps(TINY.to_dict()))

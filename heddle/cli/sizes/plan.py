@@ -105,5 +105,7 @@ def _model(words: tuple[str, ...]) -> tuple[str, RunConfig, TransformerConfig]:
     _, model = resolve(str(run) if (run / CONFIG).is_file() else name)
     config = parse_config(tuple(rest))
     if config.model.model_fields_set:
-        raise HeddleError(f"{name} has a model of its own: leave out {', '.join(sorted(config.model.model_fields_set))}")
+        raise HeddleError(
+            f"{name} has a model of its own: leave out {', '.join(sorted(config.model.model_fields_set))}"
+        )
     return label, config, model
