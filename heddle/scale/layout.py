@@ -17,7 +17,7 @@ from heddle.errors import HeddleError, pluralize
 from heddle.parallel.mesh import mesh_sizes
 from heddle.runs.split import ROOM
 from heddle.scale.devices import Device
-from heddle.scale.measure import seconds_of_step
+from heddle.scale.measuring import seconds_of_step
 from heddle.scale.rehearsal import PHASES, rehearse
 from heddle.tasks.loss import chunk_rows
 
@@ -181,7 +181,7 @@ def activations(request: Request, rows: int, checkpointed: bool) -> int:
 
 
 def propose(request: Request) -> Prediction:
-    """The first layout that fits: without checkpointing before with it, on few shards before many, in few micro-batches before many.
+    """The first layout that fits: without checkpointing first, then on few shards first, then in few micro-batches first.
 
     Raises:
         HeddleError: none does, or the mesh or the batch does not divide among the devices.
@@ -274,7 +274,8 @@ def _too_large(request: Request, tried: Prediction | None, sizes: Mapping[str, i
             f"too large: one row of {request.length:,} tokens saves {size(row)}, checkpointed, beside {size(state)} of weights and "
             f"state on each of {shards}, more than {there}: use a smaller context or more devices"
         )
-    return f"too large: the smallest layout needs {size(tried.peak)}, more than {there}: use more devices, a smaller batch or context"
+    needed = f"the smallest layout needs {size(tried.peak)}"
+    return f"too large: {needed}, more than {there}: use more devices, a smaller batch or context"
 
 
 def world_of(sizes: Mapping[str, int]) -> int:

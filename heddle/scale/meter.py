@@ -45,7 +45,7 @@ class Meter(TorchDispatchMode):
     """
 
     def __init__(self, node: int = 1) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.node, self.now, self.flops = node, 0, 0
         self.peaks, self.sent = Counter[str](), Counter[tuple[str, str]]()
         self.phase = "before"
@@ -68,12 +68,12 @@ class Meter(TorchDispatchMode):
             return original(storage, size)
 
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         torch.UntypedStorage.resize_ = self.original  # type: ignore[method-assign]
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.clock += 1

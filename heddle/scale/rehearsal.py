@@ -1,7 +1,7 @@
 """A training step of one process among many, on tensors without memory: what it holds, sends and computes.
 
-It is the step of a run: the same model, sharding, loss and optimizer. Only the tensors are torch's fake ones, and the processes those of
-torch's fake backend, so that one process can be the first of thousands.
+It is the step of a run: the same model, sharding, loss and optimizer. Only the tensors are torch's fake ones, and the processes are
+those of torch's fake backend, so that one process can be the first of thousands.
 """
 
 from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ from heddle.display import duration
 from heddle.display import size as readable
 from heddle.errors import pluralize
 from heddle.scale.layout import Prediction, Request, world_of
-from heddle.scale.measure import Measured
+from heddle.scale.measuring import Measured
 
 
 def describe(request: Request, prediction: Prediction, label: str) -> str:

@@ -47,7 +47,7 @@ def test_what_does_not_divide_is_refused(changes: dict[str, object], message: st
 
 
 def test_what_is_too_large_is_named() -> None:
-    with pytest.raises(HeddleError, match="weights, gradients and adamw's state take .* on each of 4 shards"):
+    with pytest.raises(HeddleError, match=r"weights, gradients and adamw's state take .* on each of 4 shards"):
         propose(request(2))
     with pytest.raises(HeddleError, match="one row of 64 tokens saves"):
         propose(request(4.5))

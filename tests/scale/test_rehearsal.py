@@ -5,7 +5,7 @@ import torch
 
 from heddle.account import states
 from heddle.config import TrainConfig, preset
-from heddle.scale.measure import measure
+from heddle.scale.measuring import measure
 from heddle.scale.meter import Meter
 from heddle.scale.rehearsal import PHASES, rehearse
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
+from torch.multiprocessing.spawn import spawn
 from torch.profiler import ProfilerActivity, profile
 
 from heddle.config.model import TransformerConfig
@@ -22,8 +22,8 @@ from heddle.model.cores import cores
 from heddle.model.lora import adapt
 from heddle.model.measured import measured_once
 from heddle.parallel.mesh import make_mesh
-from heddle.scale.rehearsal import Trainable
 from heddle.scale.meter import Meter
+from heddle.scale.rehearsal import Trainable
 from heddle.train.step import train_step
 
 STEPS = 5  # that are timed, after two whose bytes are counted
@@ -61,7 +61,7 @@ def measure(
         if world == 1:
             _process(0, 1, folder, *settings)
         else:
-            multiprocessing.spawn(_process, (world, folder, *settings), nprocs=world)
+            spawn(_process, (world, folder, *settings), nprocs=world)
         peak, seconds = (float(word) for word in Path(folder, "measured").read_text().split())
     return Measured(int(peak), seconds, world * rows * train.accumulate * length / seconds)
 
@@ -148,7 +148,7 @@ def _profiled(
         for number in range(2):
             with torch.profiler.record_function(f"step {number}"):
                 _step(trainable, train, batch)
-    events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = profiler.profiler.kineto_results.events()
     (began,) = (event.start_ns() for event in events if event.name() == "step 1")
     held = most = 0
     for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda event: int(event.start_ns())):
