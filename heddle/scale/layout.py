@@ -128,7 +128,7 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
     device, length, precision = request.device, request.length, request.precision
     rows = request.batch // (request.world * train.accumulate)
     config = on_device(request)
-    numbers = rehearse(config, train, dict(sizes), rows, length, precision, device.node)
+    numbers = rehearse(config, train, dict(sizes), rows, length, precision, device.node, gloo=device.name == "cpu")
     sent = {name.removeprefix("sent/"): count for name, count in numbers.items() if name.startswith("sent/")}
     rates = {"link": device.link, "network": device.network}
 

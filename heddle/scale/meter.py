@@ -36,6 +36,7 @@ class Meter(TorchDispatchMode):
 
     Args:
         node: how many processes share a machine.
+        gloo: whether to count the copy in which gloo sums what it scatters, which no operation shows without it.
 
     Attributes:
         now: bytes of the storages that are alive and were seen.
@@ -44,9 +45,9 @@ class Meter(TorchDispatchMode):
         sent: bytes that this process sends, by kind of collective and by `link` (in its machine) or `network`.
     """
 
-    def __init__(self, node: int = 1) -> None:
+    def __init__(self, node: int = 1, gloo: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.node, self.now, self.flops = node, 0, 0
+        self.node, self.gloo, self.now, self.flops = node, gloo, 0, 0
         self.peaks, self.sent = Counter[str](), Counter[tuple[str, str]]()
         self.phase = "before"
         self.sizes = dict[int, int]()
@@ -88,6 +89,8 @@ class Meter(TorchDispatchMode):
             self.flops += counter(*args, **(kwargs or {}), out_val=out)
         if function.namespace == "c10d":
             self._note_sent(packet.__name__, args)
+            if self.gloo and packet.__name__ == "_reduce_scatter_base_":
+                self.peaks[self.phase] = max(self.peaks[self.phase], self.now + args[1].nbytes)
         return out
 
     def enter(self, phase: str) -> None:

@@ -126,6 +126,7 @@ def rehearse(
     length: int,
     precision: str,
     node: int = 1,
+    gloo: bool = False,
 ) -> Numbers:
     """Bytes, FLOPs and communication of a step of the first process of a mesh.
 
@@ -137,6 +138,7 @@ def rehearse(
         length: tokens of a row.
         precision: `fp32` or `bf16`.
         node: processes on a machine.
+        gloo: whether gloo connects the processes, as on a CPU.
 
     Returns:
         Bytes by what they are for; the peak of each phase, `peak/loss`; `flops`; bytes that are sent, `sent/all-gather/link`.
@@ -144,7 +146,7 @@ def rehearse(
 
     def measure(variant: TransformerConfig) -> Numbers:
         with fake_mesh(sizes) as mesh:
-            return _rehearse(variant, train, mesh, rows, length, precision, node)
+            return _rehearse(variant, train, mesh, rows, length, precision, Meter(node, gloo))
 
     # Equal layers may be in different groups, so `measured` must not leave any out.
     return measure(config) if train.groups or train.lora is not None else measured(config, measure, FEW)
@@ -179,9 +181,9 @@ def _rehearse(
     rows: int,
     length: int,
     precision: str,
-    node: int,
+    meter: Meter,
 ) -> Numbers:
-    mode, meter = FakeTensorMode(), Meter(node)
+    mode = FakeTensorMode()
     unknown = stated(build(without_values(config, ()), "meta"), rows, length).unknown()
     model = fake(skeleton(without_values(config, unknown), train), mode)
     micro = min(train.accumulate, 2)  # the first one and the last one; those between are like the first

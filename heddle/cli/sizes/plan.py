@@ -32,8 +32,7 @@ def plan(
 ) -> None:
     """Predict what each of many devices holds, sends and computes, and propose a layout that fits.
 
-    Nothing is read and nothing is trained. Settings such as shard=8, accumulate=4 or checkpoint_activations=true are kept. What is not
-    set is chosen.
+    Nothing is read and nothing is trained. Settings such as shard=8, accumulate=4 or checkpoint_activations=true are kept.
 
     Parameters
     ----------
