@@ -129,8 +129,9 @@ def together(problems: Sequence[str], call: Callable[[], Outcome]) -> Outcome:
 
 
 def pluralize(number: int, thing: str) -> str:
-    """A count with its noun: `1 document`, `2,000 documents`."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    """A count with its noun: `1 document`, `2,000 documents`, `3 processes`."""
+    ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
+    return f"{number:,} {thing}{ending}"
 
 
 def article(noun: str) -> str:

@@ -13,12 +13,14 @@ STEPS = (3, 4)  # consecutive numbers of tokens that recurrent layers are measur
 Numbers = dict[str, int]
 
 
-def measured(config: TransformerConfig, measure: Callable[[TransformerConfig], Mapping[str, int]]) -> Numbers:
+def measured(
+    config: TransformerConfig, measure: Callable[[TransformerConfig], Mapping[str, int]], few: int = FEW
+) -> Numbers:
     """The result of `measure` for a model, for numbers that grow by the same amount with every repetition of its layers.
 
-    A stack of 96 equal layers is measured with three and with two of them.
+    A stack of 96 equal layers is measured with three and with two of them, or with `few` and one less.
     """
-    short, left_out = shortened(config)
+    short, left_out = shortened(config, few)
     full = dict(measure(short))
     total = dict(full)
     for name, (numbers, times) in left_out.items():
@@ -27,8 +29,8 @@ def measured(config: TransformerConfig, measure: Callable[[TransformerConfig], M
     return total
 
 
-def shortened(config: TransformerConfig) -> tuple[TransformerConfig, dict[str, tuple[list[int], int]]]:
-    """The model with `FEW` repetitions in each stack where that saves layers, although it takes a second measurement.
+def shortened(config: TransformerConfig, few: int = FEW) -> tuple[TransformerConfig, dict[str, tuple[list[int], int]]]:
+    """The model with `few` repetitions in each stack where that saves layers, although it takes a second measurement.
 
     Also returns, for each such stack, its layers with one repetition less, and the number of repetitions left out. Stacks with
     custom layers stay as they are, since each of these may differ.
@@ -36,11 +38,11 @@ def shortened(config: TransformerConfig) -> tuple[TransformerConfig, dict[str, t
     left_out = {}
     for name, stack in config.stacks().items():
         start, period, times = repetition([id(block) for block in stack.blocks])
-        if times < 2 * FEW or any(isinstance(part, CustomConfig) for b in stack.blocks for part in (b.mixer, b.ffn)):
+        if times < 2 * few or any(isinstance(part, CustomConfig) for b in stack.blocks for part in (b.mixer, b.ffn)):
             continue
         tail = range(start + period * times, stack.depth)
-        numbers = [[*range(start + period * count), *tail] for count in (FEW - 1, FEW)]
-        left_out[name] = numbers[0], times - FEW
+        numbers = [[*range(start + period * count), *tail] for count in (few - 1, few)]
+        left_out[name] = numbers[0], times - few
         config = _with_layers(config, name, stack, numbers[1])
     return config, left_out
 

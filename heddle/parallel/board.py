@@ -200,10 +200,11 @@ class Board:
             return Lost(failure, speaks)
         hangs = any(self.notes.get(key) == b"hangs" for key, complains in zip(keys, here, strict=True) if complains)
         gone = [str(member) for member, complains in zip(self.members, here, strict=True) if not complains]
-        what = f"not answered for {self.step:g} s (step_timeout)" if hangs else "ended"
         if not gone:
             return Lost(f"all {len(here)} processes run, but the connection between them failed", speaks)
-        return Lost(f"{' and '.join(gone)} {'has' if len(gone) == 1 else 'have'} {what}", speaks)
+        names, has = " and ".join(gone), "has" if len(gone) == 1 else "have"
+        wait = f"{names} {has} not answered for {self.step:g} s (step_timeout)"
+        return Lost(wait if hangs else f"{names} {has} ended", speaks)
 
     def _await(self, key: str, rank: int) -> str:
         """A note that another rank writes."""

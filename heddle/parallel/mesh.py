@@ -1,5 +1,6 @@
 """The mesh: an axis of processes for each way of dividing a training."""
 
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,11 @@ def mesh_sizes(config: ParallelConfig, processes: int) -> dict[str, int]:
             f"parallel: expert = {config.expert} does not divide shard x context = {sizes['shard'] * sizes['context']}"
         )
     return {**sizes, "expert": config.expert}
+
+
+def count_processes(sizes: Mapping[str, int]) -> int:
+    """How many processes a mesh has. Those of `expert` are among those of `shard` and `context`."""
+    return prod(sizes[name] for name in AXES)
 
 
 def make_mesh(sizes: dict[str, int], device: str) -> "DeviceMesh":

@@ -36,7 +36,7 @@ class Device(NamedTuple):
     source: str
 
 
-# The rate of gloo between two processes of one machine, measured there (see docs/scale.md).
+# The rate of gloo between two processes of one machine: an assumption, which `--measure` tests.
 GLOO = 1 * GIGA
 DEVICES = (
     Device("b200", 180 * GIB, 2250 * TERA, 75 * TERA, 8000 * GIGA, 900 * GIGA, NDR, 8,
@@ -51,7 +51,7 @@ DEVICES = (
            "NVIDIA L40S datasheet; PCIe 4.0 x16"),
     Device("4090", 24 * GIB, 165.2 * TERA, 82.6 * TERA, 1008 * GIGA, 32 * GIGA, 12.5 * GIGA, 8,
            "NVIDIA Ada GPU architecture whitepaper, appendix A; PCIe 4.0 x16"),
-    Device("cpu", 0, None, None, None, GLOO, GLOO, 2**30, "measured here"),
+    Device("cpu", 0, None, None, None, GLOO, GLOO, 2**30, "measured here, but for the links, which are assumed"),
 )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 from heddle.account.forward import kernels_by_device, prepared
@@ -17,7 +16,7 @@ from heddle.errors import HeddleError, pluralize
 from heddle.parallel.mesh import mesh_sizes
 from heddle.runs.split import ROOM
 from heddle.scale.devices import Device
-from heddle.scale.measure import seconds_of_step
+from heddle.scale.measuring import seconds_of_step
 from heddle.scale.rehearsal import PHASES, rehearse
 from heddle.tasks.loss import chunk_rows
 
@@ -128,7 +127,7 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
     device, length, precision = request.device, request.length, request.precision
     rows = request.batch // (request.world * train.accumulate)
     config = on_device(request)
-    numbers = rehearse(config, train, dict(sizes), rows, length, precision, device.node)
+    numbers = rehearse(config, train, dict(sizes), rows, length, precision, device.node, gloo=device.name == "cpu")
     sent = {name.removeprefix("sent/"): count for name, count in numbers.items() if name.startswith("sent/")}
     rates = {"link": device.link, "network": device.network}
 
@@ -173,13 +172,15 @@ def on_device(request: Request) -> TransformerConfig:
 
 def activations(request: Request, rows: int, checkpointed: bool) -> int:
     """Bytes that a micro-batch of so many rows saves for the backward pass."""
-    kernel = None if request.device.name == "cpu" else kernels_by_device(request.model, request.length).get("cuda", "none")
+    kernel = (
+        None if request.device.name == "cpu" else kernels_by_device(request.model, request.length).get("cuda", "none")
+    )
     saved = saved_activations(request.model, rows, request.length, request.precision, kernel, checkpointed=checkpointed)
     return saved.bytes
 
 
 def propose(request: Request) -> Prediction:
-    """The first layout that fits: without checkpointing before with it, on few shards before many, in few micro-batches before many.
+    """The first layout that fits: without checkpointing first, then on few shards first, then in few micro-batches first.
 
     Raises:
         HeddleError: none does, or the mesh or the batch does not divide among the devices.
@@ -218,6 +219,9 @@ def check_batch(request: Request) -> None:
 
 def _meshes(request: Request) -> Iterator[dict[str, int]]:
     """The meshes to try: that of the settings, or every way to divide the devices, from few shards to many."""
+    for name in ("tensor", "context", "expert"):
+        if (count := getattr(request.parallel, name)) > 1:
+            raise HeddleError(f"parallel: {name} = {count}: plans know replicate and shard so far: leave it out")
     if {"replicate", "shard"} & request.parallel.model_fields_set:
         yield mesh_sizes(request.parallel, request.world)
         return
@@ -272,11 +276,5 @@ def _too_large(request: Request, tried: Prediction | None, sizes: Mapping[str, i
             f"too large: one row of {request.length:,} tokens saves {size(row)}, checkpointed, beside {size(state)} of weights and "
             f"state on each of {shards}, more than {there}: use a smaller context or more devices"
         )
-    return (
-        f"too large: the smallest layout needs {size(tried.peak)}, more than {there}: use more devices, a smaller batch or context"
-    )
-
-
-def world_of(sizes: Mapping[str, int]) -> int:
-    """How many processes a mesh has."""
-    return prod(sizes.values())
+    needed = f"the smallest layout needs {size(tried.peak)}"
+    return f"too large: {needed}, more than {there}: use more devices, a smaller batch or context"

@@ -1,24 +1,24 @@
 """A training step of one process among many, on tensors without memory: what it holds, sends and computes.
 
-It is the step of a run: the same model, sharding, loss and optimizer. Only the tensors are torch's fake ones, and the processes those of
-torch's fake backend, so that one process can be the first of thousands.
+It is the step of a run: the same model, sharding, loss and optimizer. Only the tensors are torch's fake ones, and the processes are
+those of torch's fake backend, so that one process can be the first of thousands.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.device_mesh import DeviceMesh
 
 from heddle.account.forward import prefixes_for, source_for, without_values
 from heddle.account.memory import fake
 from heddle.account.repeats import Numbers, measured
 from heddle.account.walk import stated
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
+from heddle.config.parallel import ParallelConfig
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch, counted_batch
 from heddle.errors import HeddleError
@@ -27,14 +27,15 @@ from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.groups import skeleton
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
-from heddle.parallel.mesh import make_mesh
+from heddle.parallel.mesh import count_processes
 from heddle.parallel.sharding import Shards, blocks_of
-from heddle.scale.tally import Tally
+from heddle.scale.meter import Meter
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.train.ema import MovingAverage
 from heddle.train.optimizer import Optimizer
 from heddle.train.training import moving_average
 
+FEW = 5  # equal blocks that are rehearsed: with fewer, one block's gathered parameters and gradients overlap with the ends
 PHASES = ("forward", "loss", "backward", "end", "update")  # each is largest where it begins or ends, whatever the depth
 
 
@@ -57,17 +58,18 @@ class Trainable:
 
     Args:
         model: a model as it is trained, on real or fake tensors.
-        mesh: the processes; None: there is one.
+        sizes: of the axes of the mesh.
         micro_batches: of a step.
     """
 
     def __init__(
-        self, model: Transformer, train: TrainConfig, precision: str, mesh: DeviceMesh | None, micro_batches: int
+        self, model: Transformer, train: TrainConfig, precision: str, sizes: dict[str, int], micro_batches: int
     ) -> None:
         self.model, self.micro_batches = model, micro_batches
         if train.checkpoint_activations:
             checkpoint_activations(model)
-        parts = None if mesh is None else Shards(model, mesh, precision, micro_batches)
+        alone = count_processes(sizes) == 1
+        parts = None if alone else Shards(model, ParallelConfig(), sizes, precision, micro_batches)
         self.optimizer = Optimizer(model, train, 1e-3, precision, parts=parts)
         self.average: MovingAverage | None = moving_average(train, self.optimizer, {})
         whole = CrossEntropy(model) if isinstance(model.config.head, LanguageHeadConfig) else Summed(model)
@@ -125,6 +127,7 @@ def rehearse(
     length: int,
     precision: str,
     node: int = 1,
+    gloo: bool = False,
 ) -> Numbers:
     """Bytes, FLOPs and communication of a step of the first process of a mesh.
 
@@ -136,37 +139,35 @@ def rehearse(
         length: tokens of a row.
         precision: `fp32` or `bf16`.
         node: processes on a machine.
+        gloo: whether gloo connects the processes, as on a CPU.
 
     Returns:
         Bytes by what they are for; the peak of each phase, `peak/loss`; `flops`; bytes that are sent, `sent/all-gather/link`.
     """
 
     def measure(variant: TransformerConfig) -> Numbers:
-        with fake_mesh(sizes) as mesh:
-            return _rehearse(variant, train, mesh, rows, length, precision, node)
+        with fake_processes(count_processes(sizes)):
+            return _rehearse(variant, train, sizes, rows, length, precision, Meter(node, gloo))
 
     # Equal layers may be in different groups, so `measured` must not leave any out.
-    return measure(config) if train.groups or train.lora is not None else measured(config, measure)
+    return measure(config) if train.groups or train.lora is not None else measured(config, measure, FEW)
 
 
 @contextmanager
-def fake_mesh(sizes: dict[str, int]) -> Iterator[DeviceMesh | None]:
-    """The mesh of these sizes, seen by its first process; the others are not there. None for one process.
+def fake_processes(world: int) -> Iterator[None]:
+    """Inside the block, this process is the first of so many; the others are not there.
 
     Raises:
         HeddleError: this process has joined others already.
     """
-    world = 1
-    for size in sizes.values():
-        world *= size
     if world == 1:
-        yield None
+        yield
         return
     if dist.is_initialized():
         raise HeddleError("a plan for several processes is made by one: start it without torchrun")
     dist.init_process_group("fake", rank=0, world_size=world)
     try:
-        yield make_mesh(sizes, "cpu")
+        yield
     finally:
         dist.destroy_process_group()
 
@@ -174,41 +175,39 @@ def fake_mesh(sizes: dict[str, int]) -> Iterator[DeviceMesh | None]:
 def _rehearse(
     config: TransformerConfig,
     train: TrainConfig,
-    mesh: DeviceMesh | None,
+    sizes: dict[str, int],
     rows: int,
     length: int,
     precision: str,
-    node: int,
+    meter: Meter,
 ) -> Numbers:
-    mode, tally = FakeTensorMode(), Tally(node)
+    mode = FakeTensorMode()
     unknown = stated(build(without_values(config, ()), "meta"), rows, length).unknown()
     model = fake(skeleton(without_values(config, unknown), train), mode)
     micro = min(train.accumulate, 2)  # the first one and the last one; those between are like the first
-    if mesh is None:
-        with mode:
-            trainable = Trainable(model, train, precision, None, micro)
-    else:  # a mesh reads the numbers of its processes
-        trainable = Trainable(model, train, precision, mesh, micro)
+    # A mesh reads the numbers of its processes, which are not fake.
+    with mode if count_processes(sizes) == 1 else nullcontext():
+        trainable = Trainable(model, train, precision, sizes, micro)
     with mode:
         trainable.remember()
-    watch_backward(model, tally)
+    watch_backward(model, meter)
     numbers = trainable.held()
-    with mode, tally:
-        tally.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state()))
-        tally.see([working for working, _ in trainable.optimizer.copies])
-        tally.see([*model.buffers(), {} if trainable.average is None else trainable.average.average])
+    with mode, meter:
+        meter.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state()))
+        meter.see([working for working, _ in trainable.optimizer.copies])
+        meter.see([*model.buffers(), {} if trainable.average is None else trainable.average.average])
         parts = list[tuple[int, dict[str, int]]]()
         for _ in range(micro):
-            before, sent = tally.flops, tally.sent.copy()
-            micro_batch(trainable, trainable.batch(rows, length), tally)
-            parts.append((tally.flops - before, _named(tally.sent - sent)))
+            before, sent = meter.flops, meter.sent.copy()
+            micro_batch(trainable, trainable.batch(rows, length), meter)
+            parts.append((meter.flops - before, _named(meter.sent - sent)))
         numbers["gradients"] = trainable.gradients()
-        before, sent = tally.flops, tally.sent.copy()
-        tally.enter("update")
+        before, sent = meter.flops, meter.sent.copy()
+        meter.enter("update")
         trainable.update()
-    parts.append((tally.flops - before, _named(tally.sent - sent)))
-    numbers["gathered"] = tally.gathered()
-    numbers |= {f"peak/{phase}": tally.peaks[phase] for phase in PHASES}
+    parts.append((meter.flops - before, _named(meter.sent - sent)))
+    numbers["gathered"] = meter.gathered()
+    numbers |= {f"peak/{phase}": meter.peaks[phase] for phase in PHASES}
     times = [train.accumulate - 1, 1, 1] if micro == 2 else [1, 1]
     numbers["flops"] = sum(count * flops for count, (flops, _) in zip(times, parts, strict=True))
     for number, (count, (_, each)) in enumerate(zip(times, parts, strict=True)):
@@ -219,16 +218,16 @@ def _rehearse(
     return numbers
 
 
-def micro_batch(trainable: Trainable, batch: Batch, tally: Tally) -> None:
+def micro_batch(trainable: Trainable, batch: Batch, meter: Meter) -> None:
     """One forward and backward pass."""
-    tally.enter("forward")
+    meter.enter("forward")
     loss = trainable.objective(batch)
     (loss.total + loss.extra).div(batch.weights.numel()).backward()
     del loss
     trainable.optimizer.collect()
 
 
-def watch_backward(model: Transformer, tally: Tally) -> None:
+def watch_backward(model: Transformer, meter: Meter) -> None:
     """Begin a phase of the backward pass after the last block's forward pass, after its backward pass, and before the first's."""
     first, *_ = blocks = list(blocks_of(model))
 
@@ -237,10 +236,10 @@ def watch_backward(model: Transformer, tally: Tally) -> None:
         tensors = (each for each in values if isinstance(each, Tensor) and each.requires_grad)
         tensor = next(tensors, None)
         if tensor is not None:
-            tensor.register_hook(lambda gradient: tally.enter(phase))
+            tensor.register_hook(lambda gradient: meter.enter(phase))
 
     def after_last(block: nn.Module, arguments: Any, output: Any) -> None:
-        tally.enter("loss")
+        meter.enter("loss")
         when_known(arguments, "backward")
 
     def after_first(block: nn.Module, arguments: Any, output: Any) -> None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
-from heddle.display import duration, size
+from heddle.display import duration
+from heddle.display import size as readable
 from heddle.errors import pluralize
-from heddle.scale.layout import Prediction, Request, world_of
-from heddle.scale.measure import Measured
+from heddle.parallel.mesh import count_processes
+from heddle.scale.layout import Prediction, Request
+from heddle.scale.measuring import Measured
 
 
 def describe(request: Request, prediction: Prediction, label: str) -> str:
@@ -15,7 +17,7 @@ def describe(request: Request, prediction: Prediction, label: str) -> str:
 
 def _lines(request: Request, made: Prediction, label: str) -> Iterator[str]:
     train, device = request.train, request.device
-    world = world_of(made.sizes)
+    world = count_processes(made.sizes)
     mesh = " x ".join(f"{name} {count}" for name, count in made.sizes.items())
     yield f"{label}: {request.batch} rows of {request.length:,} tokens, {made.precision}, {train.optimizer}"
     yield f"{pluralize(world, 'device')} ({device.name}): {mesh}"
@@ -35,14 +37,14 @@ def _lines(request: Request, made: Prediction, label: str) -> Iterator[str]:
     }
     for name, count in rows.items():
         if count:
-            each = f", about {size(count / made.layers)} a layer" if name == "activations" else ""
-            yield f"  {size(count):>9}  {name}{each}"
-    yield f"  {size(made.peak):>9}  at most at a time, of {size(made.memory)}: it {'fits' if made.fits else 'is too large'}"
+            each = f", about {_size(count / made.layers)} a layer" if name == "activations" else ""
+            yield f"  {_size(count):>9}  {name}{each}"
+    yield f"  {_size(made.peak):>9}  at most at a time, of {_size(made.memory)}: it {'fits' if made.fits else 'is too large'}"
     if made.sent:
         yield "each device sends in a step"
         for name, count in sorted(made.sent.items(), key=lambda pair: -pair[1]):
             kind, where = name.removeprefix("update/").split("/")
-            yield f"  {size(count):>9}  {kind}, {'within its machine' if where == 'link' else 'between machines'}"
+            yield f"  {_size(count):>9}  {kind}, {'within its machine' if where == 'link' else 'between machines'}"
     hidden = "hidden by" if made.communication <= made.compute else "longer than"
     yield (
         f"a step takes about {_seconds(made.seconds)}: {_seconds(made.compute)} of computing"
@@ -64,4 +66,8 @@ def compare(prediction: Prediction, measured: Measured) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{1000 * seconds:.0f} ms" if seconds < 10 else duration(seconds)
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.2f} s" if seconds < 10 else duration(seconds)
+
+
+def _size(count: float) -> str:
+    return readable(count) if count >= 2**20 else f"{count / 2**10:.0f} KiB"

@@ -183,7 +183,7 @@ def test_failures_are_one_line(
     def fail(name: str) -> None:
         raise error
 
-    monkeypatch.setattr("heddle.cli.count.preset", fail)
+    monkeypatch.setattr("heddle.cli.sizes.count.preset", fail)
     plain, as_json = heddle("presets", "gpt2-small"), heddle("presets", "gpt2-small", "--json")
     assert (plain.code, as_json.code) == (code, code)
     assert plain.err.startswith(f"heddle: {message}")
@@ -194,7 +194,7 @@ def test_failures_are_one_line(
 
 def test_mistakes_of_the_program_are_shown_whole(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that no user can cause is not dressed up as one."""
-    monkeypatch.setattr("heddle.cli.count.preset", lambda name: torch.ones(2) @ torch.ones(3))
+    monkeypatch.setattr("heddle.cli.sizes.count.preset", lambda name: torch.ones(2) @ torch.ones(3))
     with pytest.raises(RuntimeError, match="size"):
         heddle("presets", "gpt2-small")
 
@@ -233,7 +233,7 @@ def test_a_file_never_gets_the_number_of_a_closed_stream() -> None:
 
 def test_sigterm_is_one_line(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the way it is handled is as before, afterwards."""
-    monkeypatch.setattr("heddle.cli.count.preset", lambda name: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("heddle.cli.sizes.count.preset", lambda name: signal.raise_signal(signal.SIGTERM))
     result = heddle("presets", "gpt2-small")
     assert (result.code, result.out, result.err) == (143, "", "heddle: stopped\n")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -22,7 +22,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import heddle
 from heddle.cli import main as cli
 from heddle.cli import training as cli_training
-from heddle.parallel import board as parallel_board
 from heddle.runs import session as run_session
 from heddle.runs.trainer import Trainer
 from heddle.text import train_tokenizer

@@ -13,8 +13,8 @@ from heddle.config.run import RunConfig
 from heddle.errors import HeddleError
 from heddle.scale.devices import find_row
 from heddle.scale.layout import SHARE, Prediction, Request, propose
-from heddle.scale.measure import Measured
-from heddle.scale.measure import measure as take_steps
+from heddle.scale.measuring import Measured
+from heddle.scale.measuring import measure as take_steps
 from heddle.scale.text import compare, describe
 from heddle.train.sizes import batch_size
 from heddle.weights.checkpoints import CONFIG
@@ -32,8 +32,7 @@ def plan(
 ) -> None:
     """Predict what each of many devices holds, sends and computes, and propose a layout that fits.
 
-    Nothing is read and nothing is trained. Settings that are given, such as shard=8, accumulate=4 or checkpoint_activations=true, are
-    kept; what is left open is chosen.
+    Nothing is read and nothing is trained. Settings such as shard=8, accumulate=4 or checkpoint_activations=true are kept.
 
     Parameters
     ----------
@@ -105,5 +104,7 @@ def _model(words: tuple[str, ...]) -> tuple[str, RunConfig, TransformerConfig]:
     _, model = resolve(str(run) if (run / CONFIG).is_file() else name)
     config = parse_config(tuple(rest))
     if config.model.model_fields_set:
-        raise HeddleError(f"{name} has a model of its own: leave out {', '.join(sorted(config.model.model_fields_set))}")
+        raise HeddleError(
+            f"{name} has a model of its own: leave out {', '.join(sorted(config.model.model_fields_set))}"
+        )
     return label, config, model

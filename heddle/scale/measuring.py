@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
+from torch.multiprocessing.spawn import spawn
 from torch.profiler import ProfilerActivity, profile
 
 from heddle.config.model import TransformerConfig
+from heddle.config.parallel import ParallelConfig
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.display import displayed
@@ -21,9 +22,9 @@ from heddle.model.build import build
 from heddle.model.cores import cores
 from heddle.model.lora import adapt
 from heddle.model.measured import measured_once
-from heddle.parallel.mesh import make_mesh
+from heddle.parallel.mesh import mesh_sizes
+from heddle.scale.meter import Meter
 from heddle.scale.rehearsal import Trainable
-from heddle.scale.tally import Tally
 from heddle.train.step import train_step
 
 STEPS = 5  # that are timed, after two whose bytes are counted
@@ -61,7 +62,7 @@ def measure(
         if world == 1:
             _process(0, 1, folder, *settings)
         else:
-            multiprocessing.spawn(_process, (world, folder, *settings), nprocs=world)
+            spawn(_process, (world, folder, *settings), nprocs=world)
         peak, seconds = (float(word) for word in Path(folder, "measured").read_text().split())
     return Measured(int(peak), seconds, world * rows * train.accumulate * length / seconds)
 
@@ -86,7 +87,8 @@ def seconds_of_step(
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            return _timed(_trainable(config, train, None, precision), train, rows, length)
+            one = mesh_sizes(ParallelConfig(), 1)
+            return _timed(_trainable(config, train, one, precision), train, rows, length)
         finally:
             torch.set_num_threads(before)
 
@@ -111,12 +113,11 @@ def _process(
     if world > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     try:
-        mesh = make_mesh(sizes, "cpu") if world > 1 else None
-        peak, trainable = _profiled(config, train, rows, length, precision) if mesh is None else (0, None)
-        if mesh is not None:
-            trainable = _trainable(config, train, mesh, precision)
-            peak = _tallied(trainable, train, rows, length)
-        assert trainable is not None
+        if world == 1:
+            peak, trainable = _profiled(config, train, sizes, rows, length, precision)
+        else:
+            trainable = _trainable(config, train, sizes, precision)
+            peak = _metered(trainable, train, rows, length)
         seconds = _timed(trainable, train, rows, length)
         if rank == 0:
             Path(folder, "measured").write_text(f"{peak} {seconds}")
@@ -126,9 +127,9 @@ def _process(
             dist.destroy_process_group()
 
 
-def _trainable(config: TransformerConfig, train: TrainConfig, mesh: Any, precision: str) -> Trainable:
+def _trainable(config: TransformerConfig, train: TrainConfig, sizes: dict[str, int], precision: str) -> Trainable:
     model = adapt(build(config, "cpu", train.seed), train.lora, train.seed)
-    return Trainable(model, train, precision, mesh, train.accumulate)
+    return Trainable(model, train, precision, sizes, train.accumulate)
 
 
 def _step(trainable: Trainable, train: TrainConfig, batch: Batch) -> None:
@@ -138,17 +139,17 @@ def _step(trainable: Trainable, train: TrainConfig, batch: Batch) -> None:
 
 
 def _profiled(
-    config: TransformerConfig, train: TrainConfig, rows: int, length: int, precision: str
+    config: TransformerConfig, train: TrainConfig, sizes: dict[str, int], rows: int, length: int, precision: str
 ) -> tuple[int, Trainable]:
     """The most bytes that are allocated at a time from the making of the model to the end of the second step."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
-        trainable = _trainable(config, train, None, precision)
+        trainable = _trainable(config, train, sizes, precision)
         batch = trainable.batch(rows * train.accumulate, length)
         for number in range(2):
             with torch.profiler.record_function(f"step {number}"):
                 _step(trainable, train, batch)
-    events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = profiler.profiler.kineto_results.events()
     (began,) = (event.start_ns() for event in events if event.name() == "step 1")
     held = most = 0
     for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda event: int(event.start_ns())):
@@ -157,17 +158,17 @@ def _profiled(
     return most, trainable
 
 
-def _tallied(trainable: Trainable, train: TrainConfig, rows: int, length: int) -> int:
+def _metered(trainable: Trainable, train: TrainConfig, rows: int, length: int) -> int:
     """The most bytes of storages that are alive in the second step."""
     batch = trainable.batch(rows * train.accumulate, length)
     _step(trainable, train, batch)
-    with Tally() as tally:
-        tally.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state(), batch.parts()))
-        tally.see(list(trainable.model.buffers()))
-        tally.see({} if trainable.average is None else trainable.average.average)
-        tally.enter("step")
+    with Meter() as meter:
+        meter.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state(), batch.parts()))
+        meter.see(list(trainable.model.buffers()))
+        meter.see({} if trainable.average is None else trainable.average.average)
+        meter.enter("step")
         _step(trainable, train, batch)
-    return tally.peaks["step"]
+    return meter.peaks["step"]
 
 
 def _timed(trainable: Trainable, train: TrainConfig, rows: int, length: int) -> float:

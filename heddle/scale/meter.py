@@ -1,5 +1,6 @@
 """Counts what tensors hold, what processes send, and FLOPs, while operations run, on real tensors or on ones without memory."""
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, shape_wrapper
 
 from heddle.account.forward import EXPERTS_FLOPS
 
@@ -24,14 +25,18 @@ SENT: dict[str, tuple[str, int, Share]] = {
     "alltoall_base_": ("deal", 1, lambda n: (n - 1) / n),
     "broadcast_": ("broadcast", 0, lambda n: 1.0),
 }
-FLOPS: dict[Any, Callable[..., int]] = {**flop_registry}
+FLOPS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    **{name: shape_wrapper(count) for name, count in EXPERTS_FLOPS.items()},
+}
 
 
-class Tally(TorchDispatchMode):
+class Meter(TorchDispatchMode):
     """Counts inside the `with` block.
 
     Args:
         node: how many processes share a machine.
+        gloo: whether to count the copy in which gloo sums what it scatters, which no operation shows without it.
 
     Attributes:
         now: bytes of the storages that are alive and were seen.
@@ -40,14 +45,16 @@ class Tally(TorchDispatchMode):
         sent: bytes that this process sends, by kind of collective and by `link` (in its machine) or `network`.
     """
 
-    def __init__(self, node: int = 1) -> None:
-        super().__init__()
-        self.node, self.now, self.flops = node, 0, 0
+    def __init__(self, node: int = 1, gloo: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.node, self.gloo, self.now, self.flops = node, gloo, 0, 0
         self.peaks, self.sent = Counter[str](), Counter[tuple[str, str]]()
         self.phase = "before"
         self.sizes = dict[int, int]()
         self.clock = 0
-        self.resized = dict[int, list[tuple[int, int]]]()  # of storages that are emptied and filled again: (time, bytes)
+        self.resized = dict[
+            int, list[tuple[int, int]]
+        ]()  # of storages that are emptied and filled again: (time, bytes)
         self.born = dict[int, int]()
 
     def __enter__(self) -> Self:
@@ -62,23 +69,28 @@ class Tally(TorchDispatchMode):
             return original(storage, size)
 
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         torch.UntypedStorage.resize_ = self.original  # type: ignore[method-assign]
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.clock += 1
+        # Where nothing watches it, the engine adds gradients of one tensor in place.
+        if function is torch.ops.aten.add.Tensor and _called_by_engine():
+            function, args = torch.ops.aten.add_.Tensor, args[1::-1]
         out = function(*args, **(kwargs or {}))
         self.see((args, out))
         packet = function._overloadpacket
-        counter = EXPERTS_FLOPS.get(packet) or FLOPS.get(packet)
+        counter = FLOPS.get(packet)
         if counter is not None:
             self.flops += counter(*args, **(kwargs or {}), out_val=out)
         if function.namespace == "c10d":
             self._note_sent(packet.__name__, args)
+            if self.gloo and packet.__name__ == "_reduce_scatter_base_":
+                self.peaks[self.phase] = max(self.peaks[self.phase], self.now + args[1].nbytes)
         return out
 
     def enter(self, phase: str) -> None:
@@ -132,6 +144,15 @@ class Tally(TorchDispatchMode):
         self.sent[kind, where] += round(sum(each.nbytes for each in tensors) * share(len(ranks)))
 
 
+def _called_by_engine() -> bool:
+    """Whether no Python code but torch's own stands between the engine of the backward pass and the operation."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.endswith(("eval_frame.py", "_compile.py")):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
+
+
 def _group(value: Any) -> dist.ProcessGroup | None:
     """The group of processes in an argument of a collective."""
-    return dist.ProcessGroup.unbox(value) if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()) else None
+    is_group = isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type())
+    return dist.ProcessGroup.unbox(value) if is_group else None

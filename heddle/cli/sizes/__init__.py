@@ -1,0 +1,3 @@
+"""How large a model is, and a training on many devices: `heddle count`, `heddle presets` and `heddle plan`."""
+
+__all__: list[str] = []

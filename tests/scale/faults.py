@@ -1,0 +1,32 @@
+"""Planted faults of plans for many devices."""
+
+from tests.planting import Fault
+
+HOLDS = "test_rehearsal.py::test_one_process_holds_what_was_predicted"
+SHARDS = "test_rehearsal.py::test_shards_divide_what_a_process_holds_and_sends"
+STORAGES = "test_rehearsal.py::test_storages_are_counted_once_and_until_they_are_gone"
+
+FAULTS = [
+    Fault("gradients of one tensor beside each other", "scale/meter.py:_called_by_engine",
+          "frame.f_code.co_name == \"_engine_run_backward\"", "False", test=HOLDS),
+    Fault("storages that are gone still count", "scale/meter.py:Meter._drop",
+          "self.now -= self.sizes.pop(key)", "self.sizes.pop(key)", test=STORAGES),
+    Fault("emptied storages still count", "scale/meter.py:Meter.__enter__",
+          "self._resize(key, size)", "pass", test=STORAGES),
+    Fault("everything is sent within a machine", "scale/meter.py:Meter._note_sent",
+          "ranks[-1] // self.node", "ranks[0] // self.node", test=SHARDS),
+    Fault("a ring sends everything", "scale/meter.py:SENT",
+          '("reduce-scatter", 1, lambda n: (n - 1) / n)', '("reduce-scatter", 1, lambda n: 1.0)', test=SHARDS),
+    Fault("micro-batches between the first and the last are left out", "scale/rehearsal.py:_rehearse",
+          "[train.accumulate - 1, 1, 1]", "[1, 1, 1]",
+          test="test_rehearsal.py::test_micro_batches_send_parameters_again_and_gradients_once"),
+    Fault("a layout fills the device", "scale/layout.py:Prediction.fits",
+          "ROOM * self.memory", "2 * self.memory",
+          test="test_layout.py::test_a_smaller_device_gets_more_shards_then_checkpoints"),
+    Fault("communication hides computing too", "scale/layout.py:Prediction.seconds",
+          "+ self.update", "",
+          test="test_layout.py::test_time_is_the_products_and_what_they_do_not_hide"),
+    Fault("accumulate is chosen anew", "scale/layout.py:_fewest",
+          "if request.train.accumulate > 1", "if False",
+          test="test_layout.py::test_settings_are_kept"),
+]  # fmt: skip

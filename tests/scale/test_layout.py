@@ -1,0 +1,141 @@
+"""Layouts that are proposed, and those that are refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heddle.config import TrainConfig, preset
+from heddle.config.parallel import ParallelConfig
+from heddle.errors import HeddleError
+from heddle.parallel.mesh import mesh_sizes
+from heddle.scale import DEVICES, Request, find_row, propose
+from heddle.scale.devices import GIB
+from tests.cli.conftest import Heddle
+from tests.cli.conftest import heddle as heddle
+
+H100 = find_row("h100")
+TINY = preset("laptop-tiny")
+
+
+ONE = mesh_sizes(ParallelConfig(), 1)
+
+
+def request(memory: float, **changes: object) -> Request:
+    """16 rows of laptop-tiny on 4 devices with so many MiB."""
+    device = H100._replace(memory=int(memory * 2**20))
+    whole = Request(TINY, TrainConfig(optimizer="adamw"), ParallelConfig(), 16, 64, "fp32", 4, device)
+    return whole.__class__(**{**vars(whole), **changes})
+
+
+def test_a_smaller_device_gets_more_shards_then_checkpoints() -> None:
+    large, small, smaller = (propose(request(memory)) for memory in (100, 24, 18))
+    assert (large.sizes, large.accumulate, large.checkpointed) == ({**ONE, "replicate": 4, "shard": 1}, 1, False)
+    assert small.sizes["shard"] > 1 or small.accumulate > 1
+    assert small.peak <= 0.9 * 24 * 2**20
+    assert smaller.peak <= 0.9 * 18 * 2**20
+    assert smaller.peak < small.peak < large.peak
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 18}, "batch = 18 cannot be divided among 4 devices: choose a multiple of 4, such as 16"),
+        ({"parallel": ParallelConfig(replicate=3)}, "replicate = 3 does not divide"),
+        ({"parallel": ParallelConfig(shard=3)}, "shard = 3 is for 3 process"),
+    ],
+)
+def test_what_does_not_divide_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(HeddleError, match=message):
+        propose(request(100, **changes))
+
+
+def test_what_is_too_large_is_named() -> None:
+    with pytest.raises(HeddleError, match=r"weights, gradients and adamw's state take .* on each of 4 shards"):
+        propose(request(2))
+    with pytest.raises(HeddleError, match="one row of 64 tokens saves"):
+        propose(request(4.5))
+
+
+def test_settings_are_kept() -> None:
+    fixed = request(100, train=TrainConfig(optimizer="adamw", accumulate=2, checkpoint_activations=True))
+    made = propose(fixed)
+    assert (made.accumulate, made.checkpointed, made.rows) == (2, True, 2)
+    made = propose(request(100, parallel=ParallelConfig(replicate=2)))
+    assert made.sizes == {**ONE, "replicate": 2, "shard": 2}
+
+
+def test_time_is_the_products_and_what_they_do_not_hide() -> None:
+    made = propose(request(100, parallel=ParallelConfig(shard=4), share=0.5))
+    assert made.compute == made.flops / (0.5 * H100.fp32)
+    sent = sum(count for name, count in made.sent.items() if not name.startswith("update/"))
+    assert made.communication == pytest.approx(sent / H100.link)
+    assert made.tokens_per_second == pytest.approx(16 * 64 / made.seconds)
+
+
+def test_each_device_has_published_figures() -> None:
+    assert len({device.name for device in DEVICES}) == len(DEVICES)
+    for device in DEVICES:
+        assert device.source
+        if device.name != "cpu":
+            assert device.fp32 < device.bf16  # type: ignore[operator]
+            assert device.memory >= 24 * 10**9
+            assert device.network <= device.link
+
+
+def test_512_processes_are_checked_here(heddle: Heddle) -> None:
+    words = [
+        "laptop-tiny",
+        "--world",
+        "512",
+        "--device",
+        "a100",
+        "batch=512",
+        "shard=8",
+        "replicate=64",
+        "optimizer=adamw",
+    ]
+    made = heddle("plan", *words, "--json").json
+    assert made["sizes"] == {**ONE, "replicate": 64, "shard": 8}
+    assert made["fits"]
+    assert made["device"]["memory"] == 80 * GIB
+    assert {"all-gather/link", "reduce-scatter/link", "all-reduce/network"} <= set(made["sent"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "h1000"], "Did you mean 'h100'?"),
+        (["--world", "0"], "--world 0: must be at least 1"),
+        (["--share", "2"], "--share 2.0: must be above 0"),
+        (["--device", "a100", "--measure"], "--measure takes steps here"),
+        (["--world", "6", "--device", "a100", "shard=4"], "shard = 4 is for 4 processes"),
+        (["--device", "a100", "heads=3"], "heads"),
+        (["depht=3"], "Did you mean 'depth'?"),
+    ],
+)
+def test_mistakes_are_one_line(heddle: Heddle, words: list[str], message: str) -> None:
+    result = heddle("plan", "laptop-tiny", *words)
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_predicted_beside_measured(heddle: Heddle, new_machine: Path) -> None:
+    words = ["laptop-tiny", "context=32", "batch=2", "optimizer=adamw", "precision=fp32"]
+    result = heddle("plan", *words, "--measure")
+    assert "predicted" in result.out
+    made = json.loads(heddle("plan", *words, "--measure", "--json").out)
+    assert made["peak"] == pytest.approx(made["measured"]["peak"], rel=0.05)
+    assert made["measured"]["tokens_per_second"] > 0
+
+
+def test_a_run_file_and_a_model_file(heddle: Heddle) -> None:
+    Path("run.toml").write_text(
+        '[model]\ndepth = 1\ndim = 32\n[train]\noptimizer = "sgd"\nbatch = 4\n[parallel]\nshard = 2\n'
+    )
+    made = heddle("plan", "run.toml", "--world", "4", "--device", "a100", "replicate=2", "--json").json
+    assert (made["sizes"], made["batch"]) == ({**ONE, "replicate": 2, "shard": 2}, 4)
+    Path("model.json").write_text(json.dumps(TINY.to_dict()))
+    assert heddle("plan", "model.json", "--device", "a100", "batch=4", "--json").json["model"] == "model.json batch=4"
+    assert "has a model of its own" in heddle("plan", "model.json", "--device", "a100", "depth=2").err

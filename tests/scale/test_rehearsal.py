@@ -1,0 +1,120 @@
+"""What a rehearsal predicts is what real tensors hold, whole and divided among two processes."""
+
+import pytest
+import torch
+
+from heddle.account import states
+from heddle.config import TrainConfig, preset
+from heddle.config.parallel import ParallelConfig
+from heddle.parallel.mesh import mesh_sizes
+from heddle.scale.measuring import measure
+from heddle.scale.meter import Meter
+from heddle.scale.rehearsal import PHASES, rehearse
+
+ONE = mesh_sizes(ParallelConfig(), 1)
+TINY = preset("laptop-tiny")
+
+
+def peak(numbers: dict[str, int]) -> int:
+    """The most bytes of all phases."""
+    return max(numbers[f"peak/{phase}"] for phase in PHASES)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "train", "precision"),
+    [
+        ("laptop-tiny", 64, {"optimizer": "adamw"}, "fp32"),
+        ("laptop-tiny", 64, {"optimizer": "muon"}, "fp32"),
+        ("laptop-tiny", 64, {"optimizer": "sgd", "ema": 0.9}, "fp32"),
+        ("laptop-tiny", 64, {"optimizer": "adamw"}, "bf16"),
+        ("laptop-tiny", 64, {"optimizer": "adamw", "accumulate": 2, "checkpoint_activations": True}, "fp32"),
+        ("laptop-window", 64, {}, "fp32"),
+        ("laptop-encoder", 64, {"optimizer": "adamw"}, "fp32"),
+        ("laptop-moe", 64, {"optimizer": "adamw"}, "fp32"),
+        ("laptop-linear", 64, {}, "fp32"),
+        ("laptop-rnn", 24, {"optimizer": "adamw"}, "fp32"),
+        ("laptop-translate", 64, {"optimizer": "adamw"}, "fp32"),
+        ("rnn-translate", 12, {"optimizer": "adamw"}, "fp32"),
+        ("conv-lm", 64, {"optimizer": "adamw"}, "fp32"),
+    ],
+)
+def test_one_process_holds_what_was_predicted(name: str, length: int, train: dict[str, object], precision: str) -> None:
+    config, settings = preset(name), TrainConfig.of(train)
+    predicted = peak(rehearse(config, settings, ONE, 2, length, precision))
+    assert predicted == pytest.approx(measure(config, settings, ONE, 2, length, precision).peak, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "train"),
+    [
+        ("laptop-tiny", {"optimizer": "adamw"}),
+        ("laptop-tiny", {"optimizer": "muon", "accumulate": 2}),
+        ("laptop-linear", {"optimizer": "adamw"}),
+    ],
+)
+def test_two_processes_hold_what_was_predicted(name: str, train: dict[str, object]) -> None:
+    config, settings, sizes = preset(name), TrainConfig.of(train), {**ONE, "shard": 2}
+    predicted = peak(rehearse(config, settings, sizes, 2, 64, "fp32", gloo=True))
+    assert predicted == pytest.approx(measure(config, settings, sizes, 2, 64, "fp32").peak, rel=0.03)
+
+
+def test_parts_of_the_whole_are_those_of_the_account() -> None:
+    numbers = rehearse(TINY, TrainConfig(optimizer="adamw"), ONE, 2, 64, "fp32")
+    account = states(TINY, "adamw", "fp32")
+    assert (numbers["parameters"], numbers["gradients"]) == (account.weights, account.gradients)
+    steps = 4 * sum(1 for _ in TINY.stacks())  # AdamW also counts its steps, 4 bytes for each parameter
+    assert 0 <= numbers["state"] - account.moments < 400 * steps
+
+
+def test_shards_divide_what_a_process_holds_and_sends() -> None:
+    train = TrainConfig(optimizer="adamw")
+    whole, *parts = (rehearse(TINY, train, {**ONE, "shard": n}, 2, 64, "fp32", 8) for n in (1, 2, 8))
+    for count, part in zip((2, 8), parts, strict=True):
+        for name in ("parameters", "gradients", "state"):
+            assert whole[name] / count <= part[name] < whole[name] / count + 20_000
+        assert peak(part) < peak(whole)
+        # The gradients of all blocks, of which each process keeps its part.
+        share = (count - 1) / count
+        assert part["sent/reduce-scatter/link"] == pytest.approx(share * whole["gradients"], rel=0.02)
+        assert part["sent/all-gather/link"] <= 2.02 * share * whole["parameters"]
+    assert "sent/all-gather/network" in rehearse(TINY, train, {**ONE, "shard": 8}, 2, 64, "fp32", 4)
+
+
+def test_deeper_models_are_predicted_from_shallow_ones() -> None:
+    """Twelve equal blocks are measured with four and five of them."""
+    train = TrainConfig(optimizer="adamw")
+    deep = TINY.override({"decoder.depth": 12})
+    groups = TrainConfig.of({"optimizer": "adamw", "groups": [{"parameters": "*", "rate": 1.0}]})  # leaves none out
+    short, full = (rehearse(deep, each, ONE, 2, 64, "fp32") for each in (train, groups))
+    assert short == pytest.approx(full, rel=0.01)
+
+
+def test_checkpointing_holds_less_and_computes_more() -> None:
+    whole, checkpointed = (
+        rehearse(TINY, TrainConfig(checkpoint_activations=each), ONE, 8, 64, "fp32") for each in (False, True)
+    )
+    assert peak(checkpointed) < peak(whole)
+    assert 1.1 < checkpointed["flops"] / whole["flops"] < 1.4
+
+
+def test_micro_batches_send_parameters_again_and_gradients_once() -> None:
+    sizes = {**ONE, "shard": 2}
+    one, four = (rehearse(TINY, TrainConfig(optimizer="adamw", accumulate=n), sizes, 2, 64, "fp32", 8) for n in (1, 4))
+    assert four["sent/reduce-scatter/link"] == one["sent/reduce-scatter/link"]
+    assert four["sent/all-gather/link"] > 3 * one["sent/all-gather/link"]
+    assert four["flops"] == pytest.approx(4 * one["flops"], rel=0.01)
+
+
+def test_storages_are_counted_once_and_until_they_are_gone() -> None:
+    with Meter() as meter:
+        meter.enter("first")
+        x = torch.ones(1000)
+        y = x.view(10, 100)
+        z = x + 1
+        assert meter.now == 8000
+        del x, z
+        assert meter.now == 4000
+        y.untyped_storage().resize_(0)
+        assert (meter.now, meter.peaks["first"]) == (0, 8000)
+        y.untyped_storage().resize_(4000)
+    assert meter.gathered() == 4000
