@@ -188,7 +188,7 @@ class Cache:
     @property
     def truncates(self) -> bool:
         """Whether tokens can be removed again: every state stores each token in a separate slot."""
-        return all(isinstance(state, Growing | Fixed) for state in self.flat() if type(state) is not State)
+        return all(isinstance(state, Growing | Fixed) for state in self.flat() if state.stores)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Forget all but the first `lengths[b]` tokens of each row.

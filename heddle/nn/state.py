@@ -27,7 +27,7 @@ class State:
     to `update`.
     """
 
-    stores = True  # whether it remembers tokens
+    stores = False  # whether it remembers tokens
 
     def __init__(self) -> None:
         self.buffers: tuple[Tensor, ...] = ()
@@ -66,17 +66,14 @@ class State:
         return sum(buffer.numel() * buffer.element_size() for buffer in self.buffers)
 
 
-class Stateless(State):
-    """Stores nothing: for training, evaluation and scoring."""
-
-    stores = False
-
-
-STATELESS = Stateless()
+STATELESS = State()
+"""Stores nothing: for training, evaluation and scoring."""
 
 
 class Growing(State):
     """Stores every token: slot j of a row is its position j."""
+
+    stores = True
 
     def reserve(self, capacity: int) -> None:
         # Zeros, not uninitialised memory: slots beyond a row's end get weight 0, but 0 · NaN is not 0.
@@ -110,6 +107,8 @@ class Rolling(State):
     Args:
         window: number of positions to store.
     """
+
+    stores = True
 
     def __init__(self, window: int) -> None:
         super().__init__()
@@ -146,6 +145,8 @@ class Fixed(State):
     Its rows are sources, each of which several rows of the cache may read (`Cache.share`).
     """
 
+    stores = True
+
     def read(self) -> tuple[Tensor, ...] | None:
         return self.buffers or None
 
@@ -176,6 +177,8 @@ class Fixed(State):
 
 class Carry(State):
     """Stores the state of a recurrent mixer, tensors [B ...]."""
+
+    stores = True
 
     def read(self) -> tuple[Tensor, ...] | None:
         return self.buffers or None

@@ -49,8 +49,6 @@ class PartOfLayout(Layout):
 class Gathering(State):
     """Gathers the keys and values of all processes; stores nothing."""
 
-    stores = False
-
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
         self.mesh = mesh

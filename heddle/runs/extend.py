@@ -16,6 +16,8 @@ from heddle.weights.checkpoints import CONFIG, checkpoints
 from heddle.weights.files import MANIFEST, Hold, relist, write_file
 from heddle.weights.run import newest_valid, read_config
 
+LAYOUT = "parallel."  # the start of the keys that say how processes divide a run
+
 
 @checked()
 def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
@@ -28,7 +30,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
         run: a run directory that no process is training.
         settings: dotted keys and their values: `train.steps` or `train.epochs` in all, or `train.minutes` to add;
             `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`, `train.patience`,
-            `train.start_timeout`, `train.step_timeout`, `train.checkpoint_activations`.
+            `train.start_timeout`, `train.step_timeout`, `train.checkpoint_activations`; and how processes
+            divide it, such as `parallel.tensor`.
 
     Returns:
         A line for each change, such as `steps: 2000 -> 4000`.
@@ -40,6 +43,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
     config = read_config(run)
     if config.train is None or config.chosen is None:
         raise HeddleError(f"{run} was not trained here, so it cannot be continued")
+    layout = {key: value for key, value in settings.items() if key.startswith(LAYOUT)}
+    settings = {key: value for key, value in settings.items() if key not in layout}
     fixed = [key for key in settings if key.removeprefix("train.") not in CHANGEABLE]
     if fixed:
         allowed = ", ".join(CHANGEABLE)
@@ -74,7 +79,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
             f"average = {train.average} needs the checkpoint of step {gone[0]}, which is not in {run}: give more steps, "
             "or leave out save_every"
         )
-    changed = {"train": train, "chosen": after}
+    parallel = config.parallel.override({key.removeprefix(LAYOUT): value for key, value in layout.items()})
+    changed = {"train": train, "chosen": after, "parallel": parallel}
     hold = Hold(run)
     try:
         write_file(run / CONFIG, config.model_copy(update=changed).to_json().encode(), replace=True)
@@ -82,7 +88,8 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
             relist(run, CONFIG)
     finally:
         hold.release()
-    differences = {**_differences(config.train, train), **_differences(chosen, after)}
+    pairs = ((config.train, train), (chosen, after), (config.parallel, parallel))
+    differences = {name: pair for before, now in pairs for name, pair in _differences(before, now).items()}
     return [f"{name}: {old} -> {now}" for name, (old, now) in differences.items() if name != "minutes"]
 
 

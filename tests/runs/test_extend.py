@@ -17,7 +17,7 @@ from heddle.runs.session import read_run
 from heddle.train.length import step_size, steps_within
 from heddle.train.schedule import factor
 from heddle.weights import load
-from heddle.weights.run import damage
+from heddle.weights.run import damage, read_config
 from tests.running import SIZES, TRAIN, Begin
 from tests.runs.test_resume import stop_after, written
 
@@ -131,3 +131,11 @@ def test_a_run_in_training_is_not_changed(begin: Begin) -> None:
     trainer.session.run.hold.release()  # type: ignore[union-attr]
     changes = extend(run, {"train.threads": cores()})
     assert [line.split(": ")[:1] for line in changes] == [["threads"]] * (cores() > 1)
+
+
+def test_the_layout_of_processes_changes(begin: Begin) -> None:
+    run = begin()
+    assert extend(run, {"parallel.tensor": 2}) == ["tensor: 1 -> 2"]
+    assert read_config(run).parallel.tensor == 2
+    with pytest.raises(HeddleError, match="tensors"):
+        extend(run, {"parallel.tensors": 2})
