@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,9 +60,6 @@ from heddle.weights.files import Hold, remove_leftovers
 from heddle.weights.run import damage, newest_valid, read_config, save_checkpoint
 from heddle.weights.start import START, load_start
 from heddle.weights.tensors import Weights, compare, specs_of
-
-if TYPE_CHECKING:
-    from heddle.parallel.saving import Saver
 
 MASTER = "master/"  # the names of weights in a checkpoint whose own weights are their moving average
 
@@ -134,7 +131,7 @@ class Session(Training):
 
     run: OpenedRun
     opening: ResumeReport
-    saver: "Saver | None" = None
+    saver: Any = None  # a Saver, whose module takes long to import
 
     def last_good(self) -> str:
         """The last good checkpoint, in words."""
@@ -321,7 +318,7 @@ def _objective(eager: CrossEntropy, compiled: bool, parts: Parts | None) -> Call
     return parts.wrap(compile_blocks(eager) if compiled else eager)
 
 
-def _saver(train: TrainConfig, ranks: Ranks) -> "Saver | None":
+def _saver(train: TrainConfig, ranks: Ranks) -> Any:  # a Saver, or None
     """Saves the checkpoints of several processes; None: this one is alone."""
     if ranks.count == 1:
         return None

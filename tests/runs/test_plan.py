@@ -507,7 +507,7 @@ def test_measuring_is_training() -> None:
 def test_the_config_is_readable(begin: Begin) -> None:
     run = begin(steps=3)
     data = json.loads((run / "config.json").read_text())
-    assert data.keys() == {"version", "model", "data", "task", "train", "chosen", "origin"}
+    assert data.keys() == {"version", "model", "data", "task", "train", "parallel", "chosen", "origin"}
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "data", "tokenizer.json"]
 
 
