@@ -9,6 +9,8 @@ from heddle.parallel.mesh import count_processes
 from heddle.scale.layout import Prediction, Request
 from heddle.scale.measuring import Measured
 
+OPEN = ("replicate", "shard")  # the axes that a plan chooses
+
 
 def describe(request: Request, prediction: Prediction, label: str) -> str:
     """The layout, what each device holds and sends, and how long a step takes."""
@@ -18,7 +20,7 @@ def describe(request: Request, prediction: Prediction, label: str) -> str:
 def _lines(request: Request, made: Prediction, label: str) -> Iterator[str]:
     train, device = request.train, request.device
     world = count_processes(made.sizes)
-    mesh = " x ".join(f"{name} {count}" for name, count in made.sizes.items())
+    mesh = " x ".join(f"{name} {count}" for name, count in made.sizes.items() if count > 1 or name in OPEN)
     yield f"{label}: {request.batch} rows of {request.length:,} tokens, {made.precision}, {train.optimizer}"
     yield f"{pluralize(world, 'device')} ({device.name}): {mesh}"
     yield f"accumulate={made.accumulate} checkpoint_activations={str(made.checkpointed).lower()}: " + (
