@@ -227,7 +227,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
             Bad([[1] * 9], "prompt 0 has 9")], "seeds": [[0, 0]], "sources": [Bad([], "0 sources for 1 prompts"), *SECOND],
     },
     "generate.Engine.submit": {
-        "prompt": [Bad([257], "id 257"), Bad([], "prompt 0 is empty"), Bad([1] * 9, "prompt 0 has 9")],
+        "prompt": [Bad([257], "id 257"), Bad([], "is empty"), Bad([1] * 9, "has 9 tokens")],  # its number counts those before
         "source": [Bad([1], "has no encoder")],
     },
     "generate.beam_search": {"sources": SECOND},

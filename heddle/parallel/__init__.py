@@ -7,7 +7,4 @@
 - `output`: rank 0 speaks on the terminal, the others in files of the run.
 """
 
-from heddle.parallel.join import join_ranks as join_ranks
-from heddle.parallel.ranks import Ranks as Ranks
-
-__all__ = ["Ranks", "join_ranks"]
+__all__: list[str] = []

@@ -8,26 +8,4 @@
 - `text`: a prediction in words.
 """
 
-from heddle.scale.devices import DEVICES as DEVICES
-from heddle.scale.devices import Device as Device
-from heddle.scale.devices import find_row as find_row
-from heddle.scale.layout import Prediction as Prediction
-from heddle.scale.layout import Request as Request
-from heddle.scale.layout import predict as predict
-from heddle.scale.layout import propose as propose
-from heddle.scale.measuring import Measured as Measured
-from heddle.scale.measuring import measure as measure
-from heddle.scale.text import describe as describe
-
-__all__ = [
-    "DEVICES",
-    "Device",
-    "Measured",
-    "Prediction",
-    "Request",
-    "describe",
-    "find_row",
-    "measure",
-    "predict",
-    "propose",
-]
+__all__: list[str] = []

@@ -9,8 +9,8 @@ from heddle.config import TrainConfig, preset
 from heddle.config.parallel import ParallelConfig
 from heddle.errors import HeddleError
 from heddle.parallel.mesh import mesh_sizes
-from heddle.scale import DEVICES, Request, find_row, propose
-from heddle.scale.devices import GIB
+from heddle.scale.devices import DEVICES, GIB, find_row
+from heddle.scale.layout import Request, propose
 from tests.cli.conftest import Heddle
 from tests.cli.conftest import heddle as heddle
 
