@@ -73,7 +73,7 @@ def processes(launcher: int) -> dict[int, int]:
                     word.split(b"=", 1) for word in (place / "environ").read_bytes().split(b"\0") if b"=" in word
                 )
                 running[int(words[b"RANK"])] = int(place.name)
-        except (OSError, KeyError, ValueError):  # it has just ended, or is no rank
+        except (OSError, KeyError, ValueError):  # it has just ended, or it is another program
             continue
     return running
 

@@ -1,8 +1,8 @@
 """How several processes divide a training among them: `[parallel]`."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from heddle.config.base import Config
 
@@ -26,3 +26,11 @@ class ParallelConfig(Config):
     """Processes among those of `shard` and `context` that divide the experts of mixtures among them (expert parallel)."""
     sequence: bool = False
     """Whether the processes of `tensor` also divide the tokens between these layers (sequence parallel)."""
+
+    @model_validator(mode="after")
+    def _with_effect(self) -> Self:
+        if self.sequence and self.tensor == 1:
+            raise ValueError(
+                "sequence = true divides tokens among the processes of tensor: set tensor above 1, or leave it out"
+            )
+        return self

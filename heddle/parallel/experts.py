@@ -51,7 +51,7 @@ def divide_experts(model: Transformer, mesh: DeviceMesh) -> dict[str, nn.Paramet
     """Leave this process its experts of every mixture of a model, and return their parameters by name.
 
     Raises:
-        HeddleError: there is no mixture, or its experts are not a multiple of the processes.
+        HeddleError: the model has no mixture, or the experts of one are not a multiple of the processes.
     """
     mixtures = [(name, module) for name, module in model.named_modules() if isinstance(module, Experts)]
     if not mixtures:

@@ -59,7 +59,7 @@ def machine(folder: Path, number: int, name: str) -> None:
         if ctypes.CDLL(None, use_errno=True).setns(place.fileno(), NETWORK):
             raise OSError(ctypes.get_errno(), "setns")
     os.environ["GLOO_SOCKET_IFNAME"] = (
-        name  # both namespaces have the machine's name, which is no address in the network
+        name  # both namespaces have the machine's name, which has no address in this network
     )
 
     def rank() -> None:
