@@ -65,9 +65,10 @@ class Buckets:
     def read(self, step: int, seed: int) -> Indices:
         """Int[B], the records that step `step` (from 0) reads; `EMPTY` for rows without one."""
         epoch, number = divmod(step, self.batches)
-        if self._epoch_plan is None or self._epoch_plan[0] != (seed, epoch):
-            self._epoch_plan = (seed, epoch), self._plan(seed, epoch)
-        return self._epoch_plan[1][number]
+        plan = self._epoch_plan
+        if plan is None or plan[0] != (seed, epoch):
+            plan = self._epoch_plan = (seed, epoch), self._plan(seed, epoch)
+        return plan[1][number]
 
     def _plan(self, seed: int, epoch: int) -> list[Indices]:
         """The batches of one epoch, in order."""

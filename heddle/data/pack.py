@@ -156,6 +156,6 @@ class Packing:
                 rows = permute(rows, count, key + 1)
             starts = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
             # A step reads rows of two epochs at most.
-            self._planned = {latest: self._planned[latest] for latest in list(self._planned)[-1:]}
-            self._planned[epoch] = order[np.argsort(rows, kind="stable")], starts
+            latest = list(self._planned.items())[-1:]
+            self._planned = dict([*latest, (epoch, (order[np.argsort(rows, kind="stable")], starts))])
         return self._planned[epoch]

@@ -163,6 +163,7 @@ class Task(ABC):
     Attributes:
         partial_targets: whether only some of the tokens in `places` are targets: masked ones, or those after a prefix.
         counts_unread: whether its metrics count targets beyond the context as wrong (`unread`).
+        repeats: whether equal examples always give equal batches, in any order of the steps and in any thread.
 
     Raises:
         HeddleError: the task cannot read rows of this layout.
@@ -170,6 +171,7 @@ class Task(ABC):
 
     partial_targets: ClassVar[bool] = False
     counts_unread: ClassVar[bool] = False
+    repeats: ClassVar[bool] = True
 
     def __init__(self, config: Any, spec: DataSpec) -> None:
         self.config, self.spec = config, spec

@@ -8,7 +8,7 @@ In reading order:
 - `evaluate`: the loss of what was held out.
 - `training`: what every training is: its step, its evaluation, the weights to use (`Training`). `ema` keeps an exponential moving
   average of the weights, `model_selection` says which weights are final and when to stop early, `expert_load` how evenly experts
-  are used, `diagnose` finds where a loss became NaN or infinite.
+  are used, `diagnose` finds where a loss became NaN or infinite, `ahead` makes the next batch while a GPU computes.
 - `rates`, `sizes`: how fast this machine trains a model; how many rows or tokens a step has.
 - `runtime`: allocator, and the seed of each step.
 - `fit`: a training in memory; `history` is what it returns, `report` its events, `live` its progress, `curves` draws it.

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from traceback import clear_frames
 
@@ -21,6 +22,7 @@ from heddle.nn.moe import MoE
 from heddle.parallel.ranks import Ranks
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.tasks.task import Task, tokens_read
+from heddle.train.ahead import Ahead
 from heddle.train.diagnose import first_bad_layer
 from heddle.train.ema import MovingAverage
 from heddle.train.evaluate import Evaluation, evaluate
@@ -85,11 +87,14 @@ class Training:
     def __post_init__(self) -> None:
         named = self.model.named_modules()
         self.mixtures = [layer_of(name) for name, module in named if isinstance(module, MoE)]
+        self.make = partial(_rows, self.task, self.ranks)
+        apart = self.model.device.type != "cpu" and self.task.repeats
+        self.ahead = Ahead(self.make, self.steps) if apart else None
 
     def batch(self) -> Batch:
         """This rank's rows, or its tokens of them, of the next step's batch, on the model's device."""
-        examples = self.task.examples(self.step).part(self.ranks.data_rank, self.ranks.data_count)
-        batch, parts = self.task.batch(examples), self.optimizer.parts
+        batch = self.make(self.step) if self.ahead is None else self.ahead.get(self.step)
+        parts = self.optimizer.parts
         return (batch if parts is None else parts.cut(batch)).to(self.model.device)
 
     def advance(self) -> Report:
@@ -262,6 +267,11 @@ class Training:
     def due(self, every: int) -> bool:
         """Whether something that happens every so many steps, and after the last, happens after this one."""
         return self.step % every == 0 or self.step == self.steps
+
+
+def _rows(task: Task, ranks: Ranks, step: int) -> Batch:
+    """A rank's rows of a step's batch, on the host."""
+    return task.batch(task.examples(step).part(ranks.data_rank, ranks.data_count))
 
 
 def moving_average(train: TrainConfig, optimizer: Optimizer, saved: Mapping[str, Tensor]) -> MovingAverage | None:

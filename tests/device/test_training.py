@@ -1,13 +1,18 @@
 """Training on the imitated GPU: every task and family gives the CPU's losses, gradients, weights and scores."""
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import heddle
+from heddle.data import Batch, next_token_batch
 from tests.device.compare import assert_same, distance
 from tests.device.imitated import imitated
 from tests.device.imitation import Imitation
 from tests.device.trainings import outcome, store_of, training
+from tests.models import tokens_of
 from tests.prove.tasks import RUNS
 
 FAMILIES = list(RUNS)
@@ -37,3 +42,19 @@ def test_every_task_and_family_learns_as_on_the_cpu(name: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES[1::4])
 def test_in_bf16(name: str) -> None:
     five_steps(name, "bf16", checkpoint_activations=True, accumulate=2, ema=0.9)
+
+
+@imitated
+def test_a_users_iterator_is_read_in_the_thread_that_trains_and_no_further() -> None:
+    """What is read only once is not read ahead."""
+    readers = list[str]()
+
+    def batches() -> Iterator[Batch]:
+        while True:
+            readers.append(threading.current_thread().name)
+            yield next_token_batch(tokens_of(2, 9).numpy())
+
+    with Imitation():
+        model = heddle.build(heddle.sized(1, vocab_size=64, context=8, dim=16)).to("cuda")
+        heddle.fit(model, None, batches(), steps=3, progress=False)
+    assert readers == [threading.current_thread().name] * 3
