@@ -52,7 +52,7 @@ def kernels_by_device(config: TransformerConfig, length: int) -> dict[str, str]:
         return {}
     needs = together(layer.needs(config.dropout) for layer in layers)
     kernel = "auto" if missing(layers[0].kernel, needs) else layers[0].kernel
-    return {device: choose(kernel, needs, device, length) for device in ("cpu", "cuda")}
+    return {device: choose(kernel, needs, device, length, length) for device in ("cpu", "cuda")}
 
 
 def prepared(config: TransformerConfig, length: int, kernel: str | None) -> TransformerConfig:

@@ -45,6 +45,9 @@ CAPABILITIES: dict[str, Capability] = {
 PLAIN_UP_TO = {"cpu": 768}
 BEYOND = ("sdpa", "blockwise", "plain", "reference")
 """For longer sequences, `auto` takes the first of these that supports the layer."""
+FEW = 16
+"""Queries, such as those of a decoding step, whose scores `plain` may hold whatever the number of keys."""
+OF_FEW = ("sdpa", "plain", "reference")
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,21 @@ def refusal(kernel: str, needs: Needs) -> str | None:
     return None
 
 
-def choose(kernel: str, needs: Needs, device: str, keys: int) -> str:
-    """The kernel for a layer with `keys` keys on a device type: the named one, or for `auto` the fastest suitable one."""
+def choose(kernel: str, needs: Needs, device: str, queries: int, keys: int, skips: bool = False) -> str:
+    """The kernel for a layer: the named one, or for `auto` the fastest suitable one.
+
+    Args:
+        kernel: the name, or `auto`.
+        needs: the features that the layer needs.
+        device: the type of the device.
+        queries: T.
+        keys: S.
+        skips: whether `flex` runs here, and leaves out what others compute.
+    """
     if kernel != "auto":
         return kernel
     if keys <= PLAIN_UP_TO.get(device, 0) and missing("plain", needs) is None:
         return "plain"
-    return next(name for name in BEYOND if missing(name, needs) is None)
+    if skips and missing("flex", needs) is None:
+        return "flex"
+    return next(name for name in (OF_FEW if queries <= FEW else BEYOND) if missing(name, needs) is None)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heddle.config.kernels import Needs, choose
-from heddle.nn.kernels import KERNELS, Lowered
+from heddle.config.kernels import Needs
+from heddle.nn.kernels import Lowered, pick
 from heddle.nn.layout import Layout
 from heddle.nn.mask import Mask, Rule
 from heddle.nn.position import Alibi, Buckets, Relative, Rotary
@@ -75,6 +75,5 @@ class Pattern:
             return Scope(queries, keys)
         rotation = relative(queries) if isinstance(relative, Rotary) else None
         bias = relative(queries, keys) if isinstance(relative, Alibi | Buckets) else None
-        needs = self.needs if training else self.predicting
-        kernel = choose(self.kernel, needs, queries.position.device.type, keys.width)
-        return Scope(queries, keys, KERNELS[kernel].lower(Mask(self.rule, queries, keys), bias), rotation, source)
+        mask, needs = Mask(self.rule, queries, keys), self.needs if training else self.predicting
+        return Scope(queries, keys, pick(self.kernel, needs, mask, bias).lower(mask, bias), rotation, source)

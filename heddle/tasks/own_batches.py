@@ -23,7 +23,7 @@ class BatchesTask(Task):
         inner: the task with the objective and the metrics; None: cross-entropy.
     """
 
-    repeats = False  # each batch is asked for once, in the thread that trains
+    repeats = False  # each batch is read once, in the thread that trains
 
     def __init__(
         self, batches: Iterable[Any], held_out: Iterable[Any] | None, model: Transformer, inner: Task | None

@@ -88,8 +88,8 @@ class Training:
         named = self.model.named_modules()
         self.mixtures = [layer_of(name) for name, module in named if isinstance(module, MoE)]
         self.make = partial(_rows, self.task, self.ranks)
-        apart = self.model.device.type != "cpu" and self.task.repeats
-        self.ahead = Ahead(self.make, self.steps) if apart else None
+        ahead = self.model.device.type != "cpu" and self.task.repeats
+        self.ahead = Ahead(self.make, self.steps) if ahead else None
 
     def batch(self) -> Batch:
         """This rank's rows, or its tokens of them, of the next step's batch, on the model's device."""

@@ -10,7 +10,7 @@ FAULTS = [
           'if needs.drops in ("none", capability.drops) or capability.drops == "any" else "drops"', "",
           test="test_kernels.py::test_auto_takes_the_fastest_that_can"),
     Fault("auto takes the first", "config/kernels.py:choose",
-          "name for name in BEYOND if missing(name, needs) is None", "iter(BEYOND)",
+          "name for name in (OF_FEW if queries <= FEW else BEYOND) if missing(name, needs) is None", "iter(BEYOND)",
           test="test_kernels.py::test_auto_takes_the_fastest_that_can"),
     Fault("the border is one key early", "config/kernels.py:choose",
           "keys <= PLAIN_UP_TO", "keys < PLAIN_UP_TO",

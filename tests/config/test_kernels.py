@@ -8,6 +8,7 @@ from heddle.config import AttentionConfig, DropoutConfig, TransformerConfig
 from heddle.config.kernels import (
     BEYOND,
     CAPABILITIES,
+    FEW,
     PLAIN_UP_TO,
     Capability,
     KernelName,
@@ -37,7 +38,8 @@ def test_every_kernel_has_a_row() -> None:
 def test_one_kernel_can_do_whatever_a_layer_needs(needs: Needs) -> None:
     for device in ("cpu", "cuda"):
         for keys in (1, SHORT, LONG, 10**6):
-            assert missing(choose("auto", needs, device, keys), needs) is None
+            for queries in (1, FEW, keys):
+                assert missing(choose("auto", needs, device, queries, keys), needs) is None
 
 
 @pytest.mark.parametrize(
@@ -53,18 +55,35 @@ def test_one_kernel_can_do_whatever_a_layer_needs(needs: Needs) -> None:
         ("cpu", LONG, Needs(drops="inverted"), "sdpa"),
         ("cpu", LONG, Needs(drops="any"), "plain"),
         ("cuda", 1, Needs(), "sdpa"),
-        ("cuda", 1, Needs(cap=True), "blockwise"),
+        ("cuda", LONG, Needs(cap=True), "blockwise"),
         ("mps", 64, Needs(), "sdpa"),
         ("meta", 64, Needs(), "sdpa"),
     ],
 )
 def test_auto_takes_the_fastest_that_can(device: str, keys: int, needs: Needs, expected: str) -> None:
-    assert choose("auto", needs, device, keys) == expected
+    assert choose("auto", needs, device, keys, keys) == expected
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("needs", "expected"), [(Needs(), "sdpa"), (Needs(cap=True), "plain"), (Needs(sinks=True), "plain")]
+)
+def test_the_scores_of_few_queries_may_be_held(device: str, needs: Needs, expected: str) -> None:
+    """A decoding step with capped scores is one product, however long the text."""
+    assert choose("auto", needs, device, FEW, 10**6) == expected
+    assert (choose("auto", needs, device, FEW + 1, 10**6) == expected) == (expected == "sdpa")
+
+
+@pytest.mark.parametrize("needs", EVERY, ids=str)
+def test_flex_is_taken_where_it_leaves_something_out_and_can(needs: Needs) -> None:
+    taken = choose("auto", needs, "cuda", LONG, LONG, skips=True)
+    assert (taken == "flex") == (missing("flex", needs) is None)
+    assert missing(taken, needs) is None
 
 
 @pytest.mark.parametrize("kernel", CAPABILITIES)
 def test_a_named_kernel_is_taken_as_it_is(kernel: str) -> None:
-    assert choose(kernel, Needs(cap=True, drops="any"), "cpu", 10) == kernel
+    assert choose(kernel, Needs(cap=True, drops="any"), "cpu", 10, 10) == kernel
 
 
 @pytest.mark.parametrize("kernel", CAPABILITIES)

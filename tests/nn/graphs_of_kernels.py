@@ -3,11 +3,13 @@
 import json
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from heddle.nn import KERNELS, Causal, Layout, Mask
+from heddle.nn.kernels import fused
 from heddle.nn.mask import Window
 from heddle.nn.position import Alibi
 from tests.graphs import captured
@@ -56,7 +58,8 @@ def main() -> None:
             counts[f"{name}, {case}"] = graphs.count
         compiled, graphs = captured(run)  # without a gradient `flex` is torch's own, on a CPU too
         kernel = KERNELS["flex"](0.3, cap=cap)
-        kernel.blockwise = None
+        if "sinks" not in case:  # for which the CPU's has no logsumexp
+            kernel.blockwise = None
         actual = compiled(kernel, *(leaf.detach() for leaf in leaves))
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
         assert (actual[0, :, layout.segment[0] < 0] == 0).all()
@@ -69,7 +72,27 @@ def main() -> None:
     actual = compiled(*(leaf.detach() for leaf in leaves[:3]), kernel.lower(mask))
     expected = KERNELS["reference"](0.3)(*leaves[:3], KERNELS["reference"].lower(mask))
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    check_generated(mask, leaves[:3])
     print(json.dumps(counts))
+
+
+def check_generated(mask: Mask, leaves: list[Tensor]) -> None:
+    """Where a pass is not compiled, a card's kernel is generated: here for a CPU, whose has no gradient; sinks by their graph."""
+    q, k, v = (leaf.detach() for leaf in leaves)
+    sinks = torch.tensor([1.0, -1.0, 0.0, 3.0])
+    kernel, reference = KERNELS["flex"](0.3, cap=2.0), KERNELS["reference"]
+    kernel.blockwise = None
+    with patch.object(fused, "generates", lambda device: True):
+        lowered = kernel.lower(mask)
+        actual = kernel(q, k, v, lowered)
+        torch.testing.assert_close(
+            actual, reference(0.3, cap=2.0)(q, k, v, reference.lower(mask)), rtol=1e-5, atol=1e-5
+        )
+        compiled, graphs = captured(fused._attention)
+        actual = compiled(q, k, v, None, lowered.blocks, 0.3, sinks)
+    expected = reference(0.3)(q, k, v, replace(reference.lower(mask), sinks=sinks))
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+    assert graphs.count == 1
 
 
 if __name__ == "__main__":

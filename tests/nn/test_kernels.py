@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from heddle.config import AttentionConfig, DropoutConfig
-from heddle.config.kernels import PLAIN_UP_TO
+from heddle.config.kernels import PLAIN_UP_TO, Needs
 from heddle.errors import HeddleError
 from heddle.nn import KERNELS, Attention, Causal, Dropout, Everything, Layout, Mask, Setting, masked_softmax
-from heddle.nn.kernels import BLOCK, Blockwise, Kernel, Running
+from heddle.nn.kernels import BLOCK, Blockwise, Kernel, Running, pick
 from heddle.nn.mask import Rule, Window
 from tests import programs
 from tests.kernels import RULES, Sizes, called, outcome, plain_mask
@@ -416,6 +416,38 @@ def test_lowering_and_attending_are_one_graph() -> None:
     counts = json.loads(programs.traced("nn.graphs_of_kernels"))
     assert len(counts) == 12
     assert set(counts.values()) == {1}, counts
+
+
+WHOLE, AFTER = Layout.whole(2, 40), Layout(torch.arange(20, 40).expand(2, -1), torch.zeros(2, 20).long(), "uniform")
+PASSES: dict[str, tuple[Layout, Layout, Rule, Needs, str]] = {
+    "causal": (WHOLE, WHOLE, Causal(), Needs(), "sdpa"),
+    "causal, padded": (PADDED := Layout.padded([40, 9], 40), PADDED, Causal(), Needs(), "sdpa"),
+    "encoder": (WHOLE, WHOLE, Everything(), Needs(), "sdpa"),
+    "encoder, padded": (PADDED, PADDED, Everything(), Needs(), "flex"),
+    "source, padded": (WHOLE, PADDED, Everything(), Needs(), "flex"),
+    "window": (WHOLE, WHOLE, Causal() & Window(4), Needs(), "flex"),
+    "packed": (PACK := Layout.packed([[9, 30], [40]], 40), PACK, Causal(), Needs(), "flex"),
+    "prefix": (PREFIX := WHOLE.prefixed(torch.tensor([[3], [7]])), PREFIX, Causal(), Needs(), "flex"),
+    "prefix, dropout": (PREFIX, PREFIX, Causal(), Needs(drops="inverted"), "sdpa"),
+    "caps": (WHOLE, WHOLE, Causal(), Needs(cap=True), "flex"),
+    "sinks": (WHOLE, WHOLE, Causal(), Needs(sinks=True), "flex"),
+    "own scores": (WHOLE, WHOLE, Causal(), Needs(custom_scores=True), "reference"),
+    "the prompt's next tokens": (AFTER, WHOLE, Causal(), Needs(), "sdpa"),
+}
+
+
+@pytest.mark.parametrize("case", PASSES)
+def test_auto_generates_a_kernel_where_the_mask_leaves_something_out(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries, keys, rule, needs, expected = PASSES[case]
+    mask, square = Mask(rule, queries, keys), torch.zeros(1, 2, queries.width, keys.width)
+    monkeypatch.setattr("heddle.config.kernels.PLAIN_UP_TO", {})
+    assert pick("auto", needs, mask) is not KERNELS["flex"]
+    monkeypatch.setattr("heddle.nn.kernels.table.generates", lambda device: True)
+    assert pick("auto", needs, mask) is KERNELS[expected]
+    assert pick("auto", needs, mask, square) is not KERNELS["flex"]
+    assert pick("blockwise", needs, mask) is KERNELS["blockwise"]
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ def check(name: str, widths: tuple[int, ...], most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt", "llama", "encoder-decoder", "mixture", "dropout", "checkpointed", "lora", "packed"]
+    "name", ["gpt", "llama", "encoder-decoder", "mixture", "dropout", "checkpointed", "lora", "packed", "generated"]
 )
 def test_batches_of_one_shape_take_three_graphs(name: str) -> None:
     """One for the blocks of each stack, one for the chunks of the loss; with adapters, the first block has a graph of its own."""
     check(name, FIXED, 3)
 
 
-@pytest.mark.parametrize("name", ["gpt", "llama", "encoder-decoder", "mixture"])
+@pytest.mark.parametrize("name", ["gpt", "llama", "encoder-decoder", "mixture", "generated"])
 def test_batches_of_several_shapes_take_six(name: str) -> None:
     """Each graph once for the first shape, and once for all others."""
     check(name, BUCKETED, 6)

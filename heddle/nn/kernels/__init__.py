@@ -5,7 +5,7 @@
 - `blockwise`: FlashAttention, written for reading: tiles of queries and keys, a running softmax, memory linear in the length.
 - `plain`: blocks of query rows, without the keys that a causal block cannot see; the fastest for short sequences on a CPU.
 - `fused`: torch's kernels, `sdpa` and `flex`.
-- `table`: all kernels by name (`KERNELS`), and `auto`, which chooses by the layer's needs, the device and the length.
+- `table`: all kernels by name (`KERNELS`), and `auto`, which chooses by the layer's needs, the device and the mask (`pick`).
 
 A mask is lowered once per forward pass into the form that the chosen kernel takes, and all layers of a pattern share it.
 """
@@ -23,6 +23,7 @@ from heddle.nn.kernels.reference import Reference as Reference
 from heddle.nn.kernels.reference import masked_softmax as masked_softmax
 from heddle.nn.kernels.table import KERNELS as KERNELS
 from heddle.nn.kernels.table import Auto as Auto
+from heddle.nn.kernels.table import pick as pick
 
 __all__ = [
     "BLOCK",
@@ -38,4 +39,5 @@ __all__ = [
     "Reference",
     "Running",
     "masked_softmax",
+    "pick",
 ]
