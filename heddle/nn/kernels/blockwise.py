@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from heddle.nn.dropout import Dropout
 from heddle.nn.kernels.base import Bias, Kernel, Lowered, Scoring
@@ -78,9 +79,9 @@ class _Tiles(torch.autograd.Function):
             block = q[:, :, :, start:stop].flatten(2, 3).to(wide)
             beside = None if sinks is None else _Tiles.sunk(sinks, q, stop - start)
             running = Running.start(tuple(block.shape[:3]), v.shape[3], block, beside)
-            for left, right in _Tiles.keys(scoring, first, last):
+            for left, right, masked in _Tiles.tiles(scoring, mask, start, stop, first, last):
                 tile = (start, stop, left, right)
-                scores, _ = _Tiles.scores(block, k[:, :, left:right].to(wide), bias, scoring, mask, tile)
+                scores, _ = _Tiles.scores(block, k[:, :, left:right].to(wide), bias, scoring, masked, tile)
                 running = running.add(scores, v[:, :, left:right].to(wide))
             out[:, :, :, start:stop] = running.output().unflatten(2, (group, -1)).to(q.dtype)
             logsumexp[:, :, :, start:stop] = running.logsumexp().unflatten(2, (group, -1))
@@ -89,11 +90,26 @@ class _Tiles(torch.autograd.Function):
         return out
 
     @staticmethod
-    def keys(scoring: Scoring, first: int, last: int) -> list[tuple[int, int]]:
-        """The tiles of keys from `first` to `last`, which start at multiples of the block."""
+    def tiles(
+        scoring: Scoring, mask: Mask | None, start: int, stop: int, first: int, last: int
+    ) -> list[tuple[int, int, Mask | None]]:
+        """The tiles of the keys that queries start … stop - 1 see, each with its mask; None: they see all of it.
+
+        Tiles start at multiples of the block. On a CPU, those of which nothing is seen are left out.
+        """
+        begin, block = first - first % scoring.block, scoring.block
+        edges = [(left, min(left + block, last)) for left in range(begin, last, block)]
+        # Elsewhere the host would wait for the device.
+        known = mask is not None and type(mask.queries.position) is Tensor and mask.queries.position.is_cpu
+        if mask is None or not known or torch.compiler.is_compiling():
+            return [(left, right, mask) for left, right in edges]
+        seen, beyond = mask.tile(start, stop, begin, last).flatten(0, 2), (0, -(last - begin) % block)
+        some = F.pad(seen.any(0), beyond).unflatten(0, (-1, block)).any(1).tolist()
+        every = F.pad(seen.all(0), beyond, value=True).unflatten(0, (-1, block)).all(1).tolist()
         return [
-            (left, min(left + scoring.block, last))
-            for left in range(first - first % scoring.block, last, scoring.block)
+            (*edge, None if all_of_it else mask)
+            for edge, any_of_it, all_of_it in zip(edges, some, every, strict=True)
+            if any_of_it
         ]
 
     @staticmethod
@@ -138,13 +154,13 @@ class _Tiles(torch.autograd.Function):
             if sinks_gradient is not None:
                 share = (_Tiles.sunk(sinks, q, stop - start) - total).exp() * mean
                 sinks_gradient -= share.unflatten(2, (group, -1)).sum((0, 3, 4)).flatten()
-            for left, right in _Tiles.keys(scoring, first, last):
+            for left, right, masked in _Tiles.tiles(scoring, mask, start, stop, first, last):
                 tile, keys, values = (
                     (start, stop, left, right),
                     k[:, :, left:right].to(wide),
                     v[:, :, left:right].to(wide),
                 )
-                scores, growth = _Tiles.scores(block, keys, bias, scoring, mask, tile)
+                scores, growth = _Tiles.scores(block, keys, bias, scoring, masked, tile)
                 weights = (scores - total).exp()
                 v_gradient[:, :, left:right] += weights.transpose(-2, -1) @ above
                 share = weights * (above @ values.transpose(-2, -1) - mean)
@@ -163,8 +179,8 @@ class _Tiles(torch.autograd.Function):
 class Blockwise(Kernel):
     """FlashAttention, written for reading, for any mask, block size and device (L2-16 … L2-20; Dao et al. 2022).
 
-    Besides inputs and outputs it holds O(n · d) numbers and one tile: the mask is evaluated per tile, and tiles that a causal
-    mask blocks entirely are skipped (C-14). It computes in fp32 or wider and cannot drop attention weights.
+    Besides inputs and outputs it holds O(n · d) numbers and one tile, and tiles that a causal mask blocks entirely are skipped
+    (C-14). On a CPU the mask is evaluated for the queries of a tile at once, and any tile that it blocks entirely is skipped. It computes in fp32 or wider and cannot drop attention weights.
 
     Args:
         block: queries in a tile, and keys in a tile.
