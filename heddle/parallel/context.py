@@ -1,9 +1,12 @@
-"""Context parallelism: the tokens of each row divided among processes, which gather each other's keys and values.
+"""Context parallelism: the tokens of each row divided among processes, which gather each other's keys and values, by heads.
 
 Each process has two pieces of every row, one from its head and one from its tail, so that under a causal mask all compute as much.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,9 +21,12 @@ from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention
 from heddle.nn.block import Block
 from heddle.nn.cache import Keys
+from heddle.nn.kernels import Kernel, Lowered
 from heddle.nn.layout import PADDING, Layout
 from heddle.nn.moe import MoE
-from heddle.nn.state import BlockState, State
+from heddle.nn.state import FORGETS
+
+LEAST = 16 << 20  # bytes of gathered keys for which a collective pays
 
 
 @dataclass(frozen=True)
@@ -46,28 +52,68 @@ class PartOfLayout(Layout):
         )
 
 
-class Gathering(State):
-    """Gathers the keys and values of all processes; stores nothing."""
-
-    def __init__(self, mesh: DeviceMesh) -> None:
-        super().__init__()
-        self.mesh = mesh
-
-    def update(self, new: tuple[Tensor, ...], queries: Layout, keys: Layout) -> tuple[Tensor, ...]:
-        return tuple(self._gathered(each) for each in new)
-
-    def _gathered(self, part: Tensor) -> Tensor:
-        joint = DTensor.from_local(part, self.mesh, [Shard(2)], run_check=False).redistribute(placements=[Replicate()])
-        return joint.to_local(grad_placements=[Partial()])  # each process has the gradient through its own queries
-
-
 class Pass:
-    """What a stack reads of a cache: states that gather, and the layout of all keys."""
+    """What a stack reads of a cache: the layout of all keys, and states that store nothing."""
 
-    def __init__(self, layout: PartOfLayout, blocks: int, mesh: DeviceMesh, windows: set[int | None]) -> None:
+    def __init__(self, layout: PartOfLayout, blocks: int, windows: set[int | None]) -> None:
         assert layout.all is not None
         self.keys = Keys(dict.fromkeys(windows | {None}, layout.all))
-        self.states = [BlockState(Gathering(mesh)) for _ in range(blocks)]
+        self.states = [FORGETS] * blocks
+
+
+def gathered(part: Tensor, mesh: DeviceMesh) -> Tensor:
+    """The keys or values [B K S d] of all processes, from those of each."""
+    joint = DTensor.from_local(part, mesh, [Shard(2)], run_check=False).redistribute(placements=[Replicate()])
+    return joint.to_local(grad_placements=[Partial()])  # each process has the gradient through its own queries
+
+
+def attend(
+    kernel: Kernel, mesh: DeviceMesh, gathers_again: bool, q: Tensor, k: Tensor, v: Tensor, lowered: Lowered
+) -> Tensor:
+    """A kernel's output for a process's queries; keys and values of as few heads as pay are gathered at a time.
+
+    The backward pass gathers them again, so that no layer keeps those of all tokens, unless the layer is computed again anyway.
+    """
+    forward = type(kernel).forward
+    if not isinstance(lowered.mask.queries, PartOfLayout):
+        return forward(kernel, q, k, v, lowered)
+    all_heads, group = k.shape[1], q.shape[1] // k.shape[1]
+    several = max(1, LEAST // (k[:, :1].nbytes * mesh.size()))
+    heads = all_heads if lowered.custom_scores is not None else min(all_heads, several)
+    outs = []
+    for first in range(0, all_heads, heads):
+        parts = k[:, first : first + heads], v[:, first : first + heads]
+        keys, values = (gathered(part, mesh) for part in parts)
+        own = slice(first * group, (first + heads) * group)
+        again = gathers_again and not torch.compiler.is_compiling()
+        with gathering_again(parts, (keys, values), mesh) if again else nullcontext():
+            outs.append(forward(kernel, q[:, own], keys, values, of_heads(lowered, own)))
+    return outs[0] if len(outs) == 1 else torch.cat(outs, 1)
+
+
+def of_heads(lowered: Lowered, heads: slice) -> Lowered:
+    """The mask with the biases and sinks of some heads."""
+    bias = None if lowered.bias is None else lowered.bias[:, heads]
+    sinks = None if lowered.sinks is None else lowered.sinks[heads]
+    return replace(lowered, bias=bias, sinks=sinks)
+
+
+@contextmanager
+def gathering_again(parts: tuple[Tensor, ...], whole: tuple[Tensor, ...], mesh: DeviceMesh) -> Iterator[None]:
+    """Inside the block, of the gathered tensors that autograd saves only a process's own part is kept."""
+    part_of = {each.data_ptr(): part.detach() for each, part in zip(whole, parts, strict=True)}
+
+    def pack(tensor: Tensor) -> Tensor | tuple[Tensor, torch.Size]:
+        part = part_of.get(tensor.data_ptr())
+        if part is None or tensor.numel() != part.numel() * mesh.size() or not tensor.is_contiguous():
+            return tensor
+        return part, tensor.shape
+
+    def unpack(saved: Tensor | tuple[Tensor, torch.Size]) -> Tensor:
+        return saved if isinstance(saved, Tensor) else gathered(saved[0], mesh).view(saved[1])
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
 
 
 def order(tokens: int, processes: int) -> list[Tensor]:
@@ -128,9 +174,12 @@ def gather_keys(model: Transformer, mesh: DeviceMesh) -> None:
         x, layout, *others = arguments
         if not isinstance(layout, PartOfLayout):
             return None
-        return (x, layout, Pass(layout, len(stack.blocks), mesh, windows), *others[1:]), keywords
+        return (x, layout, Pass(layout, len(stack.blocks), windows), *others[1:]), keywords
 
     stack.register_forward_pre_hook(begin, with_kwargs=True)
+    for block in stack.layers():
+        kernel, computed_again = block.mixer.kernel, "forward" in vars(block)  # by gradient checkpointing
+        kernel.forward = partial(attend, kernel, mesh, not computed_again)
 
 
 def check_layers(model: Transformer, processes: int) -> None:

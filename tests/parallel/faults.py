@@ -56,7 +56,7 @@ FAULTS = [
           "pieces[2 * processes - 1 - rank]", "pieces[rank]", test=TRAIN),
     Fault("keys in the order of the text", "parallel/context.py:cut_tokens",
           "[:, torch.cat(pieces)]", "", test=TRAIN),
-    Fault("keys get gradients from own queries alone", "parallel/context.py:Gathering._gathered",
+    Fault("keys get gradients from own queries alone", "parallel/context.py:gathered",
           "grad_placements=[Partial()]", "grad_placements=[Replicate()]", test=TRAIN),
     Fault("gradients of experts are summed, not averaged", "parallel/sharding.py:Shards.collect",
           "master.grad /= self.expert_size", "", test=TRAIN),

@@ -19,7 +19,7 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.model import build, checkpoint_activations, device
 from heddle.model.lora import adapt
-from heddle.nn.kernels import fused
+from heddle.nn.kernels import Blockwise, fused
 from heddle.nn.layout import Layout
 from heddle.tasks import CrossEntropy
 from heddle.train import Optimizer, train_step
@@ -96,7 +96,7 @@ def generated() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused, "generates", lambda device: True)
-        patch.setattr(fused.Blockwise, "attend", refuse)
+        patch.setattr(Blockwise, "attend", refuse)
         patch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
         yield
 
