@@ -9,6 +9,7 @@ of several processes must be at most 0.35 of that of one, and output and weights
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -91,7 +92,9 @@ def measure(tokens: int, processes: int) -> dict[str, Any]:
         for count, folder in ((1, one), (processes, several)):
             folder.mkdir()
             launch(count, "benchmarks.context", "--tokens", str(tokens), "--step", str(folder))
-            print(f"{count} process{'es' if count > 1 else ''}: {json.loads((folder / '0.json').read_text())}", flush=True)
+            print(
+                f"{count} process{'es' if count > 1 else ''}: {json.loads((folder / '0.json').read_text())}", flush=True
+            )
         results = [json.loads((several / f"{rank}.json").read_text()) for rank in range(processes)]
         alone = json.loads((one / "0.json").read_text())
         output = torch.cat([load_file(several / f"{rank}.safetensors")["output"] for rank in range(processes)], 1)
@@ -120,6 +123,9 @@ def main() -> int:
     if arguments.step is not None:
         step(arguments.tokens, arguments.step)
         return 0
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(
+        1 << 20
+    )  # what is free goes back to the system: the peak is of what is in use
     result = measure(arguments.tokens, arguments.processes)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")

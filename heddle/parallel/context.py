@@ -98,13 +98,18 @@ def of_heads(lowered: Lowered, heads: slice) -> Lowered:
     return replace(lowered, bias=bias, sinks=sinks)
 
 
+def memory_of(tensor: Tensor) -> int:
+    """What identifies the memory of a tensor, even of one that has none."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 @contextmanager
 def gathering_again(parts: tuple[Tensor, ...], whole: tuple[Tensor, ...], mesh: DeviceMesh) -> Iterator[None]:
     """Inside the block, of the gathered tensors that autograd saves only a process's own part is kept."""
-    part_of = {each.data_ptr(): part.detach() for each, part in zip(whole, parts, strict=True)}
+    part_of = {memory_of(each): part.detach() for each, part in zip(whole, parts, strict=True)}
 
     def pack(tensor: Tensor) -> Tensor | tuple[Tensor, torch.Size]:
-        part = part_of.get(tensor.data_ptr())
+        part = part_of.get(memory_of(tensor))
         if part is None or tensor.numel() != part.numel() * mesh.size() or not tensor.is_contiguous():
             return tensor
         return part, tensor.shape

@@ -28,19 +28,28 @@ class DividedExperts(Experts):
     def forward(self, x: Tensor, gates: Tensor, choice: Tensor, load: Tensor) -> Tensor:
         """As `Experts.forward`, from this process's tokens and what `load` counts of them."""
         processes, here = self.group.size(), len(self.up)
-        pairs = int(load.sum())  # padding's pairs come last and go nowhere
-        order = choice.flatten().argsort(stable=True)[:pairs]
-        counts = load.view(processes, here)
-        arriving = torch.empty_like(counts)
-        dist.all_to_all_single(arriving, counts, group=self.group)
-        sent, received = counts.sum(1).tolist(), arriving.sum(1).tolist()
+        arriving, sent, received = self.travels(load, choice.numel())
+        order = choice.flatten().argsort(stable=True)[: sum(sent)]  # padding's pairs come last and go nowhere
         rows = self._travel(x[order // choice.shape[1]], received, sent)
         # Rows arrive process by process, and from each of them sorted by expert.
-        expert = torch.arange(here, device=x.device).repeat(processes).repeat_interleave(arriving.flatten())
+        experts = torch.arange(here, device=x.device).repeat(processes)
+        expert = experts.repeat_interleave(arriving.flatten(), output_size=sum(received))
         ones = gates.new_ones(len(rows), 1)
         out = self._travel(super().forward(rows, ones, expert[:, None], arriving.sum(0)), sent, received)
         share = out * gates.flatten()[order, None].to(out.dtype)
         return torch.zeros_like(x).index_add(0, order // choice.shape[1], share)
+
+    def travels(self, load: Tensor, most: int) -> tuple[Tensor, list[int], list[int]]:
+        """What arrives for each of this process's experts from each process, how many pairs go to each, and come from each.
+
+        Args:
+            load: pairs for each of all experts.
+            most: pairs, those of padding included.
+        """
+        counts = load.view(self.group.size(), len(self.up))
+        arriving = torch.empty_like(counts)
+        dist.all_to_all_single(arriving, counts, group=self.group)
+        return arriving, counts.sum(1).tolist(), arriving.sum(1).tolist()
 
     def _travel(self, rows: Tensor, received: list[int], sent: list[int]) -> Tensor:
         out: Tensor = all_to_all_single_autograd(rows.contiguous(), received, sent, self.group)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,13 +13,14 @@ from heddle.config.parallel import ParallelConfig
 from heddle.config.train import TrainConfig
 from heddle.display import displayed, size
 from heddle.errors import HeddleError, pluralize
-from heddle.parallel.mesh import mesh_sizes
+from heddle.parallel.mesh import count_processes, mesh_sizes
 from heddle.runs.split import ROOM
 from heddle.scale.devices import Device
 from heddle.scale.measuring import seconds_of_step
 from heddle.scale.rehearsal import PHASES, rehearse
 from heddle.tasks.loss import chunk_rows
 
+ONE = mesh_sizes(ParallelConfig(), 1)
 SHARE = 0.4  # of a device's peak that products reach in training: well-tuned programs publish 0.35 to 0.5
 
 
@@ -76,6 +77,7 @@ class Prediction:
         sent: bytes that the device sends in a step, by kind of collective and by `link` or `network`.
         compute: seconds of the products.
         communication: seconds of the collectives that computing can hide.
+        exchange: seconds of those within layers (tensor, context, expert), for which computing waits.
         update: seconds of those of the update, which it cannot.
         tokens_per_second: of all devices.
     """
@@ -100,13 +102,14 @@ class Prediction:
     sent: Mapping[str, int]
     compute: float
     communication: float
+    exchange: float
     update: float
     tokens_per_second: float
 
     @property
     def seconds(self) -> float:
         """Of a step: what is computed hides what is sent meanwhile."""
-        return max(self.compute, self.communication) + self.update
+        return max(self.compute, self.communication) + self.exchange + self.update
 
     @property
     def fits(self) -> bool:
@@ -125,30 +128,30 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
         HeddleError: the groups or the adapters do not fit the model.
     """
     device, length, precision = request.device, request.length, request.precision
-    rows = request.batch // (request.world * train.accumulate)
-    config = on_device(request)
-    numbers = rehearse(config, train, dict(sizes), rows, length, precision, device.node, gloo=device.name == "cpu")
+    rows = request.batch // (readers(sizes) * train.accumulate)
+    config, on_cpu = on_device(request), device.name == "cpu"
+    numbers = rehearse(config, train, request.parallel, dict(sizes), rows, length, precision, device.node, gloo=on_cpu)
     sent = {name.removeprefix("sent/"): count for name, count in numbers.items() if name.startswith("sent/")}
-    rates = {"link": device.link, "network": device.network}
-
-    def seconds(update: bool) -> float:
-        each = ((name, count) for name, count in sent.items() if name.startswith("update/") == update)
-        return sum(count / rates[name.rpartition("/")[2]] for name, count in each)
-
+    rates, seconds = {"link": device.link, "network": device.network}, dict.fromkeys(("", "layers", "update"), 0.0)
+    for name, count in sent.items():
+        *when, _, where = name.split("/")
+        seconds[when[0] if when else ""] += count / rates[where]
     if device.bf16 is None or device.fp32 is None:
-        compute = seconds_of_step(config, train, rows, length, precision, request.world)
+        compute = seconds_of_step(config, train, rows, length, precision, request.world) * _part(
+            numbers, request, train, rows
+        )
     else:
         compute = numbers["flops"] / (request.share * (device.bf16 if precision == "bf16" else device.fp32))
-    communication, update = seconds(update=False), seconds(update=True)
     scores = request.model.table_rows() if isinstance(request.model.head, LanguageHeadConfig) else 0
-    chunk = chunk_rows(rows * length, scores) if scores else 0
-    return Prediction(
+    chunk = chunk_rows(rows * length // sizes["context"], scores) if scores else 0
+    of_layers = activations(request, rows, train.checkpoint_activations)
+    made = Prediction(
         sizes=dict(sizes),
         rows=rows,
         accumulate=train.accumulate,
         checkpointed=train.checkpoint_activations,
         precision=precision,
-        activations=activations(request, rows, train.checkpoint_activations),
+        activations=numbers["saved"] if sizes["tensor"] * sizes["context"] > 1 else of_layers,
         layers=sum(stack.depth for stack in request.model.stacks().values()),
         logits=4 * chunk * scores,
         peak=max(numbers[f"peak/{phase}"] for phase in PHASES),
@@ -156,11 +159,24 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
         flops=numbers["flops"],
         sent=sent,
         compute=compute,
-        communication=communication,
-        update=update,
-        tokens_per_second=request.batch * length / (max(compute, communication) + update),
+        communication=seconds[""],
+        exchange=seconds["layers"],
+        update=seconds["update"],
+        tokens_per_second=0.0,
         **{name: numbers[name] for name in ("parameters", "copies", "gradients", "state", "average", "gathered")},
     )
+    return replace(made, tokens_per_second=request.batch * length / made.seconds)
+
+
+def readers(sizes: Mapping[str, int]) -> int:
+    """How many processes of a mesh read different rows."""
+    return count_processes(sizes) // (sizes["context"] * sizes["tensor"])
+
+
+def _part(numbers: Mapping[str, int], request: Request, train: TrainConfig, rows: int) -> float:
+    """The part of a whole model's products that this process computes."""
+    whole = rehearse(on_device(request), train, ParallelConfig(), ONE, rows, request.length, request.precision)
+    return numbers["flops"] / whole["flops"]
 
 
 def on_device(request: Request) -> TransformerConfig:
@@ -207,11 +223,12 @@ def check_batch(request: Request) -> None:
     Raises:
         HeddleError: they do not.
     """
-    parts = request.world * request.train.accumulate
+    several = request.world // (request.parallel.context * request.parallel.tensor)
+    parts = several * request.train.accumulate
     if request.batch % parts:
         near = max(1, round(request.batch / parts)) * parts
         raise HeddleError(
-            f"batch = {request.batch} cannot be divided among {pluralize(request.world, 'device')}"
+            f"batch = {request.batch} cannot be divided among {pluralize(several, 'device')}"
             f"{f' of accumulate = {request.train.accumulate} micro-batches' if request.train.accumulate > 1 else ''}: "
             f"choose a multiple of {parts}, such as {near}"
         )
@@ -219,22 +236,22 @@ def check_batch(request: Request) -> None:
 
 def _meshes(request: Request) -> Iterator[dict[str, int]]:
     """The meshes to try: that of the settings, or every way to divide the devices, from few shards to many."""
-    for name in ("tensor", "context", "expert"):
-        if (count := getattr(request.parallel, name)) > 1:
-            raise HeddleError(f"parallel: {name} = {count}: plans know replicate and shard so far: leave it out")
+    sizes = mesh_sizes(request.parallel, request.world)
     if {"replicate", "shard"} & request.parallel.model_fields_set:
-        yield mesh_sizes(request.parallel, request.world)
+        yield sizes
         return
-    for shard in range(1, request.world + 1):
-        if request.world % shard == 0:
-            yield {**mesh_sizes(request.parallel, request.world), "replicate": request.world // shard, "shard": shard}
+    both = sizes["replicate"] * sizes["shard"]
+    for shard in range(1, both + 1):
+        if both % shard == 0 and shard * sizes["context"] % sizes["expert"] == 0:
+            yield {**sizes, "replicate": both // shard, "shard": shard}
 
 
 def _may_fit(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> bool:
     """Whether the parts and the activations of one row could fit, which is known without a rehearsal."""
     one = _row_of(request.model, request.length, request.precision, request.device.name == "cpu", checkpointed)
     state = states(request.model, request.train.optimizer, "fp32").total
-    return state / sizes["shard"] + one <= ROOM * request.device.memory
+    several = sizes["tensor"] * sizes["context"]
+    return (state / sizes["shard"] + one) / several <= ROOM * request.device.memory
 
 
 @cache
@@ -245,7 +262,7 @@ def _row_of(model: TransformerConfig, length: int, precision: str, on_cpu: bool,
 
 def _fewest(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> Prediction:
     """The prediction with the fewest micro-batches that fit, or, if none do, with the most."""
-    rows = request.batch // request.world
+    rows = request.batch // readers(sizes)
     counts = [count for count in range(1, rows + 1) if rows % count == 0]
     if request.train.accumulate > 1:
         counts = [request.train.accumulate]
@@ -263,8 +280,9 @@ def _fewest(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> P
 def _too_large(request: Request, tried: Prediction | None, sizes: Mapping[str, int]) -> str:
     """What does not fit, in a line."""
     there = f"{ROOM:.0%} of {size(request.device.memory)} of {request.device.name}"
-    shards = pluralize(sizes["shard"], "shard")
-    state = states(request.model, request.train.optimizer, "fp32").total // sizes["shard"]
+    parts = sizes["shard"] * sizes["context"] * sizes["tensor"]
+    shards = pluralize(parts, "shard")
+    state = states(request.model, request.train.optimizer, "fp32").total // parts
     if state > ROOM * request.device.memory:
         return (
             f"too large: weights, gradients and {request.train.optimizer}'s state take {size(state)} on each of {shards}, "

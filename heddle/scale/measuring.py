@@ -22,7 +22,7 @@ from heddle.model.build import build
 from heddle.model.cores import cores
 from heddle.model.lora import adapt
 from heddle.model.measured import measured_once
-from heddle.parallel.mesh import mesh_sizes
+from heddle.parallel.mesh import count_processes, mesh_sizes
 from heddle.scale.meter import Meter
 from heddle.scale.rehearsal import Trainable
 from heddle.train.step import train_step
@@ -47,24 +47,29 @@ class Measured:
 
 
 def measure(
-    config: TransformerConfig, train: TrainConfig, sizes: dict[str, int], rows: int, length: int, precision: str
+    config: TransformerConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    sizes: dict[str, int],
+    rows: int,
+    length: int,
+    precision: str,
 ) -> Measured:
     """Take a few steps in as many processes as a mesh has, and report what they held and how long they took.
 
     One process counts every allocation, by torch's profiler. Of several, gloo's threads free what a profiler does not see, so the
     storages are counted that are alive after each operation.
     """
-    world = 1
-    for size in sizes.values():
-        world *= size
-    settings = (config.to_dict(), train.to_dict(), sizes, rows, length, precision)
+    world = count_processes(sizes)
+    settings = (config.to_dict(), train.to_dict(), parallel.to_dict(), sizes, rows, length, precision)
     with tempfile.TemporaryDirectory() as folder:
         if world == 1:
             _process(0, 1, folder, *settings)
         else:
             spawn(_process, (world, folder, *settings), nprocs=world)
         peak, seconds = (float(word) for word in Path(folder, "measured").read_text().split())
-    return Measured(int(peak), seconds, world * rows * train.accumulate * length / seconds)
+    several = world // (sizes["context"] * sizes["tensor"])
+    return Measured(int(peak), seconds, several * rows * train.accumulate * length / seconds)
 
 
 def seconds_of_step(
@@ -88,7 +93,7 @@ def seconds_of_step(
         torch.set_num_threads(threads)
         try:
             one = mesh_sizes(ParallelConfig(), 1)
-            return _timed(_trainable(config, train, one, precision), train, rows, length)
+            return _timed(_trainable(config, train, ParallelConfig(), one, precision), train, rows, length)
         finally:
             torch.set_num_threads(before)
 
@@ -101,22 +106,23 @@ def _process(
     folder: str,
     model: dict[str, Any],
     settings: dict[str, Any],
+    layout: dict[str, Any],
     sizes: dict[str, int],
     rows: int,
     length: int,
     precision: str,
 ) -> None:
     """One process; the first writes what was measured."""
-    config, train = TransformerConfig.of(model), TrainConfig.of(settings)
+    config, train, parallel = TransformerConfig.of(model), TrainConfig.of(settings), ParallelConfig.of(layout)
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, cores() // world))
     if world > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     try:
         if world == 1:
-            peak, trainable = _profiled(config, train, sizes, rows, length, precision)
+            peak, trainable = _profiled(config, train, parallel, sizes, rows, length, precision)
         else:
-            trainable = _trainable(config, train, sizes, precision)
+            trainable = _trainable(config, train, parallel, sizes, precision)
             peak = _metered(trainable, train, rows, length)
         seconds = _timed(trainable, train, rows, length)
         if rank == 0:
@@ -127,9 +133,11 @@ def _process(
             dist.destroy_process_group()
 
 
-def _trainable(config: TransformerConfig, train: TrainConfig, sizes: dict[str, int], precision: str) -> Trainable:
+def _trainable(
+    config: TransformerConfig, train: TrainConfig, parallel: ParallelConfig, sizes: dict[str, int], precision: str
+) -> Trainable:
     model = adapt(build(config, "cpu", train.seed), train.lora, train.seed)
-    return Trainable(model, train, precision, sizes, train.accumulate)
+    return Trainable(model, train, precision, parallel, sizes, train.accumulate)
 
 
 def _step(trainable: Trainable, train: TrainConfig, batch: Batch) -> None:
@@ -139,12 +147,18 @@ def _step(trainable: Trainable, train: TrainConfig, batch: Batch) -> None:
 
 
 def _profiled(
-    config: TransformerConfig, train: TrainConfig, sizes: dict[str, int], rows: int, length: int, precision: str
+    config: TransformerConfig,
+    train: TrainConfig,
+    parallel: ParallelConfig,
+    sizes: dict[str, int],
+    rows: int,
+    length: int,
+    precision: str,
 ) -> tuple[int, Trainable]:
     """The most bytes that are allocated at a time from the making of the model to the end of the second step."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
-        trainable = _trainable(config, train, sizes, precision)
+        trainable = _trainable(config, train, parallel, sizes, precision)
         batch = trainable.batch(rows * train.accumulate, length)
         for number in range(2):
             with torch.profiler.record_function(f"step {number}"):

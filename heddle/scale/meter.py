@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, shape_wrapper
@@ -24,6 +25,13 @@ SENT: dict[str, tuple[str, int, Share]] = {
     "allreduce_": ("all-reduce", 0, lambda n: 2 * (n - 1) / n),
     "alltoall_base_": ("deal", 1, lambda n: (n - 1) / n),
     "broadcast_": ("broadcast", 0, lambda n: 1.0),
+}
+# The same of those that return what they compute.
+RETURNED: dict[str, tuple[str, Share]] = {
+    "all_gather_into_tensor": ("all-gather", lambda n: n - 1),
+    "reduce_scatter_tensor": ("reduce-scatter", lambda n: (n - 1) / n),
+    "all_reduce": ("all-reduce", lambda n: 2 * (n - 1) / n),
+    "all_to_all_single": ("deal", lambda n: (n - 1) / n),
 }
 FLOPS: dict[Any, Callable[..., int]] = {
     **flop_registry,
@@ -42,13 +50,15 @@ class Meter(TorchDispatchMode):
         now: bytes of the storages that are alive and were seen.
         peaks: the most bytes in each phase (see `enter`).
         flops: of matrix products.
-        sent: bytes that this process sends, by kind of collective and by `link` (in its machine) or `network`.
+        sent: bytes that this process sends, by kind of collective and by `link` (in its machine) or `network`; `layers/` of those
+            within layers.
+        held: bytes when a phase began first.
     """
 
     def __init__(self, node: int = 1, gloo: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.node, self.gloo, self.now, self.flops = node, gloo, 0, 0
-        self.peaks, self.sent = Counter[str](), Counter[tuple[str, str]]()
+        self.peaks, self.sent, self.held = Counter[str](), Counter[tuple[str, str]](), dict[str, int]()
         self.phase = "before"
         self.sizes = dict[int, int]()
         self.clock = 0
@@ -91,11 +101,15 @@ class Meter(TorchDispatchMode):
             self._note_sent(packet.__name__, args)
             if self.gloo and packet.__name__ == "_reduce_scatter_base_":
                 self.peaks[self.phase] = max(self.peaks[self.phase], self.now + args[1].nbytes)
+        if function.namespace == "_c10d_functional" and packet.__name__ in RETURNED:
+            kind, share = RETURNED[packet.__name__]
+            self._note(f"layers/{kind}", share, args[0].nbytes, _resolve_process_group(args[-1]))
         return out
 
     def enter(self, phase: str) -> None:
         """From now on, the most bytes are those of this phase."""
         self.phase = phase
+        self.held.setdefault(phase, self.now)
         self.peaks[phase] = max(self.peaks[phase], self.now)
 
     def see(self, values: Any) -> None:
@@ -138,10 +152,13 @@ class Meter(TorchDispatchMode):
             return
         kind, place, share = SENT[name]
         group = next(group for group in map(_group, args) if group is not None)
+        tensors: Iterable[Any] = (each for each in tree_leaves(args[place]) if isinstance(each, Tensor))
+        self._note(kind, share, sum(each.nbytes for each in tensors), group)
+
+    def _note(self, kind: str, share: Share, count: int, group: dist.ProcessGroup) -> None:
         ranks = dist.get_process_group_ranks(group)
         where = "link" if ranks[0] // self.node == ranks[-1] // self.node else "network"
-        tensors: Iterable[Any] = (each for each in tree_leaves(args[place]) if isinstance(each, Tensor))
-        self.sent[kind, where] += round(sum(each.nbytes for each in tensors) * share(len(ranks)))
+        self.sent[kind, where] += round(count * share(len(ranks)))
 
 
 def _called_by_engine() -> bool:

@@ -27,11 +27,13 @@ from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.groups import skeleton
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
+from heddle.parallel.experts import DividedExperts
 from heddle.parallel.mesh import count_processes
 from heddle.parallel.sharding import Shards, blocks_of
 from heddle.scale.meter import Meter
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.train.ema import MovingAverage
+from heddle.train.muon import STACK
 from heddle.train.optimizer import Optimizer
 from heddle.train.training import moving_average
 
@@ -53,23 +55,39 @@ class Summed(nn.Module):
         return Loss(total, total.detach(), batch.weights.sum(), extra, tuple(routing.load for routing in routings))
 
 
+class Balanced(DividedExperts):
+    """Experts of which each gets as many tokens as the others: tensors without memory do not say how many."""
+
+    def travels(self, load: Tensor, most: int) -> tuple[Tensor, list[int], list[int]]:
+        processes = self.group.size()
+        each = [most // processes + (number < most % processes) for number in range(processes)]
+        return load.view(processes, -1), each, each
+
+
 class Trainable:
     """A model with its optimizer and its objective, whole or divided among the processes of a mesh.
 
     Args:
         model: a model as it is trained, on real or fake tensors.
+        parallel: how processes divide it.
         sizes: of the axes of the mesh.
         micro_batches: of a step.
     """
 
     def __init__(
-        self, model: Transformer, train: TrainConfig, precision: str, sizes: dict[str, int], micro_batches: int
+        self,
+        model: Transformer,
+        train: TrainConfig,
+        precision: str,
+        parallel: ParallelConfig,
+        sizes: dict[str, int],
+        micro_batches: int,
     ) -> None:
         self.model, self.micro_batches = model, micro_batches
         if train.checkpoint_activations:
             checkpoint_activations(model)
         alone = count_processes(sizes) == 1
-        parts = None if alone else Shards(model, ParallelConfig(), sizes, precision, micro_batches)
+        parts = self.parts = None if alone else Shards(model, parallel, sizes, precision, micro_batches)
         self.optimizer = Optimizer(model, train, 1e-3, precision, parts=parts)
         self.average: MovingAverage | None = moving_average(train, self.optimizer, {})
         whole = CrossEntropy(model) if isinstance(model.config.head, LanguageHeadConfig) else Summed(model)
@@ -77,7 +95,8 @@ class Trainable:
 
     def batch(self, rows: int, length: int) -> Batch:
         """A micro-batch in which every token is a target."""
-        tokens = torch.zeros(rows, length, dtype=torch.long)
+        # Different tokens, so that routers choose different experts.
+        tokens = (torch.arange(rows * length) % self.model.config.vocab_size).view(rows, length)
         source, layout = source_for(self.model, tokens), Layout.whole(rows, length, "cpu")
         parts = {
             "tokens": tokens,
@@ -87,7 +106,11 @@ class Trainable:
             "source": source,
             "source_layout": None if source is None else layout,
         }
-        return counted_batch(parts, (length,) * rows)
+        batch = counted_batch(parts, (length,) * rows)
+        if self.parts is None:
+            return batch
+        cut = self.parts.cut(batch)
+        return counted_batch(cut.parts(), cut.tokens.shape[1:] * rows)
 
     def remember(self) -> None:
         """Give the optimizers the state that they have after a step."""
@@ -122,6 +145,7 @@ class Trainable:
 def rehearse(
     config: TransformerConfig,
     train: TrainConfig,
+    parallel: ParallelConfig,
     sizes: dict[str, int],
     rows: int,
     length: int,
@@ -134,6 +158,7 @@ def rehearse(
     Args:
         config: the model, with the attention kernel of the device.
         train: the optimizer, the number of micro-batches, and whether activations are checkpointed.
+        parallel: how processes divide the model.
         sizes: of the axes of the mesh.
         rows: rows of a micro-batch of one process.
         length: tokens of a row.
@@ -142,15 +167,17 @@ def rehearse(
         gloo: whether gloo connects the processes, as on a CPU.
 
     Returns:
-        Bytes by what they are for; the peak of each phase, `peak/loss`; `flops`; bytes that are sent, `sent/all-gather/link`.
+        Bytes by what they are for, `saved` for the backward pass by a micro-batch; the peak of each phase, `peak/loss`; `flops`;
+        bytes that are sent, `sent/all-gather/link`, within layers `sent/layers/all-reduce/link`.
     """
 
     def measure(variant: TransformerConfig) -> Numbers:
         with fake_processes(count_processes(sizes)):
-            return _rehearse(variant, train, sizes, rows, length, precision, Meter(node, gloo))
+            return _rehearse(variant, train, parallel, sizes, rows, length, precision, Meter(node, gloo))
 
-    # Equal layers may be in different groups, so `measured` must not leave any out.
-    return measure(config) if train.groups or train.lora is not None else measured(config, measure, FEW)
+    # Equal layers may be in different groups, so `measured` must not leave any out. Muon's stacks hold matrices of many blocks.
+    few = FEW + (STACK // max(1, config.dim**2) if train.optimizer == "muon" else 0)
+    return measure(config) if train.groups or train.lora is not None else measured(config, measure, few)
 
 
 @contextmanager
@@ -175,6 +202,7 @@ def fake_processes(world: int) -> Iterator[None]:
 def _rehearse(
     config: TransformerConfig,
     train: TrainConfig,
+    parallel: ParallelConfig,
     sizes: dict[str, int],
     rows: int,
     length: int,
@@ -187,7 +215,11 @@ def _rehearse(
     micro = min(train.accumulate, 2)  # the first one and the last one; those between are like the first
     # A mesh reads the numbers of its processes, which are not fake.
     with mode if count_processes(sizes) == 1 else nullcontext():
-        trainable = Trainable(model, train, precision, sizes, micro)
+        trainable = Trainable(model, train, precision, parallel, sizes, micro)
+    for module in model.modules():
+        if isinstance(module, DividedExperts):
+            divided: Any = module
+            divided.__class__ = Balanced
     with mode:
         trainable.remember()
     watch_backward(model, meter)
@@ -206,7 +238,7 @@ def _rehearse(
         meter.enter("update")
         trainable.update()
     parts.append((meter.flops - before, _named(meter.sent - sent)))
-    numbers["gathered"] = meter.gathered()
+    numbers["gathered"], numbers["saved"] = meter.gathered(), meter.held["loss"] - meter.held["forward"]
     numbers |= {f"peak/{phase}": meter.peaks[phase] for phase in PHASES}
     times = [train.accumulate - 1, 1, 1] if micro == 2 else [1, 1]
     numbers["flops"] = sum(count * flops for count, (flops, _) in zip(times, parts, strict=True))

@@ -21,6 +21,7 @@ def _lines(request: Request, made: Prediction, label: str) -> Iterator[str]:
     train, device = request.train, request.device
     world = count_processes(made.sizes)
     mesh = " x ".join(f"{name} {count}" for name, count in made.sizes.items() if count > 1 or name in OPEN)
+    mesh += " (sequence)" if request.parallel.sequence else ""
     yield f"{label}: {request.batch} rows of {request.length:,} tokens, {made.precision}, {train.optimizer}"
     yield f"{pluralize(world, 'device')} ({device.name}): {mesh}"
     yield f"accumulate={made.accumulate} checkpoint_activations={str(made.checkpointed).lower()}: " + (
@@ -45,12 +46,14 @@ def _lines(request: Request, made: Prediction, label: str) -> Iterator[str]:
     if made.sent:
         yield "each device sends in a step"
         for name, count in sorted(made.sent.items(), key=lambda pair: -pair[1]):
-            kind, where = name.removeprefix("update/").split("/")
+            kind, where = name.split("/")[-2:]
+            kind += " within layers" if name.startswith("layers/") else ""
             yield f"  {_size(count):>9}  {kind}, {'within its machine' if where == 'link' else 'between machines'}"
     hidden = "hidden by" if made.communication <= made.compute else "longer than"
     yield (
         f"a step takes about {_seconds(made.seconds)}: {_seconds(made.compute)} of computing"
         + (f"; {_seconds(made.communication)} of sending are {hidden} it" if made.sent else "")
+        + (f", {_seconds(made.exchange)} more within layers" if made.exchange else "")
         + (f", {_seconds(made.update)} more for the update" if made.update else "")
     )
     yield f"{made.tokens_per_second:,.0f} tokens/s, {made.tokens_per_second / world:,.0f} on each device"

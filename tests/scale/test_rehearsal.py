@@ -40,7 +40,7 @@ def peak(numbers: dict[str, int]) -> int:
 )
 def test_one_process_holds_what_was_predicted(name: str, length: int, train: dict[str, object], precision: str) -> None:
     config, settings = preset(name), TrainConfig.of(train)
-    predicted = peak(rehearse(config, settings, ONE, 2, length, precision))
+    predicted = peak(rehearse(config, settings, ParallelConfig(), ONE, 2, length, precision))
     assert predicted == pytest.approx(measure(config, settings, ONE, 2, length, precision).peak, rel=0.03)
 
 

@@ -65,7 +65,7 @@ def plan(
         model=model,
         train=config.train,
         parallel=config.parallel,
-        batch=batch_size(config, length, "cpu" if row.name == "cpu" else "cuda", world),
+        batch=batch_size(config, length, "cpu" if row.name == "cpu" else "cuda", _readers(config, world)),
         length=length,
         precision=precision,
         world=world,
@@ -83,11 +83,18 @@ def plan(
         console().print(compare(made, measured))
 
 
+def _readers(config: RunConfig, world: int) -> int:
+    """How many devices read different rows."""
+    return max(1, world // (config.parallel.context * config.parallel.tensor))
+
+
 def _measure(request: Request, made: Prediction) -> Measured:
     """A few steps in the predicted layout."""
     changes = {"accumulate": made.accumulate, "checkpoint_activations": made.checkpointed}
     train = request.train.model_copy(update=changes)
-    return take_steps(request.model, train, dict(made.sizes), made.rows, request.length, made.precision)
+    return take_steps(
+        request.model, train, request.parallel, dict(made.sizes), made.rows, request.length, made.precision
+    )
 
 
 def _model(words: tuple[str, ...]) -> tuple[str, RunConfig, TransformerConfig]:
