@@ -67,7 +67,7 @@ def kills(folder: Path, settings: dict[str, Any], number: int, draw: random.Rand
     steps, bad = [0], 0
     for _ in range(number):
         moment = draw.uniform(0, 5)
-        with pytest.raises(AssertionError):  # torchrun fails
+        with pytest.raises(AssertionError):  # the program fails
             launch(2, "tests.parallel.saving", str(run), f"killed {moment}")
         checkpoint, notes = newest_valid(run)
         steps.append(0 if checkpoint is None else int(checkpoint.name.removeprefix("step-")))

@@ -4,19 +4,30 @@ What they reach is measured, not tested here.
 """
 
 import re
-import sys
+import runpy
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from heddle.config import RunConfig
-from tests.programs import ROOT, finished
+from tests.programs import ROOT
 
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 SCRIPTS = sorted(path for path in (ROOT / "recipes").glob("*.py") if path.stem != "common")
 PAGE = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
 RESULTS = (ROOT / "docs/evidence/results.md").read_text(encoding="utf-8")
+
+
+def refusal(capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, path: Path, *words: str) -> str:
+    """What a script prints that ends with an error of its own."""
+    patch.setattr("sys.argv", [str(path), *words])
+    patch.syspath_prepend(path.parent)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    output = capsys.readouterr()
+    assert (end.value.code, output.out) == (2, "")
+    return output.err
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -46,10 +57,11 @@ def test_the_page_names_scripts_and_run_files_that_are_there() -> None:
     [*((path, "0") for path in SCRIPTS), (SCRIPTS[0], "-1"), (SCRIPTS[0], "two")],
     ids=lambda value: value.stem if isinstance(value, Path) else value,
 )
-def test_a_script_needs_at_least_one_seed(path: Path, seeds: str, tmp_path: Path) -> None:
-    done = finished([sys.executable, str(path), f"--seeds={seeds}"], cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.endswith(f"--seeds: {seeds!r} is not a whole number of at least 1\n")
+def test_a_script_needs_at_least_one_seed(
+    path: Path, seeds: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = refusal(capsys, monkeypatch, path, f"--seeds={seeds}")
+    assert line.endswith(f"--seeds: {seeds!r} is not a whole number of at least 1\n")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +73,10 @@ def test_a_script_needs_at_least_one_seed(path: Path, seeds: str, tmp_path: Path
         (["shakespeare.py", "a.txt"], " has no a.txt; name the text: python recipes/shakespeare.py input.txt"),
     ],
 )
-def test_a_script_without_its_data_says_where_it_looked(words: list[str], message: str, tmp_path: Path) -> None:
-    done = finished([sys.executable, str(ROOT / "recipes" / words[0]), *words[1:]], cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.endswith(f"{message}\n")
+def test_a_script_without_its_data_says_where_it_looked(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = refusal(capsys, monkeypatch, ROOT / "recipes" / words[0], *words[1:])
+    assert line.count("\n") == 1
+    assert line.endswith(f"{message}\n")

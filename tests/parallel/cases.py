@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -110,15 +108,9 @@ class Gap:
         return ", ".join([*far, *([] if self.names else ["other names"])])
 
 
-def launch(processes: int, *module: str) -> str:
-    """What a program prints on several processes of torchrun."""
-    torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    done = subprocess.run(
-        [*torchrun, str(processes), "-m", *module],
-        cwd=programs.ROOT, env=programs.environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+def launch(processes: int, *command: str, **more: str) -> str:
+    """What a program prints on several processes, forks of one that has imported what it needs; `more` is in their environment."""
+    return programs.forked("parallel.imported", "parallel.together", processes, *command, **more)
 
 
 def gaps(processes: int, cases: list[Case], folder: Path) -> list[Gap]:

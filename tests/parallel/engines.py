@@ -1,4 +1,4 @@
-"""A program for torchrun: small runs on several processes, `engines.py FOLDER`, whose `cases.json` lists them.
+"""A program for several ranks: small runs on several processes, `engines.py FOLDER`, whose `cases.json` lists them.
 
 Each case is a run of `tests/prove/tasks.py` with settings of training and the sizes of the mesh. The rank that leads writes what
 comes of each, `N.json` and `N.safetensors`.

@@ -1,4 +1,4 @@
-"""A program: what `heddle train` and torchrun need, imported once, for the ranks of `scenes.py` (`tests/forks.py`)."""
+"""A program: what `heddle train` and torchrun need, imported once, for ranks that are forks (`tests/forks.py`)."""
 
 import sys
 from typing import Any
@@ -13,6 +13,7 @@ import heddle.cli.training
 import heddle.runs.plan  # noqa: F401
 from heddle.tasks.next_token import NextTokenTask
 from tests import forks
+from tests.parallel import engines, resharding  # noqa: F401
 
 if __name__ == "__main__":
     # Measuring the machine and generating samples take seconds, and what is tested here does not depend on them.

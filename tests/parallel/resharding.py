@@ -1,4 +1,4 @@
-"""A program for torchrun: trains runs one after another, `resharding.py RUN...`; and the runs for it."""
+"""A program for several ranks: trains runs one after another, `resharding.py RUN...`; and the runs for it."""
 
 import shutil
 import sys

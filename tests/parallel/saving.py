@@ -1,4 +1,4 @@
-"""A program for torchrun: trains a run and prints how that went, `saving.py RUN watched|full|"killed MOMENT"`.
+"""A program for several ranks: trains a run and prints how that went, `saving.py RUN watched|full|"killed MOMENT"`.
 
 `watched` prints after each step whether the checkpoint of step 3 is being written. `full` gives rank 1 no room for a file. `killed`
 kills every process so many seconds after the first checkpoint is begun, which takes five, or as soon as it is `named`.
@@ -53,7 +53,9 @@ def main(run: str, how: str) -> None:
 
 
 def watch(report: Report, target: Path) -> None:
-    """Print whether a directory is being written after a step."""
+    """Print whether a directory is being written after a step; after those that follow its save, once that has begun."""
+    while report.step > int(target.name.removeprefix("step-")) and not (being_written(target) or target.exists()):
+        time.sleep(0.01)
     print(report.step, being_written(target))
 
 

@@ -1,5 +1,7 @@
 """What a rehearsal predicts is what real tensors hold, whole and divided among two processes."""
 
+import json
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from heddle.parallel.mesh import mesh_sizes
 from heddle.scale.measuring import measure
 from heddle.scale.meter import Meter
 from heddle.scale.rehearsal import PHASES, rehearse
+from tests import programs
 
 ONE = mesh_sizes(ParallelConfig(), 1)
 TINY = preset("laptop-tiny")
@@ -38,7 +41,10 @@ def peak(numbers: dict[str, int]) -> int:
         ("conv-lm", 64, {"optimizer": "adamw"}, "fp32"),
     ],
 )
-def test_one_process_holds_what_was_predicted(name: str, length: int, train: dict[str, object], precision: str) -> None:
+def test_one_process_holds_what_was_predicted(
+    name: str, length: int, train: dict[str, object], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heddle.scale.measuring.STEPS", 1)  # how long they take is not compared
     config, settings = preset(name), TrainConfig.of(train)
     predicted = peak(rehearse(config, settings, ParallelConfig(), ONE, 2, length, precision))
     assert predicted == pytest.approx(measure(config, settings, ONE, 2, length, precision).peak, rel=0.03)
@@ -55,7 +61,14 @@ def test_one_process_holds_what_was_predicted(name: str, length: int, train: dic
 def test_two_processes_hold_what_was_predicted(name: str, train: dict[str, object]) -> None:
     config, settings, sizes = preset(name), TrainConfig.of(train), {**ONE, "shard": 2}
     predicted = peak(rehearse(config, settings, sizes, 2, 64, "fp32", gloo=True))
-    assert predicted == pytest.approx(measure(config, settings, sizes, 2, 64, "fp32").peak, rel=0.03)
+    measured = programs.forked("parallel.imported", "scale.forks", stdin=json.dumps([name, train, sizes]))
+    assert predicted == pytest.approx(int(measured), rel=0.03)
+
+
+def test_a_process_is_started_for_each_of_a_mesh() -> None:
+    """By `spawn`: a program of a user may have threads."""
+    config = TINY.override({"decoder.depth": 1})
+    assert measure(config, TrainConfig(optimizer="sgd"), {**ONE, "shard": 2}, 2, 64, "fp32").tokens_per_second > 0
 
 
 def test_parts_of_the_whole_are_those_of_the_account() -> None:
