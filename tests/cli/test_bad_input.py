@@ -71,7 +71,7 @@ SETTINGS = {
     "model.decoder.depht=4": "depht",
     "depth=0": "model.depth = 0: input should be greater than 0",
     "context=1000000000": "context = 1000000000, but training has 2,787 tokens and validation 310: set context=309 or less",
-    "dim=1000000": "training needs about",
+    "dim=1000000": "the weights, gradients and optimizer state alone need",
     f"dim={10**40}": "input should be less than or equal to 4194304",
     "dim=" + 5000 * "9": "model.dim",
     "batch=1000000 context=64": "training needs about",
