@@ -36,7 +36,7 @@ def build(
     Raises:
         HeddleError: an argument is invalid, or this machine does not have the device.
     """
-    device, seed = find_device(device), int(seed)
+    device, seed = find_device(device, meta=True), int(seed)
     with torch.device("meta"), _SkipInit():
         model = Transformer(config)
     in_dtype(model, dtype)

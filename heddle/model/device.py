@@ -42,8 +42,12 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 @checked()
-def find_device(device: torch.device | str) -> torch.device:
-    """The device with a name from torch (`cuda:1`, `meta`) or from `pick_device`; none becomes the current one.
+def find_device(device: torch.device | str, meta: bool = False) -> torch.device:
+    """The device with a name from torch (`cuda:1`) or from `pick_device`; none becomes the current one.
+
+    Args:
+        device: its name, or the device itself.
+        meta: whether `meta` will do, whose tensors have shapes alone.
 
     Raises:
         HeddleError: the name is unknown, or the device is not available on this machine or in this build of torch.
@@ -55,7 +59,7 @@ def find_device(device: torch.device | str) -> torch.device:
             return pick_device(str(device))  # raises the error that lists the names
     if device.type == "cuda":
         _check_available("cuda", str(device))
-    elif device.type != "meta":
+    elif not (meta and device.type == "meta"):
         pick_device(device.type)
     return _card(device.index) if device.type == "cuda" and device.index is not None else device
 
