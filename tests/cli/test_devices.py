@@ -12,6 +12,7 @@ from heddle.config import sized
 from heddle.errors import HeddleError
 from heddle.text import train_tokenizer
 from heddle.weights import load, save
+from heddle.weights.files import relist
 
 from .conftest import TINY, Heddle, tree
 
@@ -93,6 +94,17 @@ def test_a_device_in_python_that_is_not_here(run_a: Path, name: str) -> None:
     for call in calls:
         with pytest.raises(HeddleError, match=line):
             call()
+
+
+def test_a_run_of_another_machine_predicts_here(heddle: Heddle, run_a: Path) -> None:
+    """It was trained on a device that is not here; only to go on training needs it."""
+    for file in (run_a / "config.json", *run_a.glob("checkpoints/*/config.json")):
+        chosen = f'"device": "{ABSENT}",\n    "precision"'
+        file.write_text(file.read_text().replace('"device": "cpu",\n    "precision"', chosen))
+        relist(file.parent, file.name)
+    for words in ("generate a", "eval a", "look a --names", "count a", "runs", "export a out", "data show a"):
+        assert heddle(*words.split()).code == 0, words
+    assert "does not find this device here" in line_of(heddle, "train", "--resume", "a", "steps=8")
 
 
 @pytest.mark.parametrize("command", sorted(commands_with("--weights")))

@@ -184,6 +184,7 @@ class Imitation:
 
     Args:
         double: whether it has float64, which a Mac's has not.
+        capability: the compute capability that it says it has.
 
     Attributes:
         syncs: how often the host waited for the device, by place and reason.
@@ -192,8 +193,8 @@ class Imitation:
         copies: copies to the host that were not waited for, whose numbers arrive with the next sync.
     """
 
-    def __init__(self, double: bool = True) -> None:
-        self.double = double
+    def __init__(self, double: bool = True, capability: tuple[int, int] = (9, 0)) -> None:
+        self.double, self.capability = double, capability
         self.graph: Graph | None = None
         self.reset()
 
