@@ -101,3 +101,14 @@ def test_python() -> None:
         with pytest.raises(HeddleError, match=r"^weights = 'int4' needs a model on a CPU, not on cuda"):
             quantize(model.to("cuda"), "int4")
         assert [path.name for path in Path("runs").iterdir()] == ["a"]
+
+
+@imitated
+def test_weights_that_do_not_fit() -> None:
+    """Also those of a server, which then does not start."""
+    with folder(), Imitation() as gpu:
+        gpu.full = lambda place: True
+        for command in COMPUTING:
+            if command not in ("train", "bench"):
+                line = "out of memory with 0 MiB of weights on cuda: use a smaller model, or another device"
+                assert refusal(*words_of(command)) == line, command
