@@ -4,15 +4,15 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import TypeVar
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 _LONGER = 3  # maximum number of suggestions when a word is a prefix of several names
-_OUT_OF_MEMORY = re.compile(
-    "out of memory|allocate memory|ALLOC_FAILED"
-)  # what torch says, whose class depends on the device
+# What torch says, whose class depends on the device, and whose words on the system.
+_OUT_OF_MEMORY = re.compile("out of memory|allocate memory|not enough memory|ALLOC_FAILED")
 _CONTROLS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")  # line breaks and terminal control characters
 _LONG = re.compile(r"(\S{200})\S{200,}(?=\S{20})")  # very long words, such as data in place of a name
 
@@ -45,20 +45,24 @@ class OutOfMemory(HeddleError):
 
 def ran_out_of_memory(error: Exception) -> bool:
     """Whether an allocation failed, on any device."""
-    return isinstance(error, MemoryError) or (
+    return isinstance(error, MemoryError | OutOfMemory) or (
         isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
     )
 
 
 @contextmanager
-def room_for(what: str, lower: str) -> Iterator[None]:
-    """Inside the `with` block, an allocation that fails becomes one line: what did not fit, and what to lower."""
+def room_for(what: str | Callable[[], str], lower: str) -> Iterator[None]:
+    """Inside the `with` block, an allocation that fails becomes one line: what did not fit, and what to lower.
+
+    What the block has computed is freed, although the error remembers where it failed.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not ran_out_of_memory(error):
             raise
-        raise OutOfMemory(f"out of memory with {what}: {lower}") from error
+        clear_frames(error.__traceback__)
+        raise OutOfMemory(f"out of memory with {what if isinstance(what, str) else what()}: {lower}") from error
 
 
 class TextError(HeddleError):

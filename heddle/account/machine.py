@@ -10,7 +10,7 @@ from statistics import median
 import torch
 
 from heddle.checks import between, checked, one_of
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, ran_out_of_memory
 from heddle.model.device import find_device
 from heddle.model.measured import measured_once, one_thread
 from heddle.model.precision import DTYPES, NUMBERS, tf32_products
@@ -64,6 +64,8 @@ def explain_out_of_memory(setting: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
+        if not ran_out_of_memory(error):
+            raise
         raise HeddleError(f"{setting}: not enough memory; choose a smaller value ({str(error)[:80]})") from error
 
 

@@ -225,21 +225,27 @@ def training_bytes(
     if isinstance(config.head, LanguageHeadConfig):
         chunk = min(FP32 * scored * config.table_rows(), logits_bytes(device))
         loss += FP32 * config.table_rows() * config.dim + 4 * chunk
+    state = training_state(config, precision, train)
+    kernel = None if device == "cpu" else kernels_by_device(config, length).get(device, "none")
+    saved = saved_activations(config, rows, length, precision, kernel, checkpointed=train.checkpoint_activations)
+    activations = saved.bytes
+    if device == "cuda":
+        gradients = state["gradients"]
+        earlier = FP32 * trained(config, train).total if train.accumulate > 1 else 0
+        return state["total"] - gradients + max(earlier + activations + loss, gradients)
+    return state["total"] + ceil(ACTIVATION_HEAP * activations) + ceil(LOSS_HEAP * loss)
+
+
+def training_state(config: TransformerConfig, precision: str, train: TrainConfig) -> dict[str, int]:
+    """Bytes that a training holds whatever its rows are, by part; `total` includes the moving average of the weights."""
     # Equal layers may be in different groups, so `measured` must not leave any out.
-    state_bytes = (
+    sizes = (
         _states(config, train, precision)
         if train.groups or train.lora is not None
         else measured(config, lambda variant: _states(variant, train, precision))
     )
-    kernel = None if device == "cpu" else kernels_by_device(config, length).get(device, "none")
-    saved = saved_activations(config, rows, length, precision, kernel, checkpointed=train.checkpoint_activations)
-    activations = saved.bytes
     average = 0 if train.ema is None else FP32 * trained(config, train).total
-    if device == "cuda":
-        gradients = state_bytes["gradients"]
-        earlier = FP32 * trained(config, train).total if train.accumulate > 1 else 0
-        return state_bytes["total"] - gradients + average + max(earlier + activations + loss, gradients)
-    return state_bytes["total"] + average + ceil(ACTIVATION_HEAP * activations) + ceil(LOSS_HEAP * loss)
+    return sizes | {"total": sizes["total"] + average}
 
 
 @checked(batch=at_least(1), length=at_least(1), precision=one_of(DTYPES))

@@ -6,7 +6,15 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from heddle.account.machine import copy_rate, has_bf16, matmul_rate, slowdown, total_memory
+from heddle.account.machine import (
+    card_has_bf16,
+    check_units,
+    copy_rate,
+    has_bf16,
+    matmul_rate,
+    slowdown,
+    total_memory,
+)
 from heddle.bench.report import Ceiling
 from heddle.display import size
 from heddle.errors import HeddleError, pluralize
@@ -42,7 +50,7 @@ def _version(package: str) -> str:
 def has_units(device: torch.device) -> bool:
     """Whether the device multiplies faster in bf16 than in fp32."""
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        return card_has_bf16(device)
     return (device.type != "cpu" or has_bf16() is not False) and slowdown(torch.bfloat16, device) < 1
 
 
@@ -52,6 +60,7 @@ def pick_precision(precision: str, device: torch.device) -> str:
     Raises:
         HeddleError: bf16 is requested on a device without units for it.
     """
+    check_units(precision, False, device)
     if precision == "bf16" and not has_units(device):
         raise HeddleError(f"precision = 'bf16': this {device.type} has no units for it; leave it out, or use fp32")
     return ("bf16" if has_units(device) else "fp32") if precision == "auto" else precision

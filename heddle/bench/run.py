@@ -83,8 +83,9 @@ def bench(
     if place.type == "cpu":
         torch.set_num_threads(pick_threads(None))
         keep_memory()
+    precision = pick_precision(precision, place)
     tell("ceilings")
-    run = Run(place, pick_precision(precision, place), sizes, ceilings(place, quick), tell)
+    run = Run(place, precision, sizes, ceilings(place, quick), tell)
     settings = {"device": str(place), "precision": run.precision, **vars(sizes)}
     remaining = tuple(left_out(sizes, parts, models is None))
     result = Bench(describe(place), settings, run.ceilings, left_out=remaining)

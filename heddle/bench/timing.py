@@ -1,7 +1,6 @@
 """Times work in turns, and measures the memory that it takes."""
 
 import gc
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from heddle.display import cut
+from heddle.errors import ran_out_of_memory
 from heddle.train.runtime import give_back, resident
 
 MOST_STEPS = 50  # of a turn
@@ -36,8 +36,9 @@ def attempt(call: Callable[[], Result]) -> Result | Problem:
         return call()
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        is_full = isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error))
-        return Problem(OUT_OF_MEMORY if is_full else cut(f"{type(error).__name__}: {lines[0]}", LONGEST))
+        return Problem(
+            OUT_OF_MEMORY if ran_out_of_memory(error) else cut(f"{type(error).__name__}: {lines[0]}", LONGEST)
+        )
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from heddle.config.decoding import SamplingConfig, WeightKind
 from heddle.config.saved import SavedConfig
 from heddle.data.record_store import open_store
 from heddle.data.store import TokenStore
-from heddle.errors import HeddleError, room_for
+from heddle.errors import HeddleError
 from heddle.generate.speculative import DraftModel, DraftSource, PromptLookup
 from heddle.generate.text import Piece, banned_runs, complete, token_text
 from heddle.text.tokenizer import Tokenizer
@@ -116,11 +116,7 @@ def generate(
     pieces = complete(
         model, tokenizer, prompts, config, draft_source=_draft_source(draft, lookup, ready, device, weights, precision)
     )
-    with room_for(
-        f"{pluralize(len(prompts), 'prompt')} at a time and max_tokens = {config.max_tokens}",
-        "give fewer prompts, a lower --max-tokens, or a smaller model",
-    ):
-        texts = _collect(len(prompts), _stream(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
+    texts = _collect(len(prompts), _stream(prompts[0], pieces) if len(prompts) == 1 and not json else pieces)
     _print_completions(
         prompts, texts, tokenizer, config, {"run": str(path), "precision": ready.precision} if json else None
     )

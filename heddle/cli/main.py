@@ -197,18 +197,18 @@ def _without_dash(app: "App", words: list[str]) -> list[str]:
     """Replace `-` by /dev/stdin, since cyclopts would parse it as a flag; an option's value stays `-`."""
     if "-" not in words:
         return words
-    flags = _flags(app, words)
+    options = _options(app, words)
     return [
-        "/dev/stdin" if word == "-" and (not previous.startswith("--") or previous in flags) else word
+        "/dev/stdin" if word == "-" and options.get(previous, not previous.startswith("--")) else word
         for previous, word in zip(["", *words], words, strict=False)
     ]
 
 
-def _flags(app: "App", words: list[str]) -> set[str]:
-    """The options without a value of the called command."""
-    *_, command = app.parse_commands(words)[1]
+def _options(app: "App", words: list[str]) -> dict[str, bool]:
+    """The options of the called command, and whether each is a flag, which has no value."""
+    *_, command = app.parse_commands([word for word in words[:2] if not word.startswith("-")])[1]  # without `--help`
     arguments = command.assemble_argument_collection() if command.default_command else ()
-    return {name for argument in arguments if argument.hint is bool for name in argument.names}
+    return {name: argument.hint is bool for argument in arguments for name in argument.names}
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _fail(message: str, words: list[str], code: int = 2) -> None:
-    if "--json" in words:
+    if "--json" in words and _options(make_app(words), words).get("--json", True):  # not the file of `bench`
         with suppress(OSError):  # the full disk may be stdout's
             print(json.dumps({"error": message}), flush=True)
     with suppress(OSError):  # stderr may be a broken pipe

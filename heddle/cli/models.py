@@ -12,7 +12,7 @@ from heddle.cli.output import console, phases, pluralize
 from heddle.config.decoding import Kind, WeightKind, completed
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
-from heddle.model.device import pick_device
+from heddle.model.device import move, pick_device
 from heddle.model.precision import cast
 from heddle.model.quantize import quantize, weight_bytes
 from heddle.model.transformer import Transformer
@@ -48,7 +48,7 @@ def open_model(run: Path, device: str, weights: WeightKind = "trained", precisio
     model, tokenizer = load(run, "cpu")
     if note:
         print(note, file=sys.stderr)
-    cast(model, used).to(target)  # first cast: a card may hold the model in bf16 only
+    move(cast(model, used), target)  # first cast: a card may hold the model in bf16 only
     if weights != "trained":
         original_bytes = weight_bytes(model)
         quantize(model, weights)

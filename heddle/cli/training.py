@@ -77,7 +77,7 @@ def resume_run(
     before = read_config(run)
     chosen = before.chosen
     kind = "auto" if chosen is None else chosen.device  # `open_session` refuses a run that was not trained
-    if device is not None and (there := pick_device(device).type) != kind:
+    if (there := pick_device(device or kind).type) != kind and device is not None:  # before settings change
         raise HeddleError(f"--device {device}: {run} started on {kind}, so it cannot continue on {there}")
     ranks = join_quietly(device or kind, before.train or TrainConfig())
     output = Output(ranks)

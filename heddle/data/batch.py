@@ -74,7 +74,7 @@ class Batch:
         Raises:
             HeddleError: there is no such device.
         """
-        target, counts = find_device(device), self.counts
+        target, counts = find_device(device, meta=True), self.counts
         if self.weights.device.type == "cpu" != target.type:  # there, reading them would wait for the device
             counts = tuple(self.weights.unsqueeze(-1).flatten(1).count_nonzero(1).tolist())
         parts = self.parts().items()

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from heddle.checks import at_least, checked
 from heddle.config.decoding import BeamConfig
 from heddle.display import displayed
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, pluralize, room_for
 from heddle.generate.feed import feed
 from heddle.generate.logprobs import Finish
 from heddle.generate.processors import Ends, TokenSequence
@@ -175,6 +175,7 @@ def beam_search(
 
     Raises:
         HeddleError: as in `DecodingRules.new_sequence`; or the model's output is NaN.
+        OutOfMemory: the searches do not fit into memory.
     """
     rules = DecodingRules(model, config, end_of_text, vocabulary)
     sequences = _new_sequences(rules, prompts, sources)
@@ -220,10 +221,13 @@ def _search(
     """Run one batch of searches."""
     cache, inputs = model.new_cache(len(searches), multiple=1), [search.prompt.visible() for search in searches]
     sources = [search.prompt.source for search in searches if search.prompt.source is not None]
-    modules = tuple(model.modules())
+    modules, parents = tuple(model.modules()), list[int]()
     while searches:
         share_cores()
-        with torch.inference_mode(), evaluating(model, modules):
+        texts = f"{pluralize(len(searches), 'text')} of {pluralize(searches[0].config.beams, 'beam')} at a time"
+        fewer = "use fewer rows or beams, a lower max_tokens, shorter texts, or a smaller model"
+        with room_for(texts, fewer), torch.inference_mode(), evaluating(model, modules):
+            cache = cache.select(parents) if parents else cache
             logits = feed(model, cache, inputs, sources)
             candidates = best_candidates(logits, searches, rules)
         unfinished, parents, beams, row = list[Search](), list[int](), list[Node](), 0
@@ -238,8 +242,6 @@ def _search(
                 beams += search.beams
             row += width
         searches, inputs, sources = unfinished, [[beam.id] for beam in beams], []
-        if searches:
-            cache = cache.select(parents)
 
 
 def best_candidates(

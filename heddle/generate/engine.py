@@ -9,7 +9,7 @@ from torch import Tensor
 from heddle.account.machine import available_memory
 from heddle.checks import SEED, checked
 from heddle.config.decoding import EngineConfig, SamplingConfig
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, pluralize, room_for
 from heddle.generate.constrain import Guides
 from heddle.generate.feed import feed
 from heddle.generate.logprobs import Event
@@ -178,13 +178,33 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Event]:
-        """Sample the next token of every row that has read its prompt; with a draft source, one or several."""
+        """Sample the next token of every row that has read its prompt; with a draft source, one or several.
+
+        Raises:
+            OutOfMemory: the texts do not fit into memory. After any error all rows have ended.
+        """
         share_cores()
-        with evaluating(self.model, self.modules):
-            events = [*self._decode(), *self._prefill()]
-        self.leave({event.row for event in events if event.finish})
-        self._restart_full_rows()
+        try:
+            with room_for(self._size, "use fewer texts, a lower max_tokens, shorter prompts, or a smaller model"):
+                with evaluating(self.model, self.modules):
+                    events = [*self._decode(), *self._prefill()]
+                self.leave({event.row for event in events if event.finish})
+                self._restart_full_rows()
+        except BaseException:
+            self.clear()  # the cache may have room for tokens that were not read
+            raise
         return sorted(events, key=lambda event: event.row)
+
+    def clear(self) -> None:
+        """End all rows, and forget the prompts that were read."""
+        self.waiting, self.prefill, self.active, self.ahead = [], None, [], None
+        self.cache, self.prefix_cache = self.model.new_cache(0), PrefixCache(self.model, self.config.keep)
+
+    def _size(self) -> str:
+        """How much a step reads at once, in words."""
+        rows = [*self.active, *([] if self.prefill is None else self.prefill.rows)]
+        longest = max((len(row.visible()) + len(row.source or ()) for row in rows), default=0)
+        return f"{pluralize(len(rows), 'text')} of up to {pluralize(longest, 'token')} at a time"
 
     @checked()
     def leave(self, rows: set[int]) -> None:

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from heddle.checks import SEED, checked
 from heddle.config.model import TransformerConfig
-from heddle.model.device import find_device
+from heddle.model.device import find_device, room_for_weights
 from heddle.model.initialise import initialise
 from heddle.model.precision import NUMBERS
 from heddle.model.transformer import Transformer
@@ -36,7 +36,7 @@ def build(
     Raises:
         HeddleError: an argument is invalid, or this machine does not have the device.
     """
-    device, seed = find_device(device), int(seed)
+    device, seed = find_device(device, meta=True), int(seed)
     with torch.device("meta"), _SkipInit():
         model = Transformer(config)
     in_dtype(model, dtype)
@@ -71,7 +71,8 @@ def materialise(
     for module in custom:
         module.inner = nn.Identity()
     # Like `to_empty`, whose `empty_like` of a meta tensor imports sympy: a third of a second.
-    model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
+    with room_for_weights(model, device):
+        model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
     with torch.random.fork_rng(devices=()), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         for module in custom:

@@ -3,13 +3,16 @@
 import ctypes
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import nn
 
 from heddle.checks import checked, short_repr
-from heddle.errors import HeddleError, did_you_mean
+from heddle.display import size
+from heddle.errors import HeddleError, OutOfMemory, did_you_mean, room_for
 
 DEVICES = ("auto", "cpu", "cuda", "cuda:N", "mps")
 COMPILERS = ("c++", "g++", "clang++")
@@ -42,8 +45,12 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 @checked()
-def find_device(device: torch.device | str) -> torch.device:
-    """The device with a name from torch (`cuda:1`, `meta`) or from `pick_device`; none becomes the current one.
+def find_device(device: torch.device | str, meta: bool = False) -> torch.device:
+    """The device with a name from torch (`cuda:1`) or from `pick_device`; none becomes the current one.
+
+    Args:
+        device: its name, or the device itself.
+        meta: whether `meta` will do, whose tensors have shapes alone.
 
     Raises:
         HeddleError: the name is unknown, or the device is not available on this machine or in this build of torch.
@@ -55,7 +62,7 @@ def find_device(device: torch.device | str) -> torch.device:
             return pick_device(str(device))  # raises the error that lists the names
     if device.type == "cuda":
         _check_available("cuda", str(device))
-    elif device.type != "meta":
+    elif not (meta and device.type == "meta"):
         pick_device(device.type)
     return _card(device.index) if device.type == "cuda" and device.index is not None else device
 
@@ -82,6 +89,27 @@ def _card(number: int) -> torch.device:
         cards = "one GPU, cuda:0" if count == 1 else f"{count} GPUs, cuda:0 to cuda:{count - 1}"
         raise HeddleError(f"device = 'cuda:{number}': this machine has {cards}")
     return torch.device("cuda", number)
+
+
+def move(model: nn.Module, device: torch.device) -> None:
+    """Move a model to a device, all of it or nothing.
+
+    Raises:
+        OutOfMemory: it does not fit there.
+    """
+    before = next(model.parameters()).device
+    try:
+        with room_for_weights(model, device):
+            model.to(device)
+    except OutOfMemory:
+        model.to(before)
+        raise
+
+
+def room_for_weights(model: nn.Module, device: torch.device | str) -> AbstractContextManager[None]:
+    """`room_for` a model on a device."""
+    needed = sum(tensor.nbytes for tensor in chain(model.parameters(), model.buffers()))
+    return room_for(f"{size(needed)} of weights on {device}", "use a smaller model, or another device")
 
 
 def logits_bytes(device: str) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heddle.data.records import Column, Records
-from heddle.errors import TextError, article, pluralize
+from heddle.errors import TextError, article, pluralize, room_for
 from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
@@ -139,7 +139,10 @@ def forward_batches(
     done = 0
     for numbers in batches([len(row.ids) for row in rows]):
         share_cores()
-        yield numbers, *_hidden(model, [rows[number] for number in numbers])
+        size = f"{pluralize(len(numbers), 'row')} of {len(rows[numbers[0]].ids):,} tokens"  # the first is the longest
+        with room_for(size, "use shorter texts, or a smaller model"):
+            hidden, layout = _hidden(model, [rows[number] for number in numbers])
+        yield numbers, hidden, layout
         done += len(numbers)
         if progress:
             progress(done, len(rows))

@@ -1,12 +1,12 @@
 """How much memory a training needs, and whether it is there."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
 from heddle.account.machine import available_memory, total_memory
-from heddle.account.memory import PROCESS, training_bytes
+from heddle.account.memory import PROCESS, training_bytes, training_state
 from heddle.config.model import TransformerConfig
 from heddle.config.train import TrainConfig
 from heddle.data.record_store import Store
@@ -56,7 +56,11 @@ def check_rows(task: Task, train: TrainConfig, device: str, cards: int = 1) -> N
     rows = Need(_shapes(task, train, cards), targets=0.0)
     if max(count * length for count, length in rows.shapes) >= LARGE:
         precisions = DTYPES if train.precision == "auto" else (train.precision,)
-        check_memory((rows.bytes(task.spec.model, name, train, device) for name in precisions), device)
+        check_memory(
+            (rows.bytes(task.spec.model, name, train, device) for name in precisions),
+            states(task.spec.model, precisions, train),
+            device,
+        )
 
 
 def held_by_process(device: str, store: Store, tokens: int) -> int:
@@ -70,11 +74,17 @@ def held_by_process(device: str, store: Store, tokens: int) -> int:
     return 0 if device != "cpu" else PROCESS + 2 * min(tokens, store.tokens("train"))
 
 
-def check_memory(needs: Iterable[int], device: str, split: bool = False) -> None:
+def states(model: TransformerConfig, precisions: Iterable[str], train: TrainConfig) -> Iterator[int]:
+    """For each precision, the bytes of weights, gradients and optimizer state, whatever the rows are."""
+    return (training_state(model, name, train)["total"] for name in precisions)
+
+
+def check_memory(needs: Iterable[int], states: Iterable[int], device: str, split: bool = False) -> None:
     """Refuse a run of which every variant needs more memory than is free. `needs` are computed up to the first that fits.
 
     Args:
         needs: bytes of each variant.
+        states: bytes of weights, gradients and optimizer state of each; computed for a refusal alone.
         device: device type.
         split: whether the variants have the smallest micro-batches and checkpointed activations.
     """
@@ -83,12 +93,13 @@ def check_memory(needs: Iterable[int], device: str, split: bool = False) -> None
         if needed <= there:
             return
         tried.append(needed)
-    total = total_memory(device)
+    total, least, what = total_memory(device), min(tried), "training needs about"
     advice = "use a larger accumulate, checkpoint_activations=true, a smaller batch, context or model"
     if split:
         advice = "micro-batches are as small as they can be, so use a smaller context or model, another optimizer, or adapters"
-    if min(tried) + (resident() if device == "cpu" else 0) < 0.9 * total:
+    if (state := min(states)) > there:
+        least, what = state, "the weights, gradients and optimizer state alone need"
+        advice = "use a smaller model, adapters, or another optimizer"
+    if least + (resident() if device == "cpu" else 0) < 0.9 * total:
         advice = f"other programs hold the rest of {total / 2**30:.1f} GiB: end them, or {advice}"
-    raise HeddleError(
-        f"training needs about {min(tried) / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: {advice}"
-    )
+    raise HeddleError(f"{what} {least / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: {advice}")

@@ -23,7 +23,7 @@ from heddle.model.build import build
 from heddle.model.checkpointing import can_compile
 from heddle.model.device import has_compiler
 from heddle.model.precision import DTYPES
-from heddle.runs.need import check_memory, held_by_process
+from heddle.runs.need import held_by_process
 from heddle.runs.resolve import DEPTHS, Resolved
 from heddle.runs.split import Step, describe_split
 from heddle.tasks.table import make_task
@@ -220,7 +220,7 @@ def _sized(step: Step, precision: str) -> SizeCandidate:
 
     depth = min(DEPTHS)
     model, way, memory = sized(depth)
-    check_memory([memory], device, len(step.ways) > 1)
+    step.check(model, [precision], [memory])
     best = candidate(model, way, memory)
     if resolved.has_depth:
         return best

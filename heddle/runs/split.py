@@ -1,7 +1,7 @@
 """How a step is split so that it fits a device: into micro-batches, with checkpointed activations."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -14,7 +14,7 @@ from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
 from heddle.data.record_store import Store
 from heddle.model.precision import DTYPES
-from heddle.runs.need import Need, check_memory, check_rows
+from heddle.runs.need import Need, check_memory, check_rows, states
 from heddle.runs.resolve import Resolved
 from heddle.tasks.table import make_task
 from heddle.tasks.task import MULTIPLE, DataSpec, Task
@@ -102,13 +102,18 @@ class Step:
         there = available_memory(self.resolved.device.type)
         return first_fitting(self.ways, lambda train: self.bytes(model, precision, train), there)
 
+    def check(self, model: TransformerConfig, precisions: Iterable[str], needs: Iterable[int]) -> None:
+        """Refuse a model of which a step in each precision `needs` more bytes than are free."""
+        train = self.measurable(model, self.resolved.config.train).train
+        check_memory(needs, states(model, precisions, train), self.resolved.device.type, len(self.ways) > 1)
+
     def precision(self) -> str:
         """The requested precision, or the one that trains faster."""
         train, device, model = self.resolved.config.train, self.resolved.device.type, self.spec.model
         if train.precision != "auto":
             return train.precision
         # Measuring needs this memory too.
-        check_memory((self.bytes(model, name, self.ways[-1]) for name in DTYPES), device, len(self.ways) > 1)
+        self.check(model, DTYPES, (self.bytes(model, name, self.ways[-1]) for name in DTYPES))
         rows = max(1, self.batch // train.accumulate)
         return faster_precision(replace(self.own(model, train), rows=rows), device, self.measurable(model, train))
 

@@ -86,7 +86,8 @@ def tokenize(
         raise HeddleError(f"part = {part} must be (i, n), with i from 0 to n - 1")
     if part is not None and join:
         raise HeddleError("a part makes pieces, and joining makes none: leave one of them out")
-    resolved, place = resolve(config), Path(config.data.store)
+    train = config.train.model_copy(update={"device": "cpu", "tf32": False})  # it may be trained on another machine
+    resolved, place = resolve(config.model_copy(update={"train": train})), Path(config.data.store)
     roots = [_existing_root(Path(each)) for each in join]
     with open_dataset(resolved.config.data, resolved.config.task) as dataset:
         tell(f"reading {name_sources(resolved.config.data)}")

@@ -113,7 +113,8 @@ class Trainer:
         try:
             with self._stoppable(), session.ranks.watched():
                 self._steps(metrics)
-            return self._finish()
+            with self._saved_if_full(metrics, self._once_free()):
+                return self._finish()
         finally:
             session.close()
             if metrics:
@@ -126,11 +127,13 @@ class Trainer:
         with ExitStack() as starting:
             starting.enter_context(session.ranks.patient())  # the first step may compile
             while session.step < chosen.steps and not session.stopped_early:
-                ended = tell(readers, self._step_or_save(metrics))
+                with self._saved_if_full(metrics, self._retry()):
+                    ended = tell(readers, self._one_step())
                 starting.close()
-                best, ended = (
-                    self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
-                )
+                with self._saved_if_full(metrics, self._once_free()):
+                    best, ended = (
+                        self._evaluate_if_due(readers, ended) if session.due(chosen.evaluate_every) else (False, ended)
+                    )
                 failed = session.saver is not None and session.saver.failed
                 stop, session.ended, failed = self._any_rank(self.stop.is_set(), ended, failed)
                 if failed:
@@ -173,13 +176,14 @@ class Trainer:
         share = rate / self.peak
         return replace(report, speed={**report.speed, "share_of_peak": share})
 
-    def _step_or_save(self, metrics: Metrics | None) -> Report:
-        """One step; if it fails for want of memory, the steps before it are saved."""
+    @contextmanager
+    def _saved_if_full(self, metrics: Metrics | None, retry: str) -> Iterator[None]:
+        """What fails inside for want of memory saves the steps before it, and says how to continue."""
         try:
-            return self._one_step()
+            yield
         except OutOfMemory as error:
             self._save_done(metrics)
-            raise OutOfMemory(error.problem, f"{self.session.last_good()}; {self._retry()}") from None
+            raise OutOfMemory(error.problem, f"{self.session.last_good()}; {retry}") from None
 
     def _save_done(self, metrics: Metrics | None) -> None:
         """Save the steps before one that failed, if its update has not begun and they are not saved yet, and this process can."""
@@ -191,10 +195,15 @@ class Trainer:
 
     def _retry(self) -> str:
         """How to continue a run of which a step does not fit into memory."""
-        command = resume_command(self.session.run.directory)
         if self.session.train.checkpoint_activations:
-            return f"continue with: {command}, once more memory is free, or train a new run"
+            return self._once_free()
+        command = resume_command(self.session.run.directory)
         return f"continue with: {command} checkpoint_activations=true, or train a new run"
+
+    def _once_free(self) -> str:
+        """How to continue a run in which something else does not fit."""
+        command = resume_command(self.session.run.directory)
+        return f"continue with: {command}, once more memory is free, or train a new run"
 
     def _score(self) -> Report:
         """Score the same sample of the held-out text every time, and sometimes sample text from the model.

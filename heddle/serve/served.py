@@ -9,7 +9,7 @@ from typing import Any
 
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.config.tasks import TaskSettings
-from heddle.errors import HeddleError, TextError, pluralize
+from heddle.errors import HeddleError, OutOfMemory, TextError, pluralize
 from heddle.generate.chat import chat_template, ends_of
 from heddle.generate.engine import QueueFull
 from heddle.generate.logprobs import Event, NoValidToken
@@ -230,5 +230,7 @@ def as_api_error(param: str) -> Any:
         raise ApiError(503, str(error), "shutting_down", headers={"Retry-After": "1"}) from None
     except Broken as error:
         raise ApiError(500, str(error), "broken") from None
+    except OutOfMemory as error:
+        raise ApiError(500, f"the server ran {error}", "broken") from None
     except HeddleError as error:
         raise ApiError(400, str(error), "invalid_value", param) from None

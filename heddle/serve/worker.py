@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from heddle.config.decoding import EngineConfig, SamplingConfig
-from heddle.errors import HeddleError, pluralize, ran_out_of_memory
+from heddle.errors import HeddleError, OutOfMemory, pluralize
 from heddle.generate.constrain import Guides
 from heddle.generate.engine import Engine, QueueFull
 from heddle.generate.logprobs import Event
@@ -235,9 +235,9 @@ class Worker:
             events = engine.step()
         except Exception as error:  # concerns all rows
             LOG.exception("a step of the model failed; all its texts end")
-            texts = pluralize(len(self._requests), "text")
-            fewer = f"the server ran out of memory with {texts} at a time; its --rows must be lower"
-            self._break(engine, fewer if ran_out_of_memory(error) else "the model failed; see the server's log")
+            full = f"the server ran {error}; started with a lower --rows, it has more room for each text"
+            self._end_all(full if isinstance(error, OutOfMemory) else "the model failed; see the server's log")
+            self._count()
             return
         for event in events:
             self._deliver(event)
@@ -249,12 +249,6 @@ class Worker:
             del self._requests[event.row]
             self._numbers = {key: row for key, row in self._numbers.items() if row != event.row}
         request.on_event(event)
-
-    def _break(self, engine: Engine, error: str) -> None:
-        numbers = set(self._requests)
-        self._end_all(error)
-        engine.leave(numbers)
-        self._count()
 
     def _end_all(self, error: str) -> None:
         """End all texts with this error."""

@@ -28,7 +28,7 @@ from heddle.data.in_memory import InMemoryData, corpus_of
 from heddle.data.sources.tables import FIELDS
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
-from heddle.model.device import pick_device
+from heddle.model.device import move, pick_device
 from heddle.model.lora import adapt, merge
 from heddle.model.packing import use_products
 from heddle.model.precision import tf32_products
@@ -123,7 +123,7 @@ def fit(
     train = run.train
     device = pick_device(train.device) if "device" in train.model_fields_set else model.device
     check_units(train.precision, train.tf32, device)
-    model.to(device)
+    move(model, device)
     prepare_deterministic(train.deterministic, model.device.type)
     if batches:
         of_batches = {

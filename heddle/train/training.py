@@ -95,7 +95,13 @@ class Training:
         """This rank's rows, or its tokens of them, of the next step's batch, on the model's device."""
         batch = self.make(self.step) if self.ahead is None else self.ahead.get(self.step)
         parts = self.optimizer.parts
-        return (batch if parts is None else parts.cut(batch)).to(self.model.device)
+        batch = batch if parts is None else parts.cut(batch)
+        try:
+            return batch.to(self.model.device)
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out_of_memory(error):
+                raise
+            raise OutOfMemory(self.too_large(batch), self.last_good()) from None
 
     def advance(self) -> Report:
         """Do one step.

@@ -15,7 +15,7 @@ FAULTS = [
     Fault("a plain descent remembers", "account/memory.py:_states",
           "if train.momentum else (0, 0)", "",
           test="test_memory.py::test_without_momentum_nothing_is_remembered"),
-    Fault("an average of half the size", "account/memory.py:training_bytes",
+    Fault("an average of half the size", "account/memory.py:training_state",
           "None else FP32", "None else 2",
           test="test_memory.py::test_a_moving_average_holds_the_weights_once_more"),
     Fault("a report without a length", "account/quadratic.py:doublings",

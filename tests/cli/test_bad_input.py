@@ -71,7 +71,7 @@ SETTINGS = {
     "model.decoder.depht=4": "depht",
     "depth=0": "model.depth = 0: input should be greater than 0",
     "context=1000000000": "context = 1000000000, but training has 2,787 tokens and validation 310: set context=309 or less",
-    "dim=1000000": "training needs about",
+    "dim=1000000": "the weights, gradients and optimizer state alone need",
     f"dim={10**40}": "input should be less than or equal to 4194304",
     "dim=" + 5000 * "9": "model.dim",
     "batch=1000000 context=64": "training needs about",
@@ -286,18 +286,37 @@ def test_generation_that_cannot_work(refused: Refused, run_a: Path, options: str
     assert GENERATE[options] in refused("generate", "a", *options.split())
 
 
-def test_what_does_not_fit_into_memory(refused: Refused, run_a: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+FULL = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+    ),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."
+    ),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=["cuda", "linux", "windows", "python"])
+def test_what_does_not_fit_into_memory(
+    refused: Refused, run_a: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     """The line says what there was too much of, and what to lower."""
 
     def full(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        raise error
 
     monkeypatch.setattr(Stack, "forward", full)
-    assert refused("generate", "a", "--prompt", "x", "--prompt", "y", "--max-tokens", "5") == (
-        "out of memory with 2 prompts at a time and max_tokens = 5: give fewer prompts, a lower --max-tokens, or a smaller model"
+    assert refused("generate", "a", "--prompt", "x", "--prompt", "yes", "--max-tokens", "5") == (
+        "out of memory with 2 texts of up to 3 tokens at a time: use fewer texts, a lower max_tokens, shorter prompts, or a "
+        "smaller model"
     )
     line = "rows of 16 tokens to score: use fewer rows, a shorter context, or a smaller model"
     assert refused("eval", "a").endswith(line)
+    for command in ("embed", "look"):
+        words = ["the warp"] if command == "embed" else ["--lens", "--prompt", "the warp"]
+        assert "out of memory" in refused(command, "a", *words)
 
 
 def test_a_draft_with_another_tokenizer(refused: Refused, run_a: Path) -> None:

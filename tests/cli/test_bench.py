@@ -52,7 +52,8 @@ def test_what_was_measured_before_ctrl_c_is_kept(
     result = heddle("bench", *words, "--json", "b.json")
     assert result.code == 130
     assert "**Training, AdamW, clipping**" in result.out
-    assert "\nNot complete: stopped before everything was measured.\n" in result.out
+    assert result.out.endswith("\nNot complete: stopped before everything was measured.\n")
+    assert result.err.endswith("\nheddle: stopped\n")
     data = json.loads(Path("b.json").read_text())
     assert not data["complete"]
     assert data["training"][0]["contender"] == "heddle"

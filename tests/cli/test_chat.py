@@ -148,3 +148,21 @@ def test_what_cannot_chat(heddle: Heddle, run_a: Path) -> None:
         result = heddle("chat", *words)
         assert (result.code, result.err.count("\n")) == (2, 1)
         assert message in result.err
+
+
+def test_an_answer_that_does_not_fit_into_memory(say: Say, talk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, and the conversation goes on without the message."""
+    engine = import_module("heddle.generate.engine")
+    feed, calls = engine.feed, list[int]()
+
+    def full(*words: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) <= 2:
+            raise MemoryError
+        return feed(*words, **more)
+
+    expected = say("talk", "warp").out
+    monkeypatch.setattr(engine, "feed", full)
+    result = say("talk", "weft", "heddle", "warp")
+    assert (result.code, result.out) == (0, expected)
+    assert result.err.count("heddle: out of memory with 1 text of up to ") == 2

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import heddle as package
-from heddle.cli.main import COMMANDS, GROUPS, _flags, _without_dash, make_app
+from heddle.cli.main import COMMANDS, GROUPS, _options, _without_dash, make_app
 from heddle.config.problems import models_in
 from heddle.config.run import RunConfig
 from tests import programs
@@ -86,6 +86,7 @@ def test_a_dash_is_standard_input_but_for_the_value_of_an_option() -> None:
     dashes = ["embed", "/dev/stdin", "--json", "/dev/stdin", "--prompt", "-", "--normalise", "/dev/stdin", "a-b"]
     assert _without_dash(make_app(), words) == dashes
     assert _without_dash(make_app(), ["tokenizer", "-"]) == ["tokenizer", "/dev/stdin"]
+    assert _without_dash(make_app(), ["generate", "--help", "-"]) == ["generate", "--help", "-"]
     assert _without_dash(make_app(), ["generate", "a", "--prompt", "-", "--window", "-"])[3:] == [
         "-",
         "--window",
@@ -98,7 +99,10 @@ def test_the_options_without_a_value_are_those_of_the_command() -> None:
     calls = [[name] for name, *_ in COMMANDS]
     calls += [[group, name] for (group, _), commands in GROUPS.items() for name, *_ in commands]
     flags = {
-        " ".join(words): {name for name in _flags(make_app(), words) if not name.startswith("--no-")} for words in calls
+        " ".join(words): {
+            name for name, flag in _options(make_app(), words).items() if flag and not name.startswith("--no-")
+        }
+        for words in calls
     }
     assert {name for name, options in flags.items() if "--json" not in options} == {"bench", "chat", "serve"}
     assert "--quick" in flags["bench"], "its --json has a value, the name of a file"
@@ -190,6 +194,30 @@ def test_failures_are_one_line(
     assert plain.err.count("\n") == 1
     assert list(as_json.json) == ["error"]
     assert as_json.json["error"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("bench --json FILE --rounds 0", False),
+        ("bench --rounds 0 --json FILE", False),
+        ("bench --json=FILE --rounds 0", False),
+        ("bench --rounds 0 --quick --json", False),
+        ("presets no-such --json", True),
+        ("presets --json no-such", True),
+        ("tokenizer encode no-such x --json", True),
+        ("serve no-such --json", True),  # which has no such option
+        ("trian --json", True),
+        ("presets no-such", False),
+    ],
+)
+def test_an_error_is_json_on_stdout_where_json_is_a_flag(heddle: Heddle, words: str, printed: bool) -> None:
+    result = heddle(*words.split())
+    assert result.code == 2
+    assert result.err.startswith("heddle: ")
+    assert result.err.count("\n") == 1
+    assert (result.out.startswith('{"error": ') and result.out.count("\n") == 1) if printed else result.out == ""
+    assert not Path("FILE").exists()
 
 
 def test_mistakes_of_the_program_are_shown_whole(heddle: Heddle, monkeypatch: pytest.MonkeyPatch) -> None:

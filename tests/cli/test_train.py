@@ -413,23 +413,25 @@ def test_an_early_stop_is_said(heddle: Heddle, corpus: str) -> None:
     assert "steps=8, or patience=2" in again.out
 
 
-@pytest.mark.parametrize("step", [1, 4])
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])
+@pytest.mark.parametrize("step", [1, 4, 11])
 def test_a_step_that_does_not_fit_into_memory_is_one_line(
-    step: int, heddle: Heddle, corpus: str, monkeypatch: pytest.MonkeyPatch
+    step: int, error: Exception, heddle: Heddle, corpus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that has trained is saved, and resumes."""
+    """A run that has trained is saved, and ends as one that had enough memory."""
+    words = ["train", corpus, *TINY, "steps=12", "save_every=4"]
     training = import_module("heddle.train.training")
     train_step, calls = training.train_step, list[int]()
 
     def full(*words: Any) -> Any:
         calls.append(1)
         if len(calls) == step:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            raise error
         return train_step(*words)
 
     with monkeypatch.context() as patch:
         patch.setattr(training, "train_step", full)
-        result = heddle("train", corpus, *TINY)
+        result = heddle(*words)
     assert result.code == 2
     line = result.err.splitlines()[-1]
     assert line.startswith(
@@ -439,3 +441,6 @@ def test_a_step_that_does_not_fit_into_memory_is_one_line(
     assert (there if step > 1 else "no checkpoint exists yet") in line
     assert "Traceback" not in result.err
     assert heddle("train", "--resume", "runs/001").code == 0
+    assert heddle(*words, "--name", "whole").code == 0
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert Path("runs/001", name).read_bytes() == Path("runs/whole", name).read_bytes()

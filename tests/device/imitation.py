@@ -45,6 +45,9 @@ WAITING = {
 INDEXING = {"_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "index", "index_put", "index_put_"}
 # They take no number of the host in place of a tensor of the device.
 STRICT = ("_fused_", "addmm", "baddbmm", "bmm", "embedding", "gather", "index_select", "mm")
+FULL = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is free."
+)
 # How many tensors a foreach kernel takes at once, by the number of lists (ATen/native/cuda/MultiTensorApply.cuh); and how much.
 DEPTH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 BLOCKS, BLOCK = 320, 65536
@@ -184,17 +187,20 @@ class Imitation:
 
     Args:
         double: whether it has float64, which a Mac's has not.
+        capability: the compute capability that it says it has.
 
     Attributes:
         syncs: how often the host waited for the device, by place and reason.
         launches: kernels, by place. A lower bound: an operation counts one, whatever its implementation launches.
         attention: which implementation torch would choose, by its name, with what it was given.
         copies: copies to the host that were not waited for, whose numbers arrive with the next sync.
+        full: whether the memory is too short for what is allocated at a place.
     """
 
-    def __init__(self, double: bool = True) -> None:
-        self.double = double
+    def __init__(self, double: bool = True, capability: tuple[int, int] = (9, 0)) -> None:
+        self.double, self.capability = double, capability
         self.graph: Graph | None = None
+        self.full: Callable[[Place], bool] = lambda place: False
         self.reset()
 
     def reset(self) -> None:
@@ -256,6 +262,8 @@ class Imitation:
             self.sync(reason)
         if number := call.kernels():
             self.launch(number)
+        if place == "cuda" and not call.kind.view and self.full(Place.now()):
+            raise torch.OutOfMemoryError(FULL)
         args = mapped(numbers_of, args)
         kwargs = {name: mapped(numbers_of, each) for name, each in kwargs.items()}
         if device == "cuda":

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from heddle.account.machine import matmul_rate
 from heddle.errors import HeddleError
 from heddle.model.device import find_device, pick_device
 
@@ -66,6 +67,15 @@ def test_a_card_beyond_the_last_is_refused(
 def test_only_cards_have_numbers(name: str) -> None:
     with pytest.raises(HeddleError, match=f"device = '{name}' is not one of auto, cpu, cuda, cuda:N, mps"):
         pick_device(name)
+
+
+@pytest.mark.parametrize("device", ["meta", torch.device("meta")])
+def test_what_measures_needs_a_device_that_computes(device: str | torch.device) -> None:
+    assert find_device(device, meta=True) == torch.device("meta")
+    with pytest.raises(HeddleError, match="device = 'meta' is not one of auto, cpu, cuda, cuda:N, mps"):
+        find_device(device)
+    with pytest.raises(HeddleError, match="device = 'meta' is not one of auto"):
+        matmul_rate(size=8, device=device)
 
 
 @pytest.mark.parametrize("find", [pick_device, find_device])

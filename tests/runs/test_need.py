@@ -60,6 +60,7 @@ def test_rows_that_cannot_fit_are_refused_before_a_step_is_read(
     task = acting(Task, shapes=lambda self: [(4 * rows, 64)], spec=SimpleNamespace(model=model))
     needs = {"fp32": 4 * GIB, "bf16": 3 * GIB}
     monkeypatch.setattr(need, "training_bytes", lambda model, rows, precision, *more: needs[precision])
+    monkeypatch.setattr(need, "training_state", lambda model, precision, train: {"total": needs[precision] // 4})
     if not refused:
         need.check_rows(task, TrainConfig(accumulate=4), "cpu")
         return
@@ -83,7 +84,7 @@ def test_the_first_way_that_fits_is_taken() -> None:
         yield from (2 * GIB, GIB)
         pytest.fail("what fits ends the search")
 
-    need.check_memory(needs(), "cpu")
+    need.check_memory(needs(), (pytest.fail("only a refusal counts the state") for _ in range(1)), "cpu")
 
 
 @pytest.mark.usefixtures("machine")
@@ -101,5 +102,18 @@ def test_what_does_not_fit_says_who_has_the_rest(
 ) -> None:
     """Other programs, if a training of this size would fit into nine tenths of the machine."""
     with pytest.raises(HeddleError, match=f"needs about {least} GiB, but only 1.0 GiB are free") as refused:
-        need.check_memory([int(each * GIB) for each in needs], device)
+        need.check_memory([int(each * GIB) for each in needs], [GIB, 2 * GIB], device)
     assert ("other programs hold the rest of 10.0 GiB" in str(refused.value)) == others
+    assert "use a larger accumulate" in str(refused.value)
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(("state", "split", "others"), [(1.1, False, True), (8.6, True, True), (9.5, True, False)])
+def test_rows_do_not_help_where_the_state_is_too_large(state: float, split: bool, others: bool) -> None:
+    before = "other programs hold the rest of 10.0 GiB: end them, or " if others else ""
+    with pytest.raises(HeddleError) as refused:
+        need.check_memory([10 * GIB, 11 * GIB], [int(state * GIB), 12 * GIB], "cuda", split)
+    assert str(refused.value) == (
+        f"the weights, gradients and optimizer state alone need {state} GiB, but only 1.0 GiB are free: {before}use a smaller "
+        "model, adapters, or another optimizer"
+    )

@@ -19,6 +19,7 @@ from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
 from heddle.model.device import GPU_LOGITS_BYTES
+from heddle.model.precision import DTYPES
 from heddle.runs import prepare
 from heddle.runs.need import Need
 from heddle.runs.split import ROOM, first_fitting, splits
@@ -26,6 +27,7 @@ from heddle.train.sizes import TOKENS_PER_STEP
 from tests.cards import CARDS, GIB, SMALL, Card, put_in
 
 memory = import_module("heddle.account.memory")  # the package has a function of that name
+need = import_module("heddle.runs.need")
 Make = Callable[..., RunConfig]
 PRESETS = [name for name in preset_names() if name.startswith(("laptop-", "gpt2-"))]
 # The state of the optimizer and the weights alone are larger than these cards, or leave less than a tenth of them.
@@ -89,6 +91,37 @@ def test_every_preset_fits_the_cards_that_hold_its_state(name: str) -> None:
             assert chosen[::-1] >= before[::-1], "a smaller card has larger micro-batches"
             before = chosen
         assert needed(train, precision) == accounted(model, ceil(rows / train.accumulate), precision, train)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "optimizer", "state"),
+    [
+        ("gpt2-large", 8, "muon", "8.9"),
+        ("gpt2-xl", 8, "muon", "17.7"),
+        ("gpt2-xl", 16, "muon", "17.7"),
+        ("gpt2-xl", 16, "adamw", "23.2"),
+        ("gpt2-xl", 24, "adamw", ""),  # fp32 alone leaves a tenth of a GiB
+    ],
+)
+def test_no_split_helps_where_the_state_is_too_large(
+    monkeypatch: pytest.MonkeyPatch, name: str, gib: int, optimizer: str, state: str
+) -> None:
+    """Whatever the precision: the smaller of both is named."""
+    model, train = (
+        preset(name),
+        TrainConfig.of({"optimizer": optimizer, "accumulate": 8, "checkpoint_activations": True}),
+    )
+    for which in ("available_memory", "total_memory"):
+        monkeypatch.setattr(need, which, lambda device: gib * GIB)
+    needs = (Need(((1, model.context),), 1.0).bytes(model, precision, train, "cuda") for precision in DTYPES)
+    with pytest.raises(HeddleError) as refused:
+        need.check_memory(needs, need.states(model, DTYPES, train), "cuda", split=True)
+    assert str(refused.value).startswith(
+        f"the weights, gradients and optimizer state alone need {state} GiB, but only {gib}.0 GiB are free: use a smaller model, "
+        "adapters, or another optimizer"
+        if state
+        else "training needs about "
+    )
 
 
 def test_the_ways_are_divisors_then_checkpointed() -> None:
@@ -155,9 +188,18 @@ class TestPlans:
         alone = prepare(config(batch=4096, device="cuda"), tmp_path / "alone").train.accumulate
         assert prepare(config(batch=4096, device="cuda"), tmp_path / "all", ranks=alone).train.accumulate == 1
 
-    def test_a_model_that_fits_in_no_way_is_refused(self, small_card: Card, config: Make, tmp_path: Path) -> None:
-        with pytest.raises(HeddleError, match="micro-batches are as small as they can be, so use a smaller context"):
-            prepare(config(model={"dim": 2048, "heads": 2}, device="cuda"), tmp_path / "run")
+    @pytest.mark.parametrize(
+        ("model", "message"),
+        [
+            ({"dim": 704, "context": 256}, "micro-batches are as small as they can be, so use a smaller context or"),
+            ({"dim": 2048, "heads": 2}, "optimizer state alone need .*, or use a smaller model, adapters, or another"),
+        ],
+    )
+    def test_a_model_that_fits_in_no_way_is_refused(
+        self, small_card: Card, config: Make, tmp_path: Path, model: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(HeddleError, match=message):
+            prepare(config(model=model, device="cuda"), tmp_path / "run")
 
     def test_a_cpu_splits_nothing(self, config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("heddle.runs.need.available_memory", lambda device: 2**26)

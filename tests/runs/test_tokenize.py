@@ -77,7 +77,8 @@ def make(tmp_path: Path) -> Make:
         join = [str(tmp_path / each) for each in more.pop("join", ())]
         data, task = write_sources(tmp_path, kind)
         settings = {**data, "tokenizer": "bytes", "store": str(tmp_path / store), **more.pop("data", {})}
-        return tokenize(RunConfig.of({"data": settings, "task": task}), join=join, **more)
+        train = more.pop("train", {})
+        return tokenize(RunConfig.of({"data": settings, "task": task, "train": train}), join=join, **more)
 
     return made
 
@@ -223,6 +224,15 @@ def test_a_complete_store_is_used(make: Make, tmp_path: Path) -> None:
     assert "made from something else (validation = 0.1 there and 0.3 here)" in refusal(
         lambda: make("store", data={"validation": 0.3})
     )
+
+
+@pytest.mark.parametrize(
+    "train", [{"device": "cuda:7", "precision": "fp32", "tf32": True}, {"device": "mps", "precision": "bf16"}]
+)
+def test_the_device_of_the_training_may_be_elsewhere(make: Make, tmp_path: Path, train: dict[str, Any]) -> None:
+    make("here")
+    make("there", train=train)
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 
 def test_a_job_larger_than_a_piece(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,4 +66,7 @@ FAULTS = [
     Fault("a queue forgets who waits in it", "serve/worker.py:Worker._admit",
           "- len(self.engine.waiting)", "",
           test="test_app.py::test_a_full_queue_says_when_to_try_again"),
+    Fault("memory that runs out is the client's mistake", "serve/served.py:as_api_error",
+          'ApiError(500, f"the server', 'ApiError(400, f"the server',
+          test="test_app.py::test_calls_that_do_not_fit_into_memory_end"),
 ]  # fmt: skip

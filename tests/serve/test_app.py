@@ -336,16 +336,38 @@ def test_a_thread_that_fails_says_so(start: Callable[..., Server], monkeypatch: 
 def test_texts_that_do_not_fit_into_memory_end(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     """Their error says what to lower; the server goes on."""
     server = start()
-    engine = server.app.state.service.served["plain"].worker.engine
 
-    def full() -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     with httpx2.Client(base_url=server.url, timeout=20) as http:
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "step", full)
-            line = "the server ran out of memory with 1 text at a time; its --rows must be lower"
+            patch.setattr("heddle.generate.engine.feed", full)
+            line = (
+                "the server ran out of memory with 1 text of up to 1 token at a time: use fewer texts, a lower max_tokens, "
+                "shorter prompts, or a smaller model; started with a lower --rows, it has more room for each text"
+            )
             check_error(http.post("/v1/completions", json=PLAIN), 500, line)
+        assert http.post("/v1/completions", json=PLAIN).status_code == 200
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])
+def test_calls_that_do_not_fit_into_memory_end(
+    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The request is valid, so the error is the server's; it goes on."""
+    server = start()
+    path, body = "/v1/embeddings", {"model": "plain", "input": ["a", "the warp"]}
+
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    with httpx2.Client(base_url=server.url, timeout=20) as http:
+        with monkeypatch.context() as patch:
+            patch.setattr("heddle.predict.rows._hidden", full)
+            line = "the server ran out of memory with 2 rows of 8 tokens: use shorter texts, or a smaller model"
+            check_error(http.post(path, json=body), 500, line)
+        assert http.post(path, json=body).status_code == 200
         assert http.post("/v1/completions", json=PLAIN).status_code == 200
 
 
