@@ -219,7 +219,7 @@ def check_batch(request: Request) -> None:
 
 def _meshes(request: Request) -> Iterator[dict[str, int]]:
     """The meshes to try: that of the settings, or every way to divide the devices, from few shards to many."""
-    for name in ("tensor", "context", "expert"):
+    for name in ("pipeline", "tensor", "context", "expert"):
         if (count := getattr(request.parallel, name)) > 1:
             raise HeddleError(f"parallel: {name} = {count}: plans know replicate and shard so far: leave it out")
     if {"replicate", "shard"} & request.parallel.model_fields_set:

@@ -89,7 +89,7 @@ class Optimizer:
         """Measure the norms of the gradients; return other small tensors on the CPU, read in the same copy."""
         norms = GradientNorms.of(self.masters)
         if self.parts is not None:
-            norms = norms._replace(each=self.parts.norms(*norms))
+            norms = GradientNorms(*self.parts.norms(*norms))
         each, *read = on_host([norms.each, *others])
         self.norms = norms._replace(each=each)
         return read
@@ -119,7 +119,7 @@ class Optimizer:
         """Update the routers' balancing biases, if they have any, towards experts that few tokens chose; loads are on the CPU."""
         self.loads = list(loads)
         for mixture, load in zip(self.mixtures, loads, strict=True):
-            if (bias := mixture.router.bias) is not None and self.names[id(bias)] not in self.frozen:
+            if (bias := mixture.router.bias) is not None and len(bias) and self.names[id(bias)] not in self.frozen:
                 balance_bias(bias, moved(load, bias.device), mixture.bias_rate)
 
     def state(self) -> dict[str, Tensor]:
