@@ -275,9 +275,13 @@ class Stages(Shards):
         for each in self.own:
             each.step = step
         numbers = torch.arange(len(batches))
-        self._schedule(batches[0], len(batches)).step(number=numbers, target=numbers, return_outputs=False)
-        for each in self.own:
-            each.step = None
+        try:
+            self._schedule(batches[0], len(batches)).step(number=numbers, target=numbers, return_outputs=False)
+        except RuntimeError as error:
+            raise error.__cause__ or error from None  # torch says for which stage
+        finally:
+            for each in self.own:
+                each.step = None
         self.calls += len(batches)
         yield self._joined(step)
 
@@ -325,7 +329,7 @@ class Stages(Shards):
         for name in self.shapes:
             group = self.pipeline if self.stage(name) == EVERY else self.ends if name == TABLE else None
             master = self.masters[name]
-            if group is not None and master.requires_grad and self.has(name):
+            if group is not None and self.parameters[name].requires_grad and self.has(name):
                 master.grad = torch.zeros_like(master) if master.grad is None else master.grad
                 dist.all_reduce(master.grad, group=group)
 

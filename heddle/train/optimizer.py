@@ -97,8 +97,8 @@ class Optimizer:
     def update(self, factor: float, clip: float) -> None:
         """Clip the measured gradients, update every parameter at `factor` times its highest rate, and refresh the copies."""
         length = self.norms.total()
-        if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
-            gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+        gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+        if gradients and clip and length > clip:  # a factor of 1 would waste a pass over every gradient
             torch._foreach_mul_(gradients, (clip / (length + 1e-6)).clamp(max=1.0).item())
         self.whole = False
         for optimizer, rate in zip(self.optimizers, self.highest, strict=True):

@@ -35,8 +35,16 @@ OPTIMIZERS = ("adamw", "muon", "sgd")
 SEQUENCE = {"tensor": 2, "sequence": True}
 PIPELINE: dict[str, Any] = {"pipeline": 2}
 INTERLEAVED, ZERO_BUBBLE = {**PIPELINE, "schedule": "interleaved"}, {**PIPELINE, "schedule": "zero-bubble"}
+FIRST_STAGE_FROZEN = [{"parameters": name, "frozen": True} for name in ("embedding.*", "decoder.blocks.0.*")]
 # Models with one stack: tied tables, several kinds of heads, terms of routers, and tables that all layers share.
-WITHOUT_TABLES = (*DENSE, "next token, experts", "next token, packed", "masked, experts", "chat", "labels, decoder")
+WITHOUT_TABLES = (
+    *DENSE,
+    "next token, experts",
+    "next token, packed",
+    "masked, experts",
+    "chat, packed",
+    "labels, decoder",
+)
 CUT_BY_LAYERS = (*WITHOUT_TABLES, "prefix, distances, experts")
 LOSS, WEIGHT = (
     2e-5,
@@ -70,6 +78,7 @@ SOME = {
         case("chat", {"context": 2}, optimizer="muon"),
         case("next token, experts", {"expert": 2}, optimizer="muon"),
         case("next token, experts", PIPELINE, accumulate=2, ema=0.5),
+        case("next token, rotary", PIPELINE, accumulate=2, groups=FIRST_STAGE_FROZEN),
         case("masked, learned positions", INTERLEAVED, depth=4, optimizer="sgd", accumulate=2),
         case("classes, encoder", ZERO_BUBBLE, accumulate=4),
         case("next token, rotary", ZERO_BUBBLE, precision="bf16", optimizer="sgd", accumulate=4),
@@ -94,6 +103,7 @@ ALL = {
         *across((*DENSE, "translation, both", "next token, experts", "chat"), [{"tensor": 2}, SEQUENCE]),
         *across(BY_TOKEN, [{"context": 2}]),
         *across(EXPERTS, [{"expert": 2}]),
+        *(case(name, PIPELINE, accumulate=2) for name, run in tasks.RUNS.items() if len(run.stacks) == 1),
         *across(CUT_BY_LAYERS, [PIPELINE, INTERLEAVED], depth=4, accumulate=4, ema=0.5),
         *across(WITHOUT_TABLES, [ZERO_BUBBLE], depth=4, accumulate=4, ema=0.5),
         *(

@@ -33,6 +33,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "average": {"optimizer": "adamw", "ema": None, "average": 2},
     "best": {"optimizer": "adamw", "patience": 1, "evaluate_every": 3},
     "adapters": {"optimizer": "adamw", "lora": {"rank": 2}},
+    "pipeline": {"optimizer": "adamw", "patience": 1, "evaluate_every": 3},
 }
 
 
@@ -52,7 +53,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
                 config["data"]["tokenizer"] = "bytes"
             prepare(RunConfig.of({**config, "train": {**running.TRAIN, **SETTINGS, **settings}}), place / f"new {name}")
     new = {"run": place / "new", **{name: place / f"new {name}" for name in KINDS}}
-    made = {name: on_layout(run, place / name, "2") for name, run in new.items()}
+    made = {name: on_layout(run, place / name, "2 PP" if name == "pipeline" else "2") for name, run in new.items()}
     trained("2", *made.values())
     return made | {f"new {name}": run for name, run in new.items()}
 
