@@ -220,6 +220,7 @@ class Stages(Shards):
         self._leave()
         numbers = range(self.place_of, self.stages, self.processes)
         self.own = [Stage(view(model, each, self.stages), each, self.stages, bool(routers)) for each in numbers]
+        self.roots = self.own
         entry = model.last_stack().entry
         if precision != "fp32" and self.place_of > 0:
             entry.register_forward_pre_hook(partial(cast_vectors, self.dtype))  # the whole model begins there too
@@ -362,7 +363,7 @@ class Stages(Shards):
         All of them have the ends of the model, and compute these. The last block of a stage sends its output to all.
         """
         stack, each = self.model.last_stack(), self.blocks // self.stages
-        with ExitStack() as after:
+        with super().whole_model(), ExitStack() as after:
             for name in self.shapes:
                 if ".blocks." not in name and self.stage(name) != EVERY:
                     self._put(name, after)
@@ -370,8 +371,6 @@ class Stages(Shards):
                 hook = block.register_forward_hook(partial(self._sent, stage % self.processes))
                 after.callback(hook.remove)
             yield
-        for module in (module for each in self.own for module in each.modules() if isinstance(module, FSDPModule)):
-            module.reshard()  # the next step begins with what is then in the parts
 
     def _put(self, name: str, after: ExitStack) -> None:
         """Give the model a whole parameter until `after` is closed."""

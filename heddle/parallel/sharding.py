@@ -5,6 +5,7 @@ matrices of blocks are cast to it, while tables, norms, routers and a user's mod
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from heddle.config.parallel import ParallelConfig
@@ -69,6 +70,7 @@ class Shards(Parts):
         self.experts = {} if self.expert_mesh is None else divide_experts(model, self.expert_mesh["expert"])
         if self.expert_mesh is not None:
             shard_experts(model, self.expert_mesh, precision)
+        self.roots: Sequence[nn.Module] = [model]
         self.shard(config, precision)
         self.parameters = dict(model.named_parameters())
         self.masters = {name: _master(parameter) for name, parameter in self.parameters.items()}
@@ -98,6 +100,13 @@ class Shards(Parts):
             return objective(batch)
 
         return micro_batch
+
+    @contextmanager
+    def whole_model(self) -> Iterator[None]:
+        """Inside the `with` block, every process that calls the model gets what the whole model computes, without gradients."""
+        yield
+        for module in (module for root in self.roots for module in root.modules() if isinstance(module, FSDPModule)):
+            module.reshard()  # the next step begins with the parts, not with an average that was scored
 
     @torch.no_grad()
     def collect(self) -> None:

@@ -74,9 +74,11 @@ def training(
     )
 
 
-def outcome(training: Training) -> dict[str, Any]:
-    """What comes of it: what each step reports, the score, the weights."""
+def outcome(training: Training, scored_after: int = 0) -> dict[str, Any]:
+    """What comes of it: what each step reports, the score, the weights. It may be scored after an earlier step too."""
     reports = []
     while training.step < training.steps:
         reports.append(training.advance().values)
+        if training.step == scored_after:
+            training.score(None)
     return {"reports": reports, "score": training.score(None), "weights": training.weights()}

@@ -88,7 +88,7 @@ SOME = {
         case("next token, rotary", SEQUENCE, optimizer="muon"),
         case("next token, rotary", {"context": 2, "tensor": 2}),
         case("next token, experts", {"expert": 2, "replicate": 2}, optimizer="muon"),
-        case("next token, experts", ZERO_BUBBLE, optimizer="muon", accumulate=2),
+        case("next token, experts", ZERO_BUBBLE, optimizer="muon", accumulate=2, ema=0.5),
         case("prefix, distances, experts", {"pipeline": 4}, depth=4, accumulate=4),
     ],
 }  # fmt: skip

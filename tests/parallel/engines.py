@@ -44,7 +44,7 @@ def trained(case: dict[str, Any], ranks: Ranks) -> tuple[dict[str, Any], dict[st
         case["run"], store, "cpu", case.get("precision", "fp32"), ranks, divide, case.get("depth"),
         **{"optimizer": "adamw", **settings},
     )  # fmt: skip
-    outcome = trainings.outcome(training)
+    outcome = trainings.outcome(training, scored_after=0 if training.ema is None else 2)
     results = {"reports": outcome["reports"], "score": outcome["score"].to_dict()}
     return results, {name: tensor.clone() for name, tensor in outcome["weights"].items()}
 
