@@ -186,6 +186,7 @@ class Stage(nn.Module):
         hidden, routings = self.model(batch.tokens, batch.layout, types=batch.types)
         step.count(self.number, [routing.load for routing in routings])
         own = sum((routing.terms for routing in routings), hidden.new_zeros((), dtype=torch.float32))
+        hidden = hidden.contiguous()
         return (hidden, own.reshape(1) + terms) if self.routed else hidden
 
 
