@@ -2,9 +2,10 @@
 
     python -m benchmarks.reshard [SETTING=VALUE ...] [--kills N] [--json FILE]
 
-Layouts are 1, 2 and 4 processes that divide the model, 2 groups of 2, and 2 times 2 of which two divide each layer (TP). Each
-trains a small run of 6 steps and saves at step 3. From there, each layout continues each of these runs. Losses, validation loss and
-gradient norms must agree within 1e-5. On the same layout all of them and the published weights must be equal bit for bit.
+Layouts are 1, 2 and 4 processes that divide the model, 2 groups of 2, 2 times 2 of which two divide each layer (TP), and pipelines
+(PP) of 2 processes and of 2 times 2. Each trains a small run of 6 steps and saves at step 3. From there, each layout continues each
+of these runs. Losses, validation loss and gradient norms must agree within 1e-5. On the same layout all of them and the published
+weights must be equal bit for bit.
 
 With `--kills`, two processes instead train a longer run and are killed N times at random moments of a save. After each kill the
 newest checkpoint must be valid and not older than before. The run must end bit for bit like one without kills. Exit code 1:
@@ -32,13 +33,15 @@ from tests.parallel.resharding import LAYOUTS, losses, on_layout, trained
 
 CLOSE = 1e-5
 SETTINGS: dict[str, Any] = {"steps": 6, "save_every": 3, "evaluate_every": 6, "optimizer": "muon", "ema": 0.5}
+SETTINGS |= {"batch": 8, "accumulate": 2}  # for four processes, and the micro-batches of a pipeline
 
 
 def new_run(folder: Path, settings: dict[str, Any]) -> Path:
     """A small run that has yet to be trained."""
     with pytest.MonkeyPatch.context() as patch:
         running.make_quick(patch)
-        prepare(running.run_config(running.write_corpus(folder), **{**SETTINGS, **settings}), folder / "run")
+        config = running.run_config(running.write_corpus(folder), model={"depth": 2}, **{**SETTINGS, **settings})
+        prepare(config, folder / "run")
     return folder / "run"
 
 

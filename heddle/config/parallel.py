@@ -6,6 +6,8 @@ from pydantic import PositiveInt, model_validator
 
 from heddle.config.base import Config
 
+Schedule = Literal["1f1b", "interleaved", "zero-bubble"]
+
 
 class ParallelConfig(Config):
     """The axes of the mesh of processes that torchrun starts; their product is the number of processes.
@@ -14,6 +16,12 @@ class ParallelConfig(Config):
     the same for every layout.
     """
 
+    pipeline: PositiveInt = 1
+    """Groups of processes that each have some of the layers, and hand micro-batches on from one to the next (pipeline parallel)."""
+    schedule: Schedule = "1f1b"
+    """In which order the groups of `pipeline` compute micro-batches: one forward, one backward; with two stages of layers in each
+    group, interleaved; or with the gradients of weights computed where a group would wait. On the command line, write
+    parallel.schedule."""
     replicate: PositiveInt = 1
     """Groups of processes that each hold a whole model between them, and that average their gradients."""
     shard: PositiveInt | Literal["auto"] = "auto"
@@ -33,4 +41,13 @@ class ParallelConfig(Config):
             raise ValueError(
                 "sequence = true divides tokens among the processes of tensor: set tensor above 1, or leave it out"
             )
+        if self.schedule != "1f1b" and self.pipeline == 1:
+            raise ValueError(
+                f"schedule = {self.schedule!r} orders the stages of a pipeline: set pipeline above 1, or leave it out"
+            )
+        for name in ("tensor", "context", "expert"):
+            if self.pipeline > 1 and (size := getattr(self, name)) > 1:
+                raise ValueError(
+                    f"pipeline = {self.pipeline} cannot be combined with {name} = {size}: use it with replicate and shard"
+                )
         return self

@@ -4,13 +4,18 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
+from heddle.config.model import TransformerConfig
 from heddle.config.parallel import ParallelConfig
+from heddle.config.positions import BucketsConfig
+from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-AXES = ("replicate", "shard", "context", "tensor")  # outermost first: neighbours of the last axis are on one machine
+# Outermost first: neighbours of the last axis are on one machine.
+AXES = ("pipeline", "replicate", "shard", "context", "tensor")
+STAGES = {"1f1b": 1, "interleaved": 2, "zero-bubble": 1}  # of one process, for each schedule of a pipeline
 
 
 def mesh_sizes(config: ParallelConfig, processes: int) -> dict[str, int]:
@@ -43,14 +48,55 @@ def count_processes(sizes: Mapping[str, int]) -> int:
     return prod(sizes[name] for name in AXES)
 
 
+def check_pipeline(config: ParallelConfig, model: TransformerConfig, train: TrainConfig, compiled: bool) -> None:
+    """Check that a pipeline can be combined with everything else of a training.
+
+    Raises:
+        HeddleError: it cannot.
+    """
+    if config.pipeline == 1:
+        return
+    where = f"parallel: pipeline = {config.pipeline}"
+    if model.encoder is not None and model.decoder is not None:
+        raise HeddleError(f"{where}: a model with an encoder and a decoder cannot be divided")
+    for name, refused in (("lora", train.lora is not None), ("compile = on", compiled)):
+        if refused:
+            raise HeddleError(f"{where} cannot be combined with {name}: leave one out")
+    if train.accumulate % config.pipeline:
+        raise HeddleError(
+            f"{where} hands on micro-batches, so accumulate must be a multiple of {config.pipeline}, not {train.accumulate}"
+        )
+
+
+def check_layers(config: ParallelConfig, model: TransformerConfig) -> None:
+    """Check that the layers of a model can be divided among the stages of a pipeline.
+
+    Raises:
+        HeddleError: they cannot.
+    """
+    if config.pipeline == 1:
+        return
+    blocks, stages = model.last()[1].blocks, config.pipeline * STAGES[config.schedule]
+    where = f"parallel: pipeline = {config.pipeline} with schedule = {config.schedule}"
+    if len(blocks) % stages:
+        raise HeddleError(
+            f"{where} has {stages} stages, which do not divide {len(blocks)} layers equally: set depth to a multiple of {stages}"
+        )
+    # torch then computes the gradients of weights through later layers, whose saved tensors are gone.
+    tables = any(isinstance(getattr(block.mixer, "relative", None), BucketsConfig) for block in blocks)
+    if config.schedule == "zero-bubble" and tables:
+        raise HeddleError(f"{where} cannot divide layers that share tables of relative positions: set another schedule")
+
+
 def make_mesh(sizes: dict[str, int], device: str) -> "DeviceMesh":
-    """The mesh of all processes of this job, which have joined each other: `replicate`, `shard` and `tensor`.
+    """The mesh of all processes of this job, which have joined each other: `pipeline`, `replicate`, `shard` and `tensor`.
 
     Those that divide the tokens of the same rows shard parameters too, so `context` is a part of `shard`.
     """
     from torch.distributed.device_mesh import init_device_mesh
 
-    axes = {"replicate": sizes["replicate"], "shard": sizes["shard"] * sizes["context"], "tensor": sizes["tensor"]}
+    shard = sizes["shard"] * sizes["context"]
+    axes = {name: sizes[name] for name in ("pipeline", "replicate", "shard", "tensor")} | {"shard": shard}
     return init_device_mesh(device, tuple(axes.values()), mesh_dim_names=tuple(axes))
 
 

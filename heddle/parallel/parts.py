@@ -1,7 +1,8 @@
 """The parts of a model's parameters that one of several processes has, as an optimizer sees them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor, nn
 
@@ -9,6 +10,8 @@ from heddle.data.batch import Batch
 from heddle.parallel.dealing import Dealer
 from heddle.tasks.objective import Loss
 from heddle.weights.tensors import Weights
+
+Objective = Callable[[Batch], Loss]
 
 STEP = "step"  # what an optimizer's state calls its counts, which are whole on every process
 
@@ -23,8 +26,16 @@ class Parts(ABC):
     masters: dict[str, nn.Parameter]
 
     @abstractmethod
-    def wrap(self, objective: Callable[[Batch], Loss]) -> Callable[[Batch], Loss]:
+    def wrap(self, objective: Objective) -> Objective:
         """The objective, whose backward pass leaves the mean of all processes' gradients after a step's last micro-batch."""
+
+    def backward(self, objective: Objective, batches: Sequence[Batch], share: Tensor) -> Iterator[Loss]:
+        """The losses of a step's micro-batches after their backward passes, see `in_turn`."""
+        return in_turn(objective, batches, share)
+
+    def whole_model(self) -> AbstractContextManager[None]:
+        """Inside the `with` block, every process that calls the model gets what the whole model computes, without gradients."""
+        return nullcontext()
 
     @abstractmethod
     def cut(self, batch: Batch) -> Batch:
@@ -35,8 +46,8 @@ class Parts(ABC):
         """Give each master the gradient of its part, summed over the micro-batches of a step."""
 
     @abstractmethod
-    def norms(self, names: tuple[str, ...], each: Tensor) -> Tensor:
-        """The norms of whole tensors [P] from those of this process's parts."""
+    def norms(self, names: tuple[str, ...], each: Tensor) -> tuple[tuple[str, ...], Tensor]:
+        """The names and norms of whole tensors [P] from those of this process's parts."""
 
     @abstractmethod
     def matrices(self, masters: Sequence[Tensor]) -> list[nn.Parameter]:
@@ -58,6 +69,10 @@ class Parts(ABC):
     def region(self, name: str, shape: tuple[int, ...]) -> tuple[slice, ...]:
         """Where this process's part lies in a parameter, or in a tensor of this shape for it."""
 
+    def saves(self, name: str) -> bool:
+        """Whether this process saves its part of a parameter, and of what has its shape."""
+        return True
+
     def part(self, name: str, whole: Tensor) -> Tensor:
         """This process's part of a parameter, or of what has its shape."""
         return whole[self.region(name, tuple(whole.shape))]
@@ -74,4 +89,13 @@ class Parts(ABC):
     def joint_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """An optimizer's state as tensors of all processes."""
         named = ((key, *key.partition("/"), value) for key, value in state.items())
-        return {key: value if what == STEP else self.joint(name, value) for key, what, _, name, value in named}
+        own = (each for each in named if self.saves(each[3]))
+        return {key: value if what == STEP else self.joint(name, value) for key, what, _, name, value in own}
+
+
+def in_turn(objective: Objective, batches: Sequence[Batch], share: Tensor) -> Iterator[Loss]:
+    """Each micro-batch's loss, after the backward pass of what is minimised, divided by `share`."""
+    for batch in batches:
+        loss = objective(batch)
+        ((loss.total + loss.extra) / share).backward()
+        yield loss

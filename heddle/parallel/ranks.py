@@ -9,7 +9,7 @@ run, holds its lock, scores, prints and saves.
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import torch
@@ -36,6 +36,7 @@ class Ranks:
         group: torch's group in which they train; None: the one that they joined.
         of_rows: how many neighbours in the order of ranks share the same rows.
         of_tokens: how many of these compute the same tokens, each for a part of the model.
+        stages: how many equal groups of ranks, one after another, read the same rows, each for some of the layers.
         board: what they tell each other beside the collectives.
     """
 
@@ -45,7 +46,13 @@ class Ranks:
     group: "dist.ProcessGroup | None" = None
     of_rows: int = 1
     of_tokens: int = 1
+    stages: int = 1
     board: Board | None = None
+
+    def on(self, sizes: Mapping[str, int]) -> "Ranks":
+        """The same on a mesh of these sizes."""
+        of_rows = sizes["context"] * sizes["tensor"]
+        return replace(self, of_rows=of_rows, of_tokens=sizes["tensor"], stages=sizes["pipeline"])
 
     @property
     def leads(self) -> bool:
@@ -55,12 +62,22 @@ class Ranks:
     @property
     def data_rank(self) -> int:
         """Its number among those that read different rows."""
-        return self.rank // self.of_rows
+        return self.rank % (self.count // self.stages) // self.of_rows
 
     @property
     def data_count(self) -> int:
         """How many read different rows."""
-        return self.count // self.of_rows
+        return len(self.readers)
+
+    @property
+    def readers(self) -> range:
+        """The first rank of all that read the same rows, for each share of the rows."""
+        return range(0, self.count // self.stages, self.of_rows)
+
+    @property
+    def token_count(self) -> int:
+        """How many compute different tokens."""
+        return self.count // (self.stages * self.of_tokens)
 
     @contextmanager
     def patient(self) -> Iterator[None]:
@@ -113,7 +130,8 @@ class Ranks:
         """The sum of a tensor over all tokens: of the ranks that compute the same ones, one counts."""
         if self.count == 1:
             return tensor
-        summed = torch.zeros_like(tensor) if self.rank % self.of_tokens else tensor.clone()
+        counts = self.rank % self.of_tokens == 0 and self.rank < self.count // self.stages
+        summed = tensor.clone() if counts else torch.zeros_like(tensor)
         dist.all_reduce(summed, group=self.group)
         return summed
 

@@ -57,6 +57,8 @@ class ShardWriter(HuggingFaceStorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> torch.futures.Future[Any]:
         """Write this process's shards, and give the entries of their manifest to the process that leads."""
         folder, rank = Path(plan.storage_data["folder"]), plan.storage_data["shard_index"] - 1
+        # The process that leads may not have all tensors.
+        plan = replace(plan, storage_data={**plan.storage_data, "fqn_to_index_mapping": self.fqn_to_index_mapping})
         self.path, entries = folder, torch.futures.Future[Any]()
         with reporting_os_errors(self.target):
             written = super().write_data(plan, planner).wait()

@@ -4,7 +4,8 @@ Blocks gather their parameters when they compute, one block at a time. The preci
 matrices of blocks are cast to it, while tables, norms, routers and a user's modules stay in fp32. Gradients are summed in fp32.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from heddle.config.parallel import ParallelConfig
@@ -26,7 +27,7 @@ from heddle.parallel.context import cut_tokens, gather_keys
 from heddle.parallel.dealing import Dealer
 from heddle.parallel.experts import DividedExperts, divide_experts, divided_again
 from heddle.parallel.mesh import make_context, make_expert_mesh, make_mesh
-from heddle.parallel.parts import Parts
+from heddle.parallel.parts import Objective, Parts
 from heddle.parallel.regions import Division, slices
 from heddle.parallel.tensor import divide_layers
 from heddle.tasks.objective import Loss
@@ -53,7 +54,8 @@ class Shards(Parts):
     def __init__(
         self, model: Transformer, config: ParallelConfig, sizes: dict[str, int], precision: str, accumulate: int = 1
     ) -> None:
-        mesh = make_mesh(sizes, model.device.type)
+        self.every = make_mesh(sizes, model.device.type)
+        mesh = self.every["replicate", "shard", "tensor"]
         self.model, self.mesh, self.accumulate, self.calls = model, mesh, accumulate, 0
         self.place = dict(zip(mesh.mesh_dim_names or (), mesh.get_coordinate() or (), strict=True))
         self.group = mesh._flatten().get_group()
@@ -68,7 +70,8 @@ class Shards(Parts):
         self.experts = {} if self.expert_mesh is None else divide_experts(model, self.expert_mesh["expert"])
         if self.expert_mesh is not None:
             shard_experts(model, self.expert_mesh, precision)
-        shard_model(model, mesh, precision)
+        self.roots: Sequence[nn.Module] = [model]
+        self.shard(config, precision)
         self.parameters = dict(model.named_parameters())
         self.masters = {name: _master(parameter) for name, parameter in self.parameters.items()}
         sharded = {name: each for name, each in self.parameters.items() if isinstance(each, DTensor)}
@@ -76,12 +79,16 @@ class Shards(Parts):
         if self.expert_mesh is not None:
             self.divisions |= {name: divided_again(self.divisions[name], self.expert_mesh) for name in self.experts}
 
+    def shard(self, config: ParallelConfig, precision: str) -> None:
+        """Leave this process its parts of the parameters."""
+        shard_model(self.model, self.mesh, precision)
+
     def cut(self, batch: Batch) -> Batch:
         """This process's tokens of its rows."""
         context = self.context
         return batch if context is None else cut_tokens(batch, context.get_local_rank(), context.size())
 
-    def wrap(self, objective: Callable[[Batch], Loss]) -> Callable[[Batch], Loss]:
+    def wrap(self, objective: Objective) -> Objective:
         """The objective, whose backward pass leaves the mean of all processes' gradients after a step's last micro-batch."""
 
         def micro_batch(batch: Batch) -> Loss:
@@ -93,6 +100,13 @@ class Shards(Parts):
             return objective(batch)
 
         return micro_batch
+
+    @contextmanager
+    def whole_model(self) -> Iterator[None]:
+        """Inside the `with` block, every process that calls the model gets what the whole model computes, without gradients."""
+        yield
+        for module in (module for root in self.roots for module in root.modules() if isinstance(module, FSDPModule)):
+            module.reshard()  # the next step begins with the parts, not with an average that was scored
 
     @torch.no_grad()
     def collect(self) -> None:
@@ -118,12 +132,12 @@ class Shards(Parts):
             flat /= self.mesh.size()
             torch._foreach_copy_([each.view(-1) for each in whole], flat.split([each.numel() for each in whole]))
 
-    def norms(self, names: tuple[str, ...], each: Tensor) -> Tensor:
-        """The norms of whole tensors [P] from those of this process's parts."""
+    def norms(self, names: tuple[str, ...], each: Tensor) -> tuple[tuple[str, ...], Tensor]:
+        """The names and norms of whole tensors [P] from those of this process's parts."""
         copies = each.new_tensor([self.copies(name) for name in names])
         squares = each.square() / copies
         dist.all_reduce(squares, group=self.group)
-        return squares.sqrt()
+        return names, squares.sqrt()
 
     def copies(self, name: str) -> int:
         """How many processes hold the same part of a parameter."""
@@ -178,23 +192,30 @@ def policy(precision: str) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy(DTYPES[precision], torch.float32, cast_forward_inputs=False)
 
 
-def shard_model(model: Transformer, mesh: DeviceMesh, precision: str) -> None:
-    """Shard the parameters of a model over the axis `shard` of a mesh, and replicate them over `replicate`."""
-    mesh = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
-    whole = set[nn.Parameter]()
-    for block in blocks_of(model):
+def shard_model(
+    model: nn.Module, mesh: DeviceMesh, precision: str, whole: Iterable[nn.Parameter] = (), once: bool = False
+) -> None:
+    """Shard the parameters of a model, or of a part of one, over the axis `shard` of a mesh, and replicate them over `replicate`.
+
+    Args:
+        whole: parameters to leave as they are.
+        once: whether blocks gather their parameters once for a step, and not for each pass.
+    """
+    mesh, whole = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"], set(whole)
+    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    for block in list(blocks_of(model)):
         for custom in (module for module in block.modules() if isinstance(module, Custom)):
-            fully_shard(custom, mesh=mesh, mp_policy=FP32)
+            fully_shard(custom, mesh=mesh, mp_policy=FP32, reshard_after_forward=not once)
         whole |= small_parameters(block)
-        fully_shard(block, mesh=mesh, mp_policy=policy(precision), ignored_params=whole)
-    whole |= {each for stack in stacks_of(model) for each in stack.final_norm.parameters()}
+        fully_shard(block, mesh=mesh, mp_policy=policy(precision), ignored_params=whole, reshard_after_forward=not once)
+    whole |= {each for stack in stacks for each in stack.final_norm.parameters()}
     fully_shard(model, mesh=mesh, mp_policy=FP32, ignored_params=whole)
     if precision != "fp32":  # the parameters of blocks, which have not been gathered yet, are in fp32
-        for stack in stacks_of(model):
-            stack.entry.register_forward_pre_hook(partial(_cast_vectors, DTYPES[precision]))
+        for stack in stacks:
+            stack.entry.register_forward_pre_hook(partial(cast_vectors, DTYPES[precision]))
 
 
-def _cast_vectors(dtype: torch.dtype, entry: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def cast_vectors(dtype: torch.dtype, entry: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Give a stack's entry the tokens' vectors in the precision of the blocks."""
     return (arguments[0].to(dtype), *arguments[1:])
 
@@ -209,15 +230,9 @@ def small_parameters(block: Block) -> set[nn.Parameter]:
     }
 
 
-def stacks_of(model: Transformer) -> list[Stack]:
-    """The stacks of a model."""
-    return [stack for stack in (model.encoder, model.decoder) if stack is not None]
-
-
-def blocks_of(model: Transformer) -> Iterator[Block]:
-    """All blocks of a model."""
-    for stack in stacks_of(model):
-        yield from stack.layers()
+def blocks_of(model: nn.Module) -> Iterator[Block]:
+    """All blocks of a model, or of a part of one."""
+    return (module for module in model.modules() if isinstance(module, Block))
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:

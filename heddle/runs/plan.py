@@ -254,6 +254,8 @@ def _compile(
         HeddleError: asked to, and the model cannot be compiled with checkpointed activations.
     """
     train = config.train
+    if config.parallel.pipeline > 1:
+        return False
     if train.checkpoint_activations and not can_compile(build(spec.model, "meta")):
         if train.compile == "on":
             raise HeddleError(

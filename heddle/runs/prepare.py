@@ -12,7 +12,7 @@ from heddle.config.saved import SavedConfig, TakenVectors
 from heddle.convert.word_vectors import VECTORS, find_rows, read_vectors, save_rows
 from heddle.data.raw import RawDataset, Tell, open_dataset
 from heddle.errors import HeddleError, pluralize
-from heddle.parallel.mesh import mesh_sizes
+from heddle.parallel.mesh import check_layers, check_pipeline, mesh_sizes
 from heddle.parallel.ranks import Ranks
 from heddle.runs.plan import Plan, plan
 from heddle.runs.resolve import Resolved, resolve
@@ -80,9 +80,10 @@ def check_ranks(resolved: Resolved, ranks: int) -> None:
     config, device = resolved.config, resolved.device.type
     rows = batch_size(config, resolved.smallest.context, device, cards(device, ranks))
     accumulate = config.train.accumulate
-    Ranks(0, ranks, of_rows=sizes["context"] * sizes["tensor"]).check_batch(
-        rows if has_rows(config) else MULTIPLE * accumulate, accumulate
-    )
+    check_pipeline(config.parallel, resolved.smallest, config.train, config.train.compile == "on")
+    if resolved.has_depth:
+        check_layers(config.parallel, resolved.smallest)
+    Ranks(0, ranks).on(sizes).check_batch(rows if has_rows(config) else MULTIPLE * accumulate, accumulate)
 
 
 def new_directory(run: Path) -> Path:

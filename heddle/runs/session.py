@@ -32,7 +32,7 @@ from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
-from heddle.parallel.mesh import mesh_sizes
+from heddle.parallel.mesh import check_layers, check_pipeline, mesh_sizes
 from heddle.parallel.parts import Parts
 from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
@@ -162,7 +162,7 @@ class Session(Training):
         if parts is None or self.saver is None:
             save_checkpoint(run.directory, self.step, weights, optimizer, state, run.train.keep, also, whole)
             return
-        weights = {name: parts.joint(name, each) for name, each in weights.items()}
+        weights = {name: parts.joint(name, each) for name, each in weights.items() if parts.saves(name)}
         tensors = {MODEL if whole else ADAPTER: weights, OPTIMIZER: parts.joint_state(optimizer)}
         directory = partial(fill_checkpoint, run.directory, self.step, state, run.train.keep, also)
         self.saver.start(self.checkpoint(self.step), tensors, directory)
@@ -254,7 +254,9 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     device = pick_device(chosen.device)
     use_tf32(train.tf32 and device.type == "cuda")  # a run on another device may be the copy of one on a card
     sizes = mesh_sizes(config.parallel, ranks.count)
-    ranks = replace(ranks, of_rows=sizes["context"] * sizes["tensor"], of_tokens=sizes["tensor"])
+    check_pipeline(config.parallel, config.model, train, chosen.compile)
+    check_layers(config.parallel, config.model)
+    ranks = ranks.on(sizes)
     ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
@@ -306,9 +308,9 @@ def _shard(model: Transformer, config: ParallelConfig, precision: str, accumulat
     """Divide a model among several processes; None: this one is alone."""
     if ranks.count == 1:
         return None
-    from heddle.parallel.sharding import Shards  # which takes half a second to import
+    from heddle.parallel.pipeline import divide  # which takes half a second to import
 
-    return Shards(model, config, mesh_sizes(config, ranks.count), precision, accumulate)
+    return divide(model, config, mesh_sizes(config, ranks.count), precision, accumulate)
 
 
 def _objective(eager: CrossEntropy, compiled: bool, parts: Parts | None) -> Callable[[Batch], Loss]:

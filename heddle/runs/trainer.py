@@ -221,7 +221,9 @@ class Trainer:
 
     def samples(self, seeds: Sequence[int], tokens: int = 60) -> list[str]:
         """For each seed, a text of about `tokens` tokens that the model generates; none if the task has nothing to show."""
-        return self.session.task.samples(self.session.model, self.session.run.tokenizer, seeds, tokens)
+        session = self.session
+        with session.whole_model():
+            return session.task.samples(session.model, session.run.tokenizer, seeds, tokens)
 
     def _finish(self) -> Evaluation:
         session = self.session

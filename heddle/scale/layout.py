@@ -236,6 +236,8 @@ def check_batch(request: Request) -> None:
 
 def _meshes(request: Request) -> Iterator[dict[str, int]]:
     """The meshes to try: that of the settings, or every way to divide the devices, from few shards to many."""
+    if (count := request.parallel.pipeline) > 1:
+        raise HeddleError(f"parallel: pipeline = {count}: plans do not know pipelines: leave it out")
     sizes = mesh_sizes(request.parallel, request.world)
     if {"replicate", "shard"} & request.parallel.model_fields_set:
         yield sizes

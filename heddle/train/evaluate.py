@@ -112,7 +112,8 @@ def evaluate(
         if progress:
             progress(done, examples)
     model.train(training)
-    turns = zip(*(json.loads(text) for text in ranks.gather(json.dumps(records))[:: ranks.of_rows]), strict=True)
+    gathered = ranks.gather(json.dumps(records))
+    turns = zip(*(json.loads(gathered[reader]) for reader in ranks.readers), strict=True)
     sums, weights, tokens = _joined([record for turn in turns for record in turn][: len(chosen.batches)])
     means = {name: fsum(values) / fsum(weights) for name, values in sums.items()}
     error = _standard_error(sums["loss"], weights, chosen.share)

@@ -89,7 +89,7 @@ class Optimizer:
         """Measure the norms of the gradients; return other small tensors on the CPU, read in the same copy."""
         norms = GradientNorms.of(self.masters)
         if self.parts is not None:
-            norms = norms._replace(each=self.parts.norms(*norms))
+            norms = GradientNorms(*self.parts.norms(*norms))
         each, *read = on_host([norms.each, *others])
         self.norms = norms._replace(each=each)
         return read
@@ -98,9 +98,10 @@ class Optimizer:
         """Clip the measured gradients, update every parameter at `factor` times its highest rate, and refresh the copies."""
         length = self.norms.total()
         if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
+            # A stage of a pipeline may have none. No name for the list: each optimizer frees its gradients before the next updates.
             share = (clip / (length + 1e-6)).clamp(max=1.0).item()
-            # No name for the list: each optimizer frees its gradients before the next one updates.
-            torch._foreach_mul_([each.grad for each in self.masters.values() if each.grad is not None], share)
+            if self.norms.names:
+                torch._foreach_mul_([each.grad for each in self.masters.values() if each.grad is not None], share)
         self.whole = False
         for optimizer, rate in zip(self.optimizers, self.highest, strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
@@ -120,7 +121,7 @@ class Optimizer:
         """Update the routers' balancing biases, if they have any, towards experts that few tokens chose; loads are on the CPU."""
         self.loads = list(loads)
         for mixture, load in zip(self.mixtures, loads, strict=True):
-            if (bias := mixture.router.bias) is not None and self.names[id(bias)] not in self.frozen:
+            if (bias := mixture.router.bias) is not None and len(bias) and self.names[id(bias)] not in self.frozen:
                 balance_bias(bias, moved(load, bias.device), mixture.bias_rate)
 
     def state(self) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from heddle.checks import at_least, checked
 from heddle.data.batch import Batch
 from heddle.errors import HeddleError
+from heddle.parallel.parts import in_turn
 from heddle.tasks.objective import Loss
 from heddle.train.optimizer import Optimizer
 
@@ -54,9 +55,8 @@ def train_step(
     count, ranks = reduce(torch.stack([batch.weights.sum(), batch.weights.new_ones(())]))
     share = count / ranks  # dividing by it turns the mean over ranks into the sum over ranks divided by the count
     parts, loads = list[Tensor](), list[Tensor]()
-    for part in batch.split(accumulate):
-        loss = objective(part)
-        ((loss.total + loss.extra) / share).backward()
+    backward = in_turn if optimizer.parts is None else optimizer.parts.backward
+    for loss in backward(objective, batch.split(accumulate), share):
         optimizer.collect()
         parts.append(loss.plain)
         loads = [a + b for a, b in zip(loads, loss.loads, strict=True)] if loads else list(loss.loads)

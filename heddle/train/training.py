@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import isfinite
@@ -134,7 +134,7 @@ class Training:
             raise OutOfMemory(self.too_large(batch), self.last_good()) from None
         if not (isfinite(loss) and isfinite(norm)):
             gradients = {name: master.grad for name, master in self.optimizer.masters.items()}
-            layer = first_bad_layer(self.eager, batch, gradients)
+            layer = self.first_bad_layer(batch, gradients)
             where = f"first seen in the {layer}; batch of the {self.task.describe(self.task.examples(self.step))}"
             raise self.not_finite(self.step + 1, f"loss is {loss} ({where})")
         self.step += 1
@@ -147,13 +147,13 @@ class Training:
         seconds = (
             time.perf_counter() - began
         )  # reading numbers waited for a device to do all of the step, the update too
-        tokens = tokens_read(batch) * self.ranks.count // self.ranks.of_tokens
+        tokens = tokens_read(batch) * self.ranks.token_count
         speed = {"tokens_per_second": tokens / seconds, "seconds": seconds, "data_seconds": waited}
         return Report(self.step, self.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
 
     def evaluate(self, most: int | None) -> Evaluation:
         """Score the model as it is on what is held out, or on an even sample of about `most` targets."""
-        with deterministic(self.train.deterministic):
+        with deterministic(self.train.deterministic), self.whole_model():
             return evaluate(self.model, self.task, most=most, ranks=self.ranks)
 
     def score(self, most: int | None) -> Evaluation:
@@ -165,7 +165,7 @@ class Training:
         with self.in_use():
             scored = self.evaluate(most)
             if not isfinite(scored.loss):
-                layer = first_bad_layer(self.eager, self.batch(), {})
+                layer = self.first_bad_layer(self.batch(), {})
                 what = f"validation loss is {scored.loss} (first seen in the {layer})"
                 raise self.not_finite(self.step, what)
         return scored
@@ -211,6 +211,15 @@ class Training:
         """This process's part of the weights to use."""
         own = {**self.optimizer.masters, **({} if self.ema is None else self.ema.average)}
         return {name: own.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
+
+    def whole_model(self) -> AbstractContextManager[None]:
+        """Inside the `with` block, the model computes whole, also if several processes divide its layers: all must call it."""
+        return nullcontext() if self.optimizer.parts is None else self.optimizer.parts.whole_model()
+
+    def first_bad_layer(self, batch: Batch, gradients: Mapping[str, Tensor | None]) -> str:
+        """Where a value that is NaN or infinite was first seen, see `heddle.train.diagnose`."""
+        with self.whole_model():
+            return first_bad_layer(self.eager, batch, gradients)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

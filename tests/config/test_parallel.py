@@ -1,12 +1,70 @@
 """How processes divide a training: what the settings refuse, and the mesh of a number of processes."""
 
 import re
+from typing import Any
 
 import pytest
 
+from heddle.config import TransformerConfig
 from heddle.config.parallel import ParallelConfig
+from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
-from heddle.parallel.mesh import count_processes, mesh_sizes
+from heddle.parallel.mesh import check_layers, check_pipeline, count_processes, mesh_sizes
+from heddle.parallel.ranks import Ranks
+from tests.prove.tasks import config_of
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"schedule": "zero-bubble"}, "schedule = 'zero-bubble' orders the stages of a pipeline: set pipeline above 1"),
+        (
+            {"pipeline": 2, "tensor": 2},
+            "pipeline = 2 cannot be combined with tensor = 2: use it with replicate and shard",
+        ),
+        ({"pipeline": 2, "context": 2}, "pipeline = 2 cannot be combined with context = 2"),
+        ({"pipeline": 2, "expert": 2}, "pipeline = 2 cannot be combined with expert = 2"),
+    ],
+)
+def test_what_a_pipeline_goes_with(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(HeddleError, match=re.escape(line)):
+        ParallelConfig.of(settings)
+
+
+@pytest.mark.parametrize(
+    ("run", "depth", "schedule", "train", "line"),
+    [
+        ("translation, both", None, "1f1b", {}, "pipeline = 2: a model with an encoder and a decoder cannot be divided"),
+        ("next token, rotary", 3, "1f1b", {}, "with schedule = 1f1b has 2 stages, which do not divide 3 layers equally: "
+         "set depth to a multiple of 2"),
+        ("next token, rotary", 6, "interleaved", {}, "has 4 stages, which do not divide 6 layers equally"),
+        ("prefix, distances, experts", 2, "zero-bubble", {}, "cannot divide layers that share tables of relative positions"),
+        ("next token, rotary", 2, "1f1b", {"accumulate": 3}, "accumulate must be a multiple of 2, not 3"),
+        ("next token, rotary", 2, "1f1b", {"lora": {"rank": 2}}, "cannot be combined with lora: leave one out"),
+        ("next token, rotary", 2, "1f1b", {"compile": "on"}, "cannot be combined with compile = on: leave one out"),
+    ],
+)  # fmt: skip
+def test_a_pipeline_that_cannot_work_is_refused(
+    run: str, depth: int | None, schedule: str, train: dict[str, Any], line: str
+) -> None:
+    config, settings = ParallelConfig.of({"pipeline": 2, "schedule": schedule}), {"accumulate": 2, **train}
+    with pytest.raises(HeddleError, match=re.escape(line)):
+        refuse(config, config_of(run, depth), TrainConfig.of(settings))
+    refuse(config, config_of("next token, rotary", 4), TrainConfig.of({"accumulate": 2}))
+    refuse(ParallelConfig(), config_of(run, depth), TrainConfig.of(settings))
+
+
+def refuse(config: ParallelConfig, model: TransformerConfig, train: TrainConfig) -> None:
+    check_pipeline(config, model, train, train.compile == "on")
+    check_layers(config, model)
+
+
+def test_each_stage_of_a_pipeline_reads_the_rows_of_the_others() -> None:
+    """The ranks of the first stage come first; each reads what the same rank of the next one reads."""
+    sizes = mesh_sizes(ParallelConfig.of({"pipeline": 2, "replicate": 2}), 8)
+    ranks = [Ranks(rank, 8).on(sizes) for rank in range(8)]
+    assert [each.data_rank for each in ranks] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert {(each.data_count, each.token_count, each.readers) for each in ranks} == {(4, 4, range(4))}
 
 
 def test_sequence_needs_tensor() -> None:

@@ -45,10 +45,12 @@ def training(
     precision: str = "fp32",
     ranks: Ranks | None = None,
     divide: Callable[[Transformer, str], Parts | None] = lambda model, precision: None,
+    depth: int | None = None,
     **settings: Any,
 ) -> Training:
     """A run of five steps from weights at which every part has a say; `divide` divides the model among `ranks`."""
-    config = with_kernels(tasks.config_of(name)) if device == "cpu" else tasks.config_of(name)
+    own = tasks.config_of(name, depth)
+    config = with_kernels(own) if device == "cpu" else own
     model = awaken(build(config, seed=1), 1).to(device)
     spec = DataSpec(store.corpus, config, 4, seed=5, tokenizer=tasks.TOKENIZER, layout=tasks.RUNS[name].layout)
     task = make_task(tasks.RUNS[name].task, spec)
@@ -72,9 +74,11 @@ def training(
     )
 
 
-def outcome(training: Training) -> dict[str, Any]:
-    """What comes of it: what each step reports, the score, the weights."""
+def outcome(training: Training, scored_after: int = 0) -> dict[str, Any]:
+    """What comes of it: what each step reports, the score, the weights. It may be scored after an earlier step too."""
     reports = []
     while training.step < training.steps:
         reports.append(training.advance().values)
+        if training.step == scored_after:
+            training.score(None)
     return {"reports": reports, "score": training.score(None), "weights": training.weights()}

@@ -31,14 +31,30 @@ EXPERTS = ("next token, experts", "masked, experts", "translation, both, experts
 CUT = ("translation, decoder", "chat", "classes", "tags", "contrast", "labels", "numbers")
 OPTIMIZERS = ("adamw", "muon", "sgd")
 SEQUENCE = {"tensor": 2, "sequence": True}
+PIPELINE: dict[str, Any] = {"pipeline": 2}
+INTERLEAVED, ZERO_BUBBLE = {**PIPELINE, "schedule": "interleaved"}, {**PIPELINE, "schedule": "zero-bubble"}
+FIRST_STAGE_FROZEN = [{"parameters": name, "frozen": True} for name in ("embedding.*", "decoder.blocks.0.*")]
+# Models with one stack: tied tables, several kinds of heads, terms of routers, and tables that all layers share.
+WITHOUT_TABLES = (
+    *DENSE,
+    "next token, experts",
+    "next token, packed",
+    "masked, experts",
+    "chat, packed",
+    "labels, decoder",
+)
+CUT_BY_LAYERS = (*WITHOUT_TABLES, "prefix, distances, experts")
 LOSS, WEIGHT = (
     2e-5,
     2e-5,
 )  # the largest difference from one process, in fp32; in bf16 with products of the same shapes too
 
 
-def case(run: str, mesh: dict[str, Any] | None = None, precision: str = "fp32", **train: Any) -> Case:
-    return {"run": run, "mesh": mesh or {}, "precision": precision, "train": {"optimizer": "adamw", **train}}
+def case(
+    run: str, mesh: dict[str, Any] | None = None, precision: str = "fp32", depth: int | None = None, **train: Any
+) -> Case:
+    settings = {"optimizer": "adamw", **train}
+    return {"run": run, "mesh": mesh or {}, "precision": precision, "depth": depth, "train": settings}
 
 
 def across(runs: tuple[str, ...], meshes: list[dict[str, Any]], **train: Any) -> list[Case]:
@@ -59,12 +75,19 @@ SOME = {
         case("next token, experts", SEQUENCE, optimizer="muon"),
         case("chat", {"context": 2}, optimizer="muon"),
         case("next token, experts", {"expert": 2}, optimizer="muon"),
+        case("next token, experts", PIPELINE, accumulate=2, ema=0.5),
+        case("next token, rotary", PIPELINE, accumulate=2, groups=FIRST_STAGE_FROZEN),
+        case("masked, learned positions", INTERLEAVED, depth=4, optimizer="sgd", accumulate=2),
+        case("classes, encoder", ZERO_BUBBLE, accumulate=4),
+        case("next token, rotary", ZERO_BUBBLE, precision="bf16", optimizer="sgd", accumulate=4),
     ],
     4: [
         case("next token, rotary", {"replicate": 2}, optimizer="muon", ema=0.5),
         case("next token, rotary", SEQUENCE, optimizer="muon"),
         case("next token, rotary", {"context": 2, "tensor": 2}),
         case("next token, experts", {"expert": 2, "replicate": 2}, optimizer="muon"),
+        case("next token, experts", ZERO_BUBBLE, optimizer="muon", accumulate=2, ema=0.5),
+        case("prefix, distances, experts", {"pipeline": 4}, depth=4, accumulate=4),
     ],
 }  # fmt: skip
 ALL = {
@@ -78,12 +101,26 @@ ALL = {
         *across((*DENSE, "translation, both", "next token, experts", "chat"), [{"tensor": 2}, SEQUENCE]),
         *across(BY_TOKEN, [{"context": 2}]),
         *across(EXPERTS, [{"expert": 2}]),
+        *(case(name, PIPELINE, accumulate=2) for name, run in tasks.RUNS.items() if len(run.stacks) == 1),
+        *across(CUT_BY_LAYERS, [PIPELINE, INTERLEAVED], depth=4, accumulate=4, ema=0.5),
+        *across(WITHOUT_TABLES, [ZERO_BUBBLE], depth=4, accumulate=4, ema=0.5),
+        *(
+            case(name, mesh, "bf16", depth=4, optimizer="sgd", accumulate=2)
+            for mesh in (PIPELINE, INTERLEAVED, ZERO_BUBBLE)
+            for name in WITHOUT_TABLES
+            if not name.startswith(CUT)
+        ),
     ],
     4: [
         *across(FAMILIES, [{}, {"replicate": 2}, {"replicate": 4}], ema=0.5),
         *across((*DENSE, "translation, both"), [{"tensor": 2}, SEQUENCE, {**SEQUENCE, "replicate": 2}]),
         *across(BY_TOKEN, [{"context": 2}, {"context": 4}, {**SEQUENCE, "context": 2}]),
         *across(EXPERTS, [{"expert": 2}, {"expert": 4}, {"expert": 2, "replicate": 2}, {**SEQUENCE, "expert": 2}]),
+        *across(CUT_BY_LAYERS, [PIPELINE, INTERLEAVED, {**PIPELINE, "replicate": 2}], depth=4, accumulate=2),
+        *across(WITHOUT_TABLES, [ZERO_BUBBLE], depth=4, accumulate=2),
+        *across(CUT_BY_LAYERS, [{"pipeline": 4}], depth=4, accumulate=4),
+        *across(WITHOUT_TABLES, [{**ZERO_BUBBLE, "pipeline": 4}], depth=4, accumulate=4),
+        *across(DENSE[:2], [{**INTERLEAVED, "pipeline": 4}], depth=8, accumulate=4),
     ],
 }
 
@@ -128,7 +165,8 @@ def alone(each: Case, processes: int) -> tuple[Any, Any]:
     """The same on one process; in bf16, in as many micro-batches, so that its products have the same shapes."""
     train = each["train"]
     if each["precision"] == "bf16":
-        train = {**train, "accumulate": processes * train.get("accumulate", 1)}
+        apart = processes // each["mesh"].get("pipeline", 1)
+        train = {**train, "accumulate": apart * train.get("accumulate", 1)}
     return _alone(json.dumps({**each, "mesh": {}, "train": train}, sort_keys=True))
 
 

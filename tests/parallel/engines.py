@@ -6,7 +6,6 @@ comes of each, `N.json` and `N.safetensors`.
 
 import json
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,24 +28,24 @@ def divided(mesh: dict[str, Any], accumulate: int, ranks: Ranks, model: Transfor
     """The model divided among several processes."""
     if ranks.count == 1:
         return None
-    from heddle.parallel.sharding import Shards
+    from heddle.parallel.pipeline import divide
 
     config = ParallelConfig.of(mesh)
-    return Shards(model, config, mesh_sizes(config, ranks.count), precision, accumulate)
+    return divide(model, config, mesh_sizes(config, ranks.count), precision, accumulate)
 
 
 def trained(case: dict[str, Any], ranks: Ranks) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """What each step reports and how the end scores; the weights."""
     settings: dict[str, Any] = case.get("train", {})
     if ranks.count > 1:
-        sizes = mesh_sizes(ParallelConfig.of(case.get("mesh", {})), ranks.count)
-        ranks = replace(ranks, of_rows=sizes["context"] * sizes["tensor"], of_tokens=sizes["tensor"])
+        ranks = ranks.on(mesh_sizes(ParallelConfig.of(case.get("mesh", {})), ranks.count))
     divide = partial(divided, case.get("mesh", {}), settings.get("accumulate", 1), ranks)
     store = trainings.store_of(case["run"])
     training = trainings.training(
-        case["run"], store, "cpu", case.get("precision", "fp32"), ranks, divide, **{"optimizer": "adamw", **settings}
-    )
-    outcome = trainings.outcome(training)
+        case["run"], store, "cpu", case.get("precision", "fp32"), ranks, divide, case.get("depth"),
+        **{"optimizer": "adamw", **settings},
+    )  # fmt: skip
+    outcome = trainings.outcome(training, scored_after=0 if training.ema is None else 2)
     results = {"reports": outcome["reports"], "score": outcome["score"].to_dict()}
     return results, {name: tensor.clone() for name, tensor in outcome["weights"].items()}
 

@@ -13,13 +13,16 @@ from heddle.runs.journal import read_lines
 from heddle.weights.run import read_config
 from tests.parallel.cases import launch
 
-# Processes, and how they divide the model: into parts (FSDP) in all, in each of two groups, and of two parts of each layer (TP).
+# Processes, and how they divide the model: into parts (FSDP) in all, in each of two groups, of two parts of each layer (TP), and of
+# two parts of the layers (PP).
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "1": (1, {}),
     "2": (2, {}),
     "4": (4, {}),
     "2x2": (4, {"replicate": 2}),
     "2x2 TP": (4, {"tensor": 2}),
+    "2 PP": (2, {"pipeline": 2}),
+    "2x2 PP": (4, {"pipeline": 2}),
 }
 
 

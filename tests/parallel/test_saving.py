@@ -27,10 +27,13 @@ from tests.running import Begin
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
 SETTINGS: dict[str, Any] = {"steps": 6, "save_every": 3, "evaluate_every": 6, "optimizer": "muon", "ema": 0.5}
+SETTINGS |= {"batch": 8, "accumulate": 2}  # for four processes, and the micro-batches of a pipeline
+DEPTH = {"depth": 2}
 KINDS: dict[str, dict[str, Any]] = {
     "average": {"optimizer": "adamw", "ema": None, "average": 2},
     "best": {"optimizer": "adamw", "patience": 1, "evaluate_every": 3},
     "adapters": {"optimizer": "adamw", "lora": {"rank": 2}},
+    "pipeline": {"optimizer": "adamw", "patience": 1, "evaluate_every": 3},
 }
 
 
@@ -41,16 +44,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     corpus = running.write_corpus(place)
     with pytest.MonkeyPatch.context() as patch:
         running.make_quick(patch)
-        prepare(running.run_config(corpus, **SETTINGS), place / "new")
+        prepare(running.run_config(corpus, model=DEPTH, **SETTINGS), place / "new")
         MinimalTrainer(place / "new").run()
         for name, settings in KINDS.items():
             start = {"model": {"from": str(place / "new")}} if "lora" in settings else {}
-            config = {"data": {"sources": [str(corpus)]}, "model": running.SIZES, **start}
+            config = {"data": {"sources": [str(corpus)]}, "model": {**running.SIZES, **DEPTH}, **start}
             if not start:
                 config["data"]["tokenizer"] = "bytes"
             prepare(RunConfig.of({**config, "train": {**running.TRAIN, **SETTINGS, **settings}}), place / f"new {name}")
     new = {"run": place / "new", **{name: place / f"new {name}" for name in KINDS}}
-    made = {name: on_layout(run, place / name, "2") for name, run in new.items()}
+    made = {name: on_layout(run, place / name, "2 PP" if name == "pipeline" else "2") for name, run in new.items()}
     trained("2", *made.values())
     return made | {f"new {name}": run for name, run in new.items()}
 
@@ -65,10 +68,12 @@ def test_other_layouts_continue(saved: Path, tmp_path: Path) -> None:
     """Losses within 1e-5, and bit for bit on the same layout; `python -m benchmarks.reshard` tries all pairs."""
     runs = {layout: on_layout(saved, tmp_path / f"on {layout}", layout, 3) for layout in LAYOUTS}
     trained("2", runs["2"])
-    trained("4", runs["4"], runs["2x2"], runs["2x2 TP"])  # four processes each
+    trained("2 PP", runs["2 PP"])
+    trained("4", runs["4"], runs["2x2"], runs["2x2 TP"], runs["2x2 PP"])  # four processes each
     MinimalTrainer(runs["1"]).run()
-    alone = on_layout(runs["2x2 TP"], tmp_path / "alone", "1", 6)
-    assert open_step(alone) == 6
+    for layout in ("2x2 TP", "2x2 PP"):
+        alone = on_layout(runs[layout], tmp_path / f"alone after {layout}", "1", 6)
+        assert open_step(alone) == 6
     expected = losses(saved, after=3)
     for layout, run in runs.items():
         assert losses(run).keys() == expected.keys()
@@ -90,7 +95,7 @@ def open_step(run: Path) -> int:
 def test_shards_are_a_checkpoint_like_any_other(saved: Path, begin: Begin) -> None:
     """Its weights are loaded and averaged, torch reads it, and each file is in its manifest."""
 
-    folder, alone = saved / "checkpoints/step-6", begin("alone", **SETTINGS)
+    folder, alone = saved / "checkpoints/step-6", begin("alone", model=DEPTH, **SETTINGS)
     MinimalTrainer(alone).run()
     expected, state = read_state(alone / "checkpoints/step-6"), read_state(folder)
     for tensors, others in ((expected.model, state.model), (expected.optimizer, state.optimizer)):

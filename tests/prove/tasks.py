@@ -216,11 +216,12 @@ def training(name: str, texts: Store, rows: int = 4) -> TrainingSubject:
     return TrainingSubject(lambda: make_task(RUNS[name].task, reading), model, rounding, texts)
 
 
-def config_of(name: str) -> TransformerConfig:
-    """The model of one of the small runs."""
+def config_of(name: str, depth: int | None = None) -> TransformerConfig:
+    """The model of one of the small runs, with its own depth or another one."""
     run = RUNS[name]
+    stacks = {stack: {**each, "depth": depth or each["depth"]} for stack, each in run.stacks.items()}
     sizes = {"vocab_size": TOKENIZER.vocab_size, "dim": 16, "context": CONTEXT}
-    config = TransformerConfig.of({**sizes, **run.stacks, **({"head": run.head} if run.head else {})})
+    config = TransformerConfig.of({**sizes, **stacks, **({"head": run.head} if run.head else {})})
     prompts = run.task.prompts(run.layout, config.stacks())
     return config.model_copy(update={"chat": run.task.chat(None), "prompts": prompts})
 
