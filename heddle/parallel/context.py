@@ -20,7 +20,7 @@ from heddle.errors import HeddleError
 from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention
 from heddle.nn.block import Block
-from heddle.nn.cache import Keys
+from heddle.nn.cache import Cache, Keys
 from heddle.nn.kernels import Kernel, Lowered
 from heddle.nn.layout import PADDING, Layout
 from heddle.nn.moe import MoE
@@ -52,13 +52,13 @@ class PartOfLayout(Layout):
         )
 
 
-class Pass:
-    """What a stack reads of a cache: the layout of all keys, and states that store nothing."""
+class Pass(Cache):
+    """A cache that stores nothing, with the layout of all keys."""
 
     def __init__(self, layout: PartOfLayout, blocks: int, windows: set[int | None]) -> None:
+        super().__init__([FORGETS] * blocks, layout.rows)
         assert layout.all is not None
         self.keys = Keys(dict.fromkeys(windows | {None}, layout.all))
-        self.states = [FORGETS] * blocks
 
 
 def gathered(part: Tensor, mesh: DeviceMesh) -> Tensor:

@@ -1,6 +1,7 @@
-"""A program: what two processes hold in a training step, which are forks of this one. It prints the bytes of the first.
+"""A program: what two processes hold in a training step, rehearsed and, in forks of this one, measured. It prints JSON.
 
-Its standard input names a preset, settings of training and the sizes of a mesh, as JSON.
+Its standard input names a preset, settings of training and the axes of a mesh, as JSON; its word is `measure` or `rehearse`. Here
+types are not checked: a layer of a divided model returns a part of its tokens.
 """
 
 import json
@@ -11,14 +12,21 @@ from typing import Any
 from torch.multiprocessing.spawn import start_processes
 
 from heddle.config import TrainConfig, preset
+from heddle.config.parallel import ParallelConfig
+from heddle.parallel.mesh import mesh_sizes
 from heddle.scale import measuring
+from heddle.scale.rehearsal import rehearse
 
 
-def main(name: str, train: dict[str, Any], sizes: dict[str, int]) -> None:
+def main(word: str, name: str, train: dict[str, Any], layout: dict[str, Any]) -> None:
     module: Any = measuring
     module.spawn, module.STEPS = partial(start_processes, start_method="fork"), 1
-    print(measuring.measure(preset(name), TrainConfig.of(train), sizes, 2, 64, "fp32").peak)
+    config, settings, parallel = preset(name), TrainConfig.of(train), ParallelConfig.of(layout)
+    shape = (config, settings, parallel, mesh_sizes(parallel, 2), 2, 64, "fp32")
+    numbers = rehearse(*shape, node=8, gloo=True)
+    measured = measuring.measure(*shape).peak if word == "measure" else None
+    print(json.dumps({"numbers": numbers, "measured": measured}))
 
 
 if __name__ == "__main__":
-    main(*json.load(sys.stdin))
+    main(sys.argv[1], *json.load(sys.stdin))

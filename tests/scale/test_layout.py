@@ -71,6 +71,11 @@ def test_time_is_the_products_and_what_they_do_not_hide() -> None:
     sent = sum(count for name, count in made.sent.items() if not name.startswith("update/"))
     assert made.communication == pytest.approx(sent / H100.link)
     assert made.tokens_per_second == pytest.approx(16 * 64 / made.seconds)
+    made = propose(request(100, parallel=ParallelConfig(tensor=2)))
+    assert made.sizes["tensor"] == 2
+    assert made.rows * made.accumulate == 16 // 2
+    assert made.exchange > 0
+    assert made.seconds == max(made.compute, made.communication) + made.exchange + made.update
 
 
 def test_each_device_has_published_figures() -> None:

@@ -1,6 +1,7 @@
 """What a rehearsal predicts is what real tensors hold, whole and divided among two processes."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from heddle.scale.meter import Meter
 from heddle.scale.rehearsal import PHASES, rehearse
 from tests import programs
 
-ONE = mesh_sizes(ParallelConfig(), 1)
+WHOLE = ParallelConfig()
+ONE = mesh_sizes(WHOLE, 1)
 TINY = preset("laptop-tiny")
 
 
@@ -46,33 +48,44 @@ def test_one_process_holds_what_was_predicted(
 ) -> None:
     monkeypatch.setattr("heddle.scale.measuring.STEPS", 1)  # how long they take is not compared
     config, settings = preset(name), TrainConfig.of(train)
-    predicted = peak(rehearse(config, settings, ParallelConfig(), ONE, 2, length, precision))
-    assert predicted == pytest.approx(measure(config, settings, ONE, 2, length, precision).peak, rel=0.03)
+    predicted = peak(rehearse(config, settings, WHOLE, ONE, 2, length, precision))
+    assert predicted == pytest.approx(measure(config, settings, WHOLE, ONE, 2, length, precision).peak, rel=0.03)
 
 
 @pytest.mark.parametrize(
-    ("name", "train"),
+    ("name", "layout", "train"),
     [
-        ("laptop-tiny", {"optimizer": "adamw"}),
-        ("laptop-tiny", {"optimizer": "muon", "accumulate": 2}),
-        ("laptop-linear", {"optimizer": "adamw"}),
+        ("laptop-tiny", {}, {"optimizer": "adamw"}),
+        ("laptop-encoder", {}, {"optimizer": "muon", "accumulate": 2}),
+        ("laptop-linear", {}, {"optimizer": "adamw"}),
+        ("laptop-tiny", {"tensor": 2}, {"optimizer": "muon"}),
+        ("laptop-tiny", {"tensor": 2, "sequence": True}, {"optimizer": "adamw"}),
+        ("laptop-tiny", {"context": 2}, {"optimizer": "adamw", "checkpoint_activations": True}),
+        ("laptop-moe", {"expert": 2}, {"optimizer": "adamw"}),
     ],
 )
-def test_two_processes_hold_what_was_predicted(name: str, train: dict[str, object]) -> None:
-    config, settings, sizes = preset(name), TrainConfig.of(train), {**ONE, "shard": 2}
-    predicted = peak(rehearse(config, settings, sizes, 2, 64, "fp32", gloo=True))
-    measured = programs.forked("parallel.imported", "scale.forks", stdin=json.dumps([name, train, sizes]))
-    assert predicted == pytest.approx(int(measured), rel=0.03)
+def test_two_processes_hold_what_was_predicted(name: str, layout: dict[str, Any], train: dict[str, Any]) -> None:
+    """Routers of real tokens do not give every expert as many of them; everything else is exact."""
+    made = divided("measure", name, train, layout)
+    assert peak(made["numbers"]) == pytest.approx(made["measured"], rel=0.03 if "expert" in layout else 0.001)
+
+
+def divided(word: str, *step: Any) -> dict[str, Any]:
+    """A step of two processes, in a program of its own."""
+    made: dict[str, Any] = json.loads(programs.forked("parallel.imported", "scale.forks", word, stdin=json.dumps(step)))
+    return made
 
 
 def test_a_process_is_started_for_each_of_a_mesh() -> None:
     """By `spawn`: a program of a user may have threads."""
     config = TINY.override({"decoder.depth": 1})
-    assert measure(config, TrainConfig(optimizer="sgd"), {**ONE, "shard": 2}, 2, 64, "fp32").tokens_per_second > 0
+    assert (
+        measure(config, TrainConfig(optimizer="sgd"), WHOLE, {**ONE, "shard": 2}, 2, 64, "fp32").tokens_per_second > 0
+    )
 
 
 def test_parts_of_the_whole_are_those_of_the_account() -> None:
-    numbers = rehearse(TINY, TrainConfig(optimizer="adamw"), ONE, 2, 64, "fp32")
+    numbers = rehearse(TINY, TrainConfig(optimizer="adamw"), WHOLE, ONE, 2, 64, "fp32")
     account = states(TINY, "adamw", "fp32")
     assert (numbers["parameters"], numbers["gradients"]) == (account.weights, account.gradients)
     steps = 4 * sum(1 for _ in TINY.stacks())  # AdamW also counts its steps, 4 bytes for each parameter
@@ -81,7 +94,7 @@ def test_parts_of_the_whole_are_those_of_the_account() -> None:
 
 def test_shards_divide_what_a_process_holds_and_sends() -> None:
     train = TrainConfig(optimizer="adamw")
-    whole, *parts = (rehearse(TINY, train, {**ONE, "shard": n}, 2, 64, "fp32", 8) for n in (1, 2, 8))
+    whole, *parts = (rehearse(TINY, train, WHOLE, {**ONE, "shard": n}, 2, 64, "fp32", 8) for n in (1, 2, 8))
     for count, part in zip((2, 8), parts, strict=True):
         for name in ("parameters", "gradients", "state"):
             assert whole[name] / count <= part[name] < whole[name] / count + 20_000
@@ -90,7 +103,7 @@ def test_shards_divide_what_a_process_holds_and_sends() -> None:
         share = (count - 1) / count
         assert part["sent/reduce-scatter/link"] == pytest.approx(share * whole["gradients"], rel=0.02)
         assert part["sent/all-gather/link"] <= 2.02 * share * whole["parameters"]
-    assert "sent/all-gather/network" in rehearse(TINY, train, {**ONE, "shard": 8}, 2, 64, "fp32", 4)
+    assert "sent/all-gather/network" in rehearse(TINY, train, WHOLE, {**ONE, "shard": 8}, 2, 64, "fp32", 4)
 
 
 def test_deeper_models_are_predicted_from_shallow_ones() -> None:
@@ -98,13 +111,13 @@ def test_deeper_models_are_predicted_from_shallow_ones() -> None:
     train = TrainConfig(optimizer="adamw")
     deep = TINY.override({"decoder.depth": 12})
     groups = TrainConfig.of({"optimizer": "adamw", "groups": [{"parameters": "*", "rate": 1.0}]})  # leaves none out
-    short, full = (rehearse(deep, each, ONE, 2, 64, "fp32") for each in (train, groups))
+    short, full = (rehearse(deep, each, WHOLE, ONE, 2, 64, "fp32") for each in (train, groups))
     assert short == pytest.approx(full, rel=0.01)
 
 
 def test_checkpointing_holds_less_and_computes_more() -> None:
     whole, checkpointed = (
-        rehearse(TINY, TrainConfig(checkpoint_activations=each), ONE, 8, 64, "fp32") for each in (False, True)
+        rehearse(TINY, TrainConfig(checkpoint_activations=each), WHOLE, ONE, 8, 64, "fp32") for each in (False, True)
     )
     assert peak(checkpointed) < peak(whole)
     assert 1.1 < checkpointed["flops"] / whole["flops"] < 1.4
@@ -112,7 +125,9 @@ def test_checkpointing_holds_less_and_computes_more() -> None:
 
 def test_micro_batches_send_parameters_again_and_gradients_once() -> None:
     sizes = {**ONE, "shard": 2}
-    one, four = (rehearse(TINY, TrainConfig(optimizer="adamw", accumulate=n), sizes, 2, 64, "fp32", 8) for n in (1, 4))
+    one, four = (
+        rehearse(TINY, TrainConfig(optimizer="adamw", accumulate=n), WHOLE, sizes, 2, 64, "fp32", 8) for n in (1, 4)
+    )
     assert four["sent/reduce-scatter/link"] == one["sent/reduce-scatter/link"]
     assert four["sent/all-gather/link"] > 3 * one["sent/all-gather/link"]
     assert four["flops"] == pytest.approx(4 * one["flops"], rel=0.01)
@@ -131,3 +146,20 @@ def test_storages_are_counted_once_and_until_they_are_gone() -> None:
         assert (meter.now, meter.peaks["first"]) == (0, 8000)
         y.untyped_storage().resize_(4000)
     assert meter.gathered() == 4000
+
+
+def test_what_is_sent_within_layers() -> None:
+    """Of the four layers of a model whose feed-forwards have two first matrices, in units of the tokens' vectors."""
+    train, vectors = {"optimizer": "adamw"}, 4 * 2 * 64 * TINY.dim
+
+    def sent(layout: dict[str, Any]) -> dict[str, float]:
+        numbers = divided("rehearse", "laptop-tiny", train, layout)["numbers"]
+        within = "sent/layers/"
+        return {name.removeprefix(within): size / vectors for name, size in numbers.items() if name.startswith(within)}
+
+    # Two sums in the forward pass; in the backward pass one for each of q, k, v, gate and up.
+    assert sent({"tensor": 2}) == {"all-reduce/link": 4 * (2 + 5)}
+    # Half of the vectors each time: before and after each part of a layer, forward and backward, and before the head.
+    assert sent({"tensor": 2, "sequence": True}) == {"all-gather/link": 4 * 2 + 1, "reduce-scatter/link": 4 * 2}
+    # Half of the keys and values, forward and again backward, and half of their gradients.
+    assert sent({"context": 2}) == {"all-gather/link": 4 * 2, "reduce-scatter/link": 4}

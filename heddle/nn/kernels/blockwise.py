@@ -180,7 +180,8 @@ class Blockwise(Kernel):
     """FlashAttention, written for reading, for any mask, block size and device (L2-16 … L2-20; Dao et al. 2022).
 
     Besides inputs and outputs it holds O(n · d) numbers and one tile, and tiles that a causal mask blocks entirely are skipped
-    (C-14). On a CPU the mask is evaluated for the queries of a tile at once, and any tile that it blocks entirely is skipped. It computes in fp32 or wider and cannot drop attention weights.
+    (C-14). On a CPU the mask is evaluated for the queries of a tile at once, and any tile that it blocks entirely is skipped.
+    It computes in fp32 or wider and cannot drop attention weights.
 
     Args:
         block: queries in a tile, and keys in a tile.
