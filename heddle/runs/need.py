@@ -93,13 +93,17 @@ def check_memory(needs: Iterable[int], states: Iterable[int], device: str, split
         if needed <= there:
             return
         tried.append(needed)
-    total, least, what = total_memory(device), min(tried), "training needs about"
+    total, least, free = total_memory(device), min(tried), there / 2**30
+    reason = f"training needs about {least / 2**30:.1f} GiB, but only {free:.1f} GiB are free"
     advice = "use a larger accumulate, checkpoint_activations=true, a smaller batch, context or model"
     if split:
         advice = "micro-batches are as small as they can be, so use a smaller context or model, another optimizer, or adapters"
     if (state := min(states)) > there:
-        least, what = state, "the weights, gradients and optimizer state alone need"
+        least, needed = state, state / 2**30
+        reason = (
+            f"the weights, gradients and optimizer state alone need {needed:.1f} GiB, but only {free:.1f} GiB are free"
+        )
         advice = "use a smaller model, adapters, or another optimizer"
     if least + (resident() if device == "cpu" else 0) < 0.9 * total:
         advice = f"other programs hold the rest of {total / 2**30:.1f} GiB: end them, or {advice}"
-    raise HeddleError(f"{what} {least / 2**30:.1f} GiB, but only {there / 2**30:.1f} GiB are free: {advice}")
+    raise HeddleError(f"{reason}: {advice}")
