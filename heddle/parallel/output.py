@@ -19,6 +19,7 @@ from heddle.parallel.join import join_ranks
 from heddle.parallel.ranks import Ranks
 
 LOGS = "logs"
+SPEAKING = 2.0  # seconds in which rank 0 says why all of them end
 
 
 def join_quietly(device: str, train: TrainConfig) -> Ranks:
@@ -126,6 +127,9 @@ def _report(error: BaseException, board: Board, output: Output) -> None:
         if isinstance(error, KeyboardInterrupt) and failure and not failure.endswith(STOPPED):
             raise HeddleError(failure) from error
     elif output.log < 0 and isinstance(error, HeddleError | KeyboardInterrupt):
+        with suppress(KeyboardInterrupt, RuntimeError):
+            board.leave()
+            time.sleep(SPEAKING)  # the launcher ends rank 0 once this process has ended
         raise SystemExit(2) from None
 
 

@@ -99,9 +99,9 @@ def check_memory(needs: Iterable[int], states: Iterable[int], device: str, split
     if split:
         advice = "micro-batches are as small as they can be, so use a smaller context or model, another optimizer, or adapters"
     if (state := min(states)) > there:
-        least, needed = state, state / 2**30
+        least, alone = state, state / 2**30
         reason = (
-            f"the weights, gradients and optimizer state alone need {needed:.1f} GiB, but only {free:.1f} GiB are free"
+            f"the weights, gradients and optimizer state alone need {alone:.1f} GiB, but only {free:.1f} GiB are free"
         )
         advice = "use a smaller model, adapters, or another optimizer"
     if least + (resident() if device == "cpu" else 0) < 0.9 * total:

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,10 @@ def refused(folder: Path, what: str) -> None:
         "text": lambda: both(folder, "steps=5", change=copied),
         "batch": lambda: both(folder, "steps=5", "batch=3"),
     }[what]()
-    codes = [ranks.wait(0), ranks.wait(1)]
+    last = ranks.wait(1)
+    with suppress(ProcessLookupError):
+        ranks.signal(0, signal.SIGTERM)  # as torchrun does once a rank has ended
+    codes = [ranks.wait(0), last]
     outcome(folder, codes=codes, left=sorted(path.name for path in folder.iterdir()))
 
 
