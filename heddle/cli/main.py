@@ -144,6 +144,7 @@ def run(argv: list[str] | None = None) -> None:
     # variables when it is imported, which happens later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler speaks of itself
     # A script installed by pip does not search the current directory, where a custom mixer may be.
     with suppress(FileNotFoundError):  # the directory may be gone
         if (folder := os.getcwd()) not in sys.path:

@@ -37,7 +37,7 @@ class Progress(LiveLine):
         self.seconds = 0.0  # of the last step
         self.pace_checked = False
         self.loss: float | None = None
-        self.experts = ""
+        self.experts = self.sending = ""
 
     def __call__(self, report: Report) -> None:
         if "loss" in report.values:
@@ -49,7 +49,8 @@ class Progress(LiveLine):
             self._check_pace(report)
             self.experts = experts(report.values)
             waiting = self.data_wait.after(report.speed.get("data_seconds", 0.0), self.seconds)
-            self.update("  ".join(filter(None, (self._line(report.step), waiting, self.experts))))
+            self.sending = collectives(report.speed) or self.sending
+            self.update("  ".join(filter(None, (self._line(report.step), waiting, self.sending, self.experts))))
         else:
             values = dict(report.values)
             loss_text = estimate(values.pop("validation_loss"), values.pop("validation_error"))
@@ -85,6 +86,12 @@ class Progress(LiveLine):
             f"step {step}/{self.steps}  loss {self.loss:.3f}  {self.rate:,.0f} tokens/s  "
             f"{self.share_of_peak:.0%} of measured peak" + ("" if left is None else f"  {duration(left)} left")
         )
+
+
+def collectives(speed: Mapping[str, float]) -> str:
+    """The share of a step in which collectives ran; empty where that is not known."""
+    seconds = speed.get("collective_seconds")
+    return "" if seconds is None else f"{seconds / speed['seconds']:.0%} in collectives"
 
 
 def experts(values: Mapping[str, float]) -> str:

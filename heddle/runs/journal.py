@@ -12,6 +12,7 @@ from heddle.train.report import Report
 from heddle.weights.files import WriteError, write_file
 
 SPEED = "speed.json"
+SPEEDS = "speed.jsonl"
 SAMPLES = "samples.jsonl"
 
 
@@ -32,8 +33,8 @@ class Speed(NamedTuple):
 class Metrics:
     """`metrics.jsonl` in a run directory: one line per report, without wall times.
 
-    Beside it, `speed.json` has the `Speed` of all training steps up to the last `sync`, and `samples.jsonl` the texts that the
-    model generated.
+    Beside it, `speed.jsonl` has what depends on the machine, `speed.json` the `Speed` of all training steps up to the last `sync`,
+    and `samples.jsonl` the texts that the model generated.
 
     Args:
         path: the file.
@@ -45,6 +46,10 @@ class Metrics:
         earlier = [line for line in read_lines(path) if line["step"] <= keep]
         write_file(path, "".join(_line(line) for line in earlier).encode(), replace=True)
         self._file = path.open("a", encoding="utf-8")
+        speeds = path.with_name(SPEEDS)
+        earlier = [line for line in _whole_lines(speeds) if line["step"] <= keep]
+        write_file(speeds, "".join(_line(line) for line in earlier).encode(), replace=True)
+        self._speeds = speeds.open("a", encoding="utf-8")
         self._samples = path.with_name(SAMPLES)
         if self._samples.exists():
             samples = [sample for sample in read_samples(path.parent) if sample[0] <= keep]
@@ -57,6 +62,11 @@ class Metrics:
             WriteError: the disk is full or cannot be written.
         """
         self.speed = self.speed.after(report)
+        if report.speed:
+            with self._reported():
+                values = {name: float(f"{value:.6g}") for name, value in report.speed.items()}
+                self._speeds.write(_line({"step": report.step, **values}))
+                self._speeds.flush()
         if report.values:
             with self._reported():
                 loads = {f"expert_load/{layer}": load for layer, load in report.loads.items()}
@@ -86,8 +96,9 @@ class Metrics:
 
     def close(self) -> None:
         """Close the file. Errors of a full disk were raised when writing."""
-        with suppress(OSError):
-            self._file.close()
+        for file in (self._file, self._speeds):
+            with suppress(OSError):
+                file.close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -107,6 +118,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             raise HeddleError(
                 f"{path}:{number}: damaged, not a line of metrics; fix that line or delete the file"
             ) from None
+    return lines
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that are whole; it may have lost some in a crash."""
+    lines = []
+    with suppress(OSError):
+        for text in path.read_bytes().split(b"\n")[:-1]:
+            with suppress(ValueError, TypeError, KeyError):
+                line = json.loads(text)
+                lines.append({**line, "step": int(line["step"])})
     return lines
 
 

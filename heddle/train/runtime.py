@@ -40,6 +40,11 @@ def resident() -> int:
         return 0
 
 
+def in_use() -> int:
+    """Bytes of memory that this process holds or, of a card that it uses, the most that its tensors have taken."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else resident()
+
+
 class Heap:
     """Gives free memory back where the heap has come to be in pieces: blocks of other sizes than before fit into none of them.
 

@@ -19,6 +19,7 @@ from heddle.model.lora import A, merge
 from heddle.model.roles import layer_of
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
+from heddle.parallel.collectives import Collectives
 from heddle.parallel.ranks import Ranks
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.tasks.task import Task, tokens_read
@@ -30,7 +31,7 @@ from heddle.train.expert_load import load_statistics
 from heddle.train.model_selection import BestSoFar, update
 from heddle.train.optimizer import Optimizer
 from heddle.train.report import Report
-from heddle.train.runtime import Heap, deterministic, seed_step
+from heddle.train.runtime import Heap, deterministic, in_use, seed_step
 from heddle.train.schedule import factor
 from heddle.train.step import train_step
 from heddle.weights.adapter import Adapter, fingerprint
@@ -90,6 +91,7 @@ class Training:
         self.make = partial(_rows, self.task, self.ranks)
         ahead = self.model.device.type != "cpu" and self.task.repeats
         self.ahead = Ahead(self.make, self.steps) if ahead else None
+        self.collectives = Collectives()
 
     def batch(self) -> Batch:
         """This rank's rows, or its tokens of them, of the next step's batch, on the model's device."""
@@ -120,7 +122,8 @@ class Training:
         waited = time.perf_counter() - fetching
         scale = factor(self.step, self.steps, self.warmup, train)
         try:
-            with deterministic(train.deterministic):
+            watched = self.collectives.step() if self.ranks.count > 1 else nullcontext()
+            with deterministic(train.deterministic), watched:
                 loss, norm = train_step(
                     self.objective, self.optimizer, batch, train.accumulate, scale, train.clip, self.ranks.sum
                 )
@@ -148,7 +151,9 @@ class Training:
             time.perf_counter() - began
         )  # reading numbers waited for a device to do all of the step, the update too
         tokens = tokens_read(batch) * self.ranks.token_count
-        speed = {"tokens_per_second": tokens / seconds, "seconds": seconds, "data_seconds": waited}
+        speed = {"tokens_per_second": tokens / seconds, "seconds": seconds, "data_seconds": waited, "memory": in_use()}
+        if (collective := self.collectives.seconds) is not None:
+            speed["collective_seconds"] = collective
         return Report(self.step, self.steps, {**values, **layers, **load_statistics(loads)}, speed, loads=loads)
 
     def evaluate(self, most: int | None) -> Evaluation:

@@ -106,6 +106,15 @@ def test_torchrun_trains_what_one_process_trains(begin: Begin, tmp_path: Path) -
         assert [row[name] for row in two if name in row] == pytest.approx(
             [row[name] for row in one if name in row], abs=2e-5
         )
+    speeds = [
+        [json.loads(line) for line in (each / "speed.jsonl").read_text().splitlines()] for each in (run, together)
+    ]
+    assert [row["step"] for row in speeds[0]] == [row["step"] for row in speeds[1]] == list(range(1, 7))
+    assert {"tokens_per_second", "share_of_peak", "memory"} <= speeds[0][0].keys()
+    seconds = [[row.get("collective_seconds") for row in rows] for rows in speeds]
+    assert seconds[0] == [None] * 6
+    assert [each is not None for each in seconds[1]] == [False, False, True, False, False, False]
+    assert 0 < seconds[1][2] < speeds[1][2]["seconds"]
     weights = [load_file(each / "model.safetensors") for each in (run, together)]
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-4, msg=name)

@@ -32,7 +32,15 @@ def test_a_second_trainer_is_refused(begin: Begin) -> None:
     assert sorted(path.name for path in run.iterdir()) == sorted([*before, *WRITTEN])  # no file of the lock
 
 
-WRITTEN = ["checkpoints", "manifest.json", "metrics.jsonl", "model.safetensors", "samples.jsonl", "speed.json"]
+WRITTEN = [
+    "checkpoints",
+    "manifest.json",
+    "metrics.jsonl",
+    "model.safetensors",
+    "samples.jsonl",
+    "speed.json",
+    "speed.jsonl",
+]
 
 
 def test_it_ends_with_the_trainer(begin: Begin) -> None:
