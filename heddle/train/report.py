@@ -16,7 +16,7 @@ class Report:
         steps: optimizer steps in all.
         values: written to `metrics.jsonl`: functions of config and data alone, so that two equal runs write equal files.
         speed: values that depend on the machine: tokens per second, seconds of the step and those that it waited for its batch,
-            bytes of memory in use, share of the measured peak; in one of a hundred steps of several processes, those of collectives.
+            bytes of memory in use, share of the measured peak; of some steps of several processes, the seconds of collectives.
         sample: text that the model generated, or None.
         loads: for each layer with experts, how many tokens of the step chose each of them; written to `metrics.jsonl` too.
     """
