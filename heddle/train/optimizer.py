@@ -98,10 +98,11 @@ class Optimizer:
         """Clip the measured gradients, update every parameter at `factor` times its highest rate, and refresh the copies."""
         length = self.norms.total()
         if clip and length > clip:  # a factor of 1 would waste a pass over every gradient
-            # A stage of a pipeline may have none. No name for the list: each optimizer frees its gradients before the next updates.
             share = (clip / (length + 1e-6)).clamp(max=1.0).item()
-            if self.norms.names:
-                torch._foreach_mul_([each.grad for each in self.masters.values() if each.grad is not None], share)
+            gradients = [master.grad for master in self.masters.values() if master.grad is not None]
+            if gradients:  # a stage of a pipeline may have none
+                torch._foreach_mul_(gradients, share)
+            del gradients  # each optimizer frees its own before the next one updates
         self.whole = False
         for optimizer, rate in zip(self.optimizers, self.highest, strict=True):
             optimizer.param_groups[0]["lr"] = rate * factor
