@@ -175,7 +175,7 @@ def beam_search(
 
     Raises:
         HeddleError: as in `DecodingRules.new_sequence`; or the model's output is NaN.
-        OutOfMemory: the searches do not fit into memory.
+        HeddleError: the searches do not fit into memory.
     """
     rules = DecodingRules(model, config, end_of_text, vocabulary)
     sequences = _new_sequences(rules, prompts, sources)

@@ -181,7 +181,7 @@ class Engine:
         """Sample the next token of every row that has read its prompt; with a draft source, one or several.
 
         Raises:
-            OutOfMemory: the texts do not fit into memory. After any error all rows have ended.
+            HeddleError: the texts do not fit into memory. After any error all rows have ended.
         """
         share_cores()
         try:
