@@ -78,6 +78,14 @@ def test_time_is_the_products_and_what_they_do_not_hide() -> None:
     assert made.seconds == max(made.compute, made.communication) + made.exchange + made.update
 
 
+def test_layers_are_divided_in_every_layout_that_is_tried() -> None:
+    """torch remembers the groups of a mesh, so those of one rehearsal must be there in the next."""
+    made = propose(request(14, batch=32, parallel=ParallelConfig(tensor=2)))
+    assert made.sizes["tensor"] == 2
+    assert made.sizes["shard"] > 1 or made.accumulate > 1 or made.checkpointed
+    assert made.peak <= 0.9 * 14 * 2**20
+
+
 def test_each_device_has_published_figures() -> None:
     assert len({device.name for device in DEVICES}) == len(DEVICES)
     for device in DEVICES:
