@@ -17,7 +17,7 @@ from heddle.parallel.mesh import count_processes, mesh_sizes
 from heddle.runs.split import ROOM
 from heddle.scale.devices import Device
 from heddle.scale.measuring import seconds_of_step
-from heddle.scale.rehearsal import PHASES, fake_processes, rehearse
+from heddle.scale.rehearsal import PHASES, rehearse
 from heddle.tasks.loss import chunk_rows
 
 ONE = mesh_sizes(ParallelConfig(), 1)
@@ -201,11 +201,6 @@ def propose(request: Request) -> Prediction:
     Raises:
         HeddleError: none does, or the mesh or the batch does not divide among the devices.
     """
-    with fake_processes(request.world):
-        return _proposed(request)
-
-
-def _proposed(request: Request) -> Prediction:
     meshes = list(_meshes(request))
     check_batch(request)
     tried: Prediction | None = None

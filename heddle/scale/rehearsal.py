@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from heddle.account.forward import prefixes_for, source_for, without_values
 from heddle.account.memory import fake
@@ -184,13 +185,10 @@ def rehearse(
 def fake_processes(world: int) -> Iterator[None]:
     """Inside the block, this process is the first of so many; the others are not there.
 
-    Blocks inside have the same processes: torch remembers the groups of equal meshes.
-
     Raises:
         HeddleError: this process has joined others already.
     """
-    inside = dist.is_initialized() and dist.get_backend() == "fake" and dist.get_world_size() == world
-    if world == 1 or inside:
+    if world == 1:
         yield
         return
     if dist.is_initialized():
@@ -200,6 +198,7 @@ def fake_processes(world: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+        _clear_sharding_prop_cache()  # torch remembers the groups of a mesh for the next equal one, and these are gone
 
 
 def _rehearse(
