@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 EVERY = 100  # steps from one that is looked at to the next
-FIRST = 2  # the number of steps before the first of them: those before may compile
+FIRST = 3  # the number of the first of them: earlier steps may compile
 
 
 class Collectives:
@@ -26,7 +26,7 @@ class Collectives:
     def step(self) -> Iterator[None]:
         """Around each step."""
         self.steps, self.seconds = self.steps + 1, None
-        if self.steps % EVERY != FIRST + 1 or torch.autograd.profiler._is_profiler_enabled:  # another one watches
+        if self.steps % EVERY != FIRST or torch.autograd.profiler._is_profiler_enabled:  # another one watches
             yield
             return
         from torch.profiler import ProfilerActivity, profile

@@ -48,6 +48,11 @@ def count_processes(sizes: Mapping[str, int]) -> int:
     return prod(sizes[name] for name in AXES)
 
 
+def count_readers(sizes: Mapping[str, int]) -> int:
+    """How many shares of a batch's rows the processes of a mesh read."""
+    return sizes["replicate"] * sizes["shard"]
+
+
 def check_pipeline(config: ParallelConfig, model: TransformerConfig, train: TrainConfig, compiled: bool) -> None:
     """Check that a pipeline can be combined with everything else of a training.
 

@@ -134,13 +134,7 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
 
 def read_samples(run: Path) -> list[tuple[int, str]]:
     """The texts that the model generated while training, each with its step; those of incomplete lines are skipped."""
-    samples = []
-    with suppress(OSError):
-        for text in (run / SAMPLES).read_bytes().split(b"\n")[:-1]:
-            with suppress(ValueError, TypeError, KeyError):
-                line = json.loads(text)
-                samples.append((int(line["step"]), str(line["sample"])))
-    return samples
+    return [(line["step"], str(line["sample"])) for line in _whole_lines(run / SAMPLES) if "sample" in line]
 
 
 def read_speed(run: Path) -> Speed:

@@ -13,14 +13,13 @@ from heddle.config.parallel import ParallelConfig
 from heddle.config.train import TrainConfig
 from heddle.display import displayed, size
 from heddle.errors import HeddleError, pluralize
-from heddle.parallel.mesh import count_processes, mesh_sizes
+from heddle.parallel.mesh import count_readers, mesh_sizes
 from heddle.runs.split import ROOM
 from heddle.scale.devices import Device
 from heddle.scale.measuring import seconds_of_step
-from heddle.scale.rehearsal import PHASES, rehearse
+from heddle.scale.rehearsal import PHASES, Step, rehearse
 from heddle.tasks.loss import chunk_rows
 
-ONE = mesh_sizes(ParallelConfig(), 1)
 SHARE = 0.4  # of a device's peak that products reach in training: well-tuned programs publish 0.35 to 0.5
 
 
@@ -128,18 +127,16 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
         HeddleError: the groups or the adapters do not fit the model.
     """
     device, length, precision = request.device, request.length, request.precision
-    rows = request.batch // (readers(sizes) * train.accumulate)
-    config, on_cpu = on_device(request), device.name == "cpu"
-    numbers = rehearse(config, train, request.parallel, dict(sizes), rows, length, precision, device.node, gloo=on_cpu)
+    rows = request.batch // (count_readers(sizes) * train.accumulate)
+    step = Step(on_device(request), train, request.parallel, dict(sizes), rows, length, precision)
+    numbers = rehearse(step, device.node, gloo=device.name == "cpu")
     sent = {name.removeprefix("sent/"): count for name, count in numbers.items() if name.startswith("sent/")}
     rates, seconds = {"link": device.link, "network": device.network}, dict.fromkeys(("", "layers", "update"), 0.0)
     for name, count in sent.items():
         *when, _, where = name.split("/")
         seconds[when[0] if when else ""] += count / rates[where]
     if device.bf16 is None or device.fp32 is None:
-        compute = seconds_of_step(config, train, rows, length, precision, request.world) * _part(
-            numbers, request, train, rows
-        )
+        compute = seconds_of_step(step) * _part(numbers, step)
     else:
         compute = numbers["flops"] / (request.share * (device.bf16 if precision == "bf16" else device.fp32))
     scores = request.model.table_rows() if isinstance(request.model.head, LanguageHeadConfig) else 0
@@ -168,15 +165,11 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
     return replace(made, tokens_per_second=request.batch * length / made.seconds)
 
 
-def readers(sizes: Mapping[str, int]) -> int:
-    """How many processes of a mesh read different rows."""
-    return count_processes(sizes) // (sizes["context"] * sizes["tensor"])
-
-
-def _part(numbers: Mapping[str, int], request: Request, train: TrainConfig, rows: int) -> float:
-    """The part of a whole model's products that this process computes."""
-    whole = rehearse(on_device(request), train, ParallelConfig(), ONE, rows, request.length, request.precision)
-    return numbers["flops"] / whole["flops"]
+def _part(numbers: Mapping[str, int], step: Step) -> float:
+    """The part of a whole model's products for its rows that a process computes."""
+    return (
+        numbers["flops"] / rehearse(step.alone())["flops"] if step.sizes["tensor"] * step.sizes["context"] > 1 else 1.0
+    )
 
 
 def on_device(request: Request) -> TransformerConfig:
@@ -223,7 +216,7 @@ def check_batch(request: Request) -> None:
     Raises:
         HeddleError: they do not.
     """
-    several = request.world // (request.parallel.context * request.parallel.tensor)
+    several = count_readers(mesh_sizes(request.parallel, request.world))
     parts = several * request.train.accumulate
     if request.batch % parts:
         near = max(1, round(request.batch / parts)) * parts
@@ -264,7 +257,7 @@ def _row_of(model: TransformerConfig, length: int, precision: str, on_cpu: bool,
 
 def _fewest(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> Prediction:
     """The prediction with the fewest micro-batches that fit, or, if none do, with the most."""
-    rows = request.batch // readers(sizes)
+    rows = request.batch // count_readers(sizes)
     counts = [count for count in range(1, rows + 1) if rows % count == 0]
     if request.train.accumulate > 1:
         counts = [request.train.accumulate]

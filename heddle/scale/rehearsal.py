@@ -6,6 +6,7 @@ those of torch's fake backend, so that one process can be the first of thousands
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from heddle.model.groups import skeleton
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.parallel.experts import DividedExperts
-from heddle.parallel.mesh import count_processes
+from heddle.parallel.mesh import count_processes, mesh_sizes
 from heddle.parallel.sharding import Shards, blocks_of
 from heddle.scale.meter import Meter
 from heddle.tasks.objective import CrossEntropy, Loss
@@ -40,6 +41,38 @@ from heddle.train.training import moving_average
 
 FEW = 5  # equal blocks that are rehearsed: with fewer, one block's gathered parameters and gradients overlap with the ends
 PHASES = ("forward", "loss", "backward", "end", "update")  # each is largest where it begins or ends, whatever the depth
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step, to be rehearsed or measured.
+
+    Attributes:
+        model: the model, with the attention kernel of the device.
+        train: the optimizer, the number of micro-batches, and whether activations are checkpointed.
+        parallel: how processes divide the model.
+        sizes: of the axes of the mesh.
+        rows: rows of a micro-batch of one process.
+        length: tokens of a row.
+        precision: `fp32` or `bf16`.
+    """
+
+    model: TransformerConfig
+    train: TrainConfig
+    parallel: ParallelConfig
+    sizes: dict[str, int]
+    rows: int
+    length: int
+    precision: str
+
+    @property
+    def processes(self) -> int:
+        """How many take the step."""
+        return count_processes(self.sizes)
+
+    def alone(self) -> "Step":
+        """The same micro-batch of one process."""
+        return replace(self, parallel=ParallelConfig(), sizes=mesh_sizes(ParallelConfig(), 1))
 
 
 class Summed(nn.Module):
@@ -70,26 +103,18 @@ class Trainable:
 
     Args:
         model: a model as it is trained, on real or fake tensors.
-        parallel: how processes divide it.
-        sizes: of the axes of the mesh.
+        step: what is done with it.
         micro_batches: of a step.
     """
 
-    def __init__(
-        self,
-        model: Transformer,
-        train: TrainConfig,
-        precision: str,
-        parallel: ParallelConfig,
-        sizes: dict[str, int],
-        micro_batches: int,
-    ) -> None:
-        self.model, self.micro_batches = model, micro_batches
+    def __init__(self, model: Transformer, step: Step, micro_batches: int) -> None:
+        self.model, self.micro_batches, train = model, micro_batches, step.train
         if train.checkpoint_activations:
             checkpoint_activations(model)
-        alone = count_processes(sizes) == 1
-        parts = self.parts = None if alone else Shards(model, parallel, sizes, precision, micro_batches)
-        self.optimizer = Optimizer(model, train, 1e-3, precision, parts=parts)
+        parts: Shards | None = None
+        if step.processes > 1:
+            parts = Shards(model, step.parallel, step.sizes, step.precision, micro_batches)
+        self.parts, self.optimizer = parts, Optimizer(model, train, 1e-3, step.precision, parts=parts)
         self.average: MovingAverage | None = moving_average(train, self.optimizer, {})
         whole = CrossEntropy(model) if isinstance(model.config.head, LanguageHeadConfig) else Summed(model)
         self.objective: Callable[[Batch], Loss] = whole if parts is None else parts.wrap(whole)
@@ -143,27 +168,11 @@ class Trainable:
         return _bytes(master.grad for master in self.optimizer.masters.values() if master.grad is not None)
 
 
-def rehearse(
-    config: TransformerConfig,
-    train: TrainConfig,
-    parallel: ParallelConfig,
-    sizes: dict[str, int],
-    rows: int,
-    length: int,
-    precision: str,
-    node: int = 1,
-    gloo: bool = False,
-) -> Numbers:
+def rehearse(step: Step, node: int = 1, gloo: bool = False) -> Numbers:
     """Bytes, FLOPs and communication of a step of the first process of a mesh.
 
     Args:
-        config: the model, with the attention kernel of the device.
-        train: the optimizer, the number of micro-batches, and whether activations are checkpointed.
-        parallel: how processes divide the model.
-        sizes: of the axes of the mesh.
-        rows: rows of a micro-batch of one process.
-        length: tokens of a row.
-        precision: `fp32` or `bf16`.
+        step: the step.
         node: processes on a machine.
         gloo: whether gloo connects the processes, as on a CPU.
 
@@ -171,10 +180,11 @@ def rehearse(
         Bytes by what they are for, `saved` for the backward pass by a micro-batch; the peak of each phase, `peak/loss`; `flops`;
         bytes that are sent, `sent/all-gather/link`, within layers `sent/layers/all-reduce/link`.
     """
+    config, train = step.model, step.train
 
     def measure(variant: TransformerConfig) -> Numbers:
-        with fake_processes(count_processes(sizes)):
-            return _rehearse(variant, train, parallel, sizes, rows, length, precision, Meter(node, gloo))
+        with fake_processes(step.processes):
+            return _rehearse(replace(step, model=variant), Meter(node, gloo))
 
     # Equal layers may be in different groups, so `measured` must not leave any out. Muon's stacks hold matrices of many blocks.
     few = FEW + (STACK // max(1, config.dim**2) if train.optimizer == "muon" else 0)
@@ -201,23 +211,14 @@ def fake_processes(world: int) -> Iterator[None]:
         _clear_sharding_prop_cache()  # torch remembers the groups of a mesh for the next equal one, and these are gone
 
 
-def _rehearse(
-    config: TransformerConfig,
-    train: TrainConfig,
-    parallel: ParallelConfig,
-    sizes: dict[str, int],
-    rows: int,
-    length: int,
-    precision: str,
-    meter: Meter,
-) -> Numbers:
-    mode = FakeTensorMode()
-    unknown = stated(build(without_values(config, ()), "meta"), rows, length).unknown()
-    model = fake(skeleton(without_values(config, unknown), train), mode)
+def _rehearse(step: Step, meter: Meter) -> Numbers:
+    mode, train = FakeTensorMode(), step.train
+    unknown = stated(build(without_values(step.model, ()), "meta"), step.rows, step.length).unknown()
+    model = fake(skeleton(without_values(step.model, unknown), train), mode)
     micro = min(train.accumulate, 2)  # the first one and the last one; those between are like the first
     # A mesh reads the numbers of its processes, which are not fake.
-    with mode if count_processes(sizes) == 1 else nullcontext():
-        trainable = Trainable(model, train, precision, parallel, sizes, micro)
+    with mode if step.processes == 1 else nullcontext():
+        trainable = Trainable(model, step, micro)
     for module in model.modules():
         if isinstance(module, DividedExperts):
             divided: Any = module
@@ -233,7 +234,7 @@ def _rehearse(
         parts = list[tuple[int, dict[str, int]]]()
         for _ in range(micro):
             before, sent = meter.flops, meter.sent.copy()
-            micro_batch(trainable, trainable.batch(rows, length), meter)
+            micro_batch(trainable, trainable.batch(step.rows, step.length), meter)
             parts.append((meter.flops - before, _named(meter.sent - sent)))
         numbers["gradients"] = trainable.gradients()
         before, sent = meter.flops, meter.sent.copy()

@@ -15,16 +15,16 @@ from heddle.config import TrainConfig, preset
 from heddle.config.parallel import ParallelConfig
 from heddle.parallel.mesh import mesh_sizes
 from heddle.scale import measuring
-from heddle.scale.rehearsal import rehearse
+from heddle.scale.rehearsal import Step, rehearse
 
 
 def main(word: str, name: str, train: dict[str, Any], layout: dict[str, Any]) -> None:
     module: Any = measuring
     module.spawn, module.STEPS = partial(start_processes, start_method="fork"), 1
     config, settings, parallel = preset(name), TrainConfig.of(train), ParallelConfig.of(layout)
-    shape = (config, settings, parallel, mesh_sizes(parallel, 2), 2, 64, "fp32")
-    numbers = rehearse(*shape, node=8, gloo=True)
-    measured = measuring.measure(*shape).peak if word == "measure" else None
+    step = Step(config, settings, parallel, mesh_sizes(parallel, 2), 2, 64, "fp32")
+    numbers = rehearse(step, node=8, gloo=True)
+    measured = measuring.measure(step).peak if word == "measure" else None
     print(json.dumps({"numbers": numbers, "measured": measured}))
 
 

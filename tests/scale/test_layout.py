@@ -79,7 +79,7 @@ def test_time_is_the_products_and_what_they_do_not_hide() -> None:
 
 
 def test_layers_are_divided_in_every_layout_that_is_tried() -> None:
-    """torch remembers the groups of a mesh, which are gone after each rehearsal; in two plans, one after the other."""
+    """torch caches the groups of a mesh, and each rehearsal ends its groups: the next one needs new ones. So does the next plan."""
     deep = TINY.override({"decoder.depth": 12})
     for memory in (30, 29):
         made = propose(request(memory, model=deep, world=8, batch=32, parallel=ParallelConfig(tensor=2)))

@@ -12,7 +12,7 @@ from heddle.config.parallel import ParallelConfig
 from heddle.parallel.mesh import mesh_sizes
 from heddle.scale.measuring import measure
 from heddle.scale.meter import Meter
-from heddle.scale.rehearsal import PHASES, rehearse
+from heddle.scale.rehearsal import PHASES, Step, rehearse
 from tests import programs
 
 WHOLE = ParallelConfig()
@@ -48,8 +48,8 @@ def test_one_process_holds_what_was_predicted(
 ) -> None:
     monkeypatch.setattr("heddle.scale.measuring.STEPS", 1)  # how long they take is not compared
     config, settings = preset(name), TrainConfig.of(train)
-    predicted = peak(rehearse(config, settings, WHOLE, ONE, 2, length, precision))
-    assert predicted == pytest.approx(measure(config, settings, WHOLE, ONE, 2, length, precision).peak, rel=0.03)
+    step = Step(config, settings, WHOLE, ONE, 2, length, precision)
+    assert peak(rehearse(step)) == pytest.approx(measure(step).peak, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,13 @@ def test_a_process_is_started_for_each_of_a_mesh() -> None:
     """By `spawn`: a program of a user may have threads."""
     config = TINY.override({"decoder.depth": 1})
     assert (
-        measure(config, TrainConfig(optimizer="sgd"), WHOLE, {**ONE, "shard": 2}, 2, 64, "fp32").tokens_per_second > 0
+        measure(Step(config, TrainConfig(optimizer="sgd"), WHOLE, {**ONE, "shard": 2}, 2, 64, "fp32")).tokens_per_second
+        > 0
     )
 
 
 def test_parts_of_the_whole_are_those_of_the_account() -> None:
-    numbers = rehearse(TINY, TrainConfig(optimizer="adamw"), WHOLE, ONE, 2, 64, "fp32")
+    numbers = rehearse(Step(TINY, TrainConfig(optimizer="adamw"), WHOLE, ONE, 2, 64, "fp32"))
     account = states(TINY, "adamw", "fp32")
     assert (numbers["parameters"], numbers["gradients"]) == (account.weights, account.gradients)
     steps = 4 * sum(1 for _ in TINY.stacks())  # AdamW also counts its steps, 4 bytes for each parameter
@@ -94,7 +95,7 @@ def test_parts_of_the_whole_are_those_of_the_account() -> None:
 
 def test_shards_divide_what_a_process_holds_and_sends() -> None:
     train = TrainConfig(optimizer="adamw")
-    whole, *parts = (rehearse(TINY, train, WHOLE, {**ONE, "shard": n}, 2, 64, "fp32", 8) for n in (1, 2, 8))
+    whole, *parts = (rehearse(Step(TINY, train, WHOLE, {**ONE, "shard": n}, 2, 64, "fp32"), 8) for n in (1, 2, 8))
     for count, part in zip((2, 8), parts, strict=True):
         for name in ("parameters", "gradients", "state"):
             assert whole[name] / count <= part[name] < whole[name] / count + 20_000
@@ -103,7 +104,7 @@ def test_shards_divide_what_a_process_holds_and_sends() -> None:
         share = (count - 1) / count
         assert part["sent/reduce-scatter/link"] == pytest.approx(share * whole["gradients"], rel=0.02)
         assert part["sent/all-gather/link"] <= 2.02 * share * whole["parameters"]
-    assert "sent/all-gather/network" in rehearse(TINY, train, WHOLE, {**ONE, "shard": 8}, 2, 64, "fp32", 4)
+    assert "sent/all-gather/network" in rehearse(Step(TINY, train, WHOLE, {**ONE, "shard": 8}, 2, 64, "fp32"), 4)
 
 
 def test_deeper_models_are_predicted_from_shallow_ones() -> None:
@@ -111,13 +112,14 @@ def test_deeper_models_are_predicted_from_shallow_ones() -> None:
     train = TrainConfig(optimizer="adamw")
     deep = TINY.override({"decoder.depth": 12})
     groups = TrainConfig.of({"optimizer": "adamw", "groups": [{"parameters": "*", "rate": 1.0}]})  # leaves none out
-    short, full = (rehearse(deep, each, WHOLE, ONE, 2, 64, "fp32") for each in (train, groups))
+    short, full = (rehearse(Step(deep, each, WHOLE, ONE, 2, 64, "fp32")) for each in (train, groups))
     assert short == pytest.approx(full, rel=0.01)
 
 
 def test_checkpointing_holds_less_and_computes_more() -> None:
     whole, checkpointed = (
-        rehearse(TINY, TrainConfig(checkpoint_activations=each), WHOLE, ONE, 8, 64, "fp32") for each in (False, True)
+        rehearse(Step(TINY, TrainConfig(checkpoint_activations=each), WHOLE, ONE, 8, 64, "fp32"))
+        for each in (False, True)
     )
     assert peak(checkpointed) < peak(whole)
     assert 1.1 < checkpointed["flops"] / whole["flops"] < 1.4
@@ -126,7 +128,8 @@ def test_checkpointing_holds_less_and_computes_more() -> None:
 def test_micro_batches_send_parameters_again_and_gradients_once() -> None:
     sizes = {**ONE, "shard": 2}
     one, four = (
-        rehearse(TINY, TrainConfig(optimizer="adamw", accumulate=n), WHOLE, sizes, 2, 64, "fp32", 8) for n in (1, 4)
+        rehearse(Step(TINY, TrainConfig(optimizer="adamw", accumulate=n), WHOLE, sizes, 2, 64, "fp32"), 8)
+        for n in (1, 4)
     )
     assert four["sent/reduce-scatter/link"] == one["sent/reduce-scatter/link"]
     assert four["sent/all-gather/link"] > 3 * one["sent/all-gather/link"]

@@ -35,7 +35,7 @@ def test_the_next_batch_is_made_while_the_caller_computes() -> None:
         assert made.acquire(timeout=60)  # step 0, and step 1 without asking for it
     assert threads[0] == threading.current_thread().name != threads[1]
     assert [number_of(ahead.get(step)) for step in (1, 2)] == [1, 2]
-    assert len(threads) == 3  # there is no step 3
+    assert len(threads) == 3  # after the last step, no batch is made
 
 
 @pytest.mark.parametrize("steps", [[0, 1, 2, 3], [0, 0, 1, 1, 2], [5, 6, 2, 3], [7, 7]])

@@ -11,10 +11,12 @@ from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names
 from heddle.config.run import RunConfig
 from heddle.errors import HeddleError
+from heddle.parallel.mesh import count_readers, mesh_sizes
 from heddle.scale.devices import find_row
 from heddle.scale.layout import SHARE, Prediction, Request, propose
 from heddle.scale.measuring import Measured
 from heddle.scale.measuring import measure as take_steps
+from heddle.scale.rehearsal import Step
 from heddle.scale.text import compare, describe
 from heddle.train.sizes import batch_size
 from heddle.weights.checkpoints import CONFIG
@@ -65,7 +67,9 @@ def plan(
         model=model,
         train=config.train,
         parallel=config.parallel,
-        batch=batch_size(config, length, "cpu" if row.name == "cpu" else "cuda", _readers(config, world)),
+        batch=batch_size(
+            config, length, "cpu" if row.name == "cpu" else "cuda", count_readers(mesh_sizes(config.parallel, world))
+        ),
         length=length,
         precision=precision,
         world=world,
@@ -83,18 +87,12 @@ def plan(
         console().print(compare(made, measured))
 
 
-def _readers(config: RunConfig, world: int) -> int:
-    """How many devices read different rows."""
-    return max(1, world // (config.parallel.context * config.parallel.tensor))
-
-
 def _measure(request: Request, made: Prediction) -> Measured:
     """A few steps in the predicted layout."""
     changes = {"accumulate": made.accumulate, "checkpoint_activations": made.checkpointed}
     train = request.train.model_copy(update=changes)
-    return take_steps(
-        request.model, train, request.parallel, dict(made.sizes), made.rows, request.length, made.precision
-    )
+    sizes = dict(made.sizes)
+    return take_steps(Step(request.model, train, request.parallel, sizes, made.rows, request.length, made.precision))
 
 
 def _model(words: tuple[str, ...]) -> tuple[str, RunConfig, TransformerConfig]:

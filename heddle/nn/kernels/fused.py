@@ -91,7 +91,8 @@ class Flex(Kernel):
         learns = q.requires_grad or k.requires_grad or v.requires_grad
         # The CPU's has neither a gradient nor the logsumexp.
         lacks = q.device.type in ("cpu", "mps") and (learns or sinks is not None)
-        if not generates(q.device) and (lacks or not compiling):
+        # A pass that is compiled on a card does not ask: a graph would break there.
+        if (lacks or not compiling) and not generates(q.device):
             return self.blockwise(q, k, v, lowered)
         cap, bias = self.cap, lowered.bias
 
