@@ -45,9 +45,9 @@ class ParallelConfig(Config):
             raise ValueError(
                 f"schedule = {self.schedule!r} orders the stages of a pipeline: set pipeline above 1, or leave it out"
             )
-        for name in ("tensor", "context", "expert"):
+        for name in ("context", "expert"):
             if self.pipeline > 1 and (size := getattr(self, name)) > 1:
                 raise ValueError(
-                    f"pipeline = {self.pipeline} cannot be combined with {name} = {size}: use it with replicate and shard"
+                    f"pipeline = {self.pipeline} cannot be combined with {name} = {size}: use it with replicate, shard and tensor"
                 )
         return self

@@ -1,6 +1,7 @@
 """Heads: from hidden vectors to scores of the next token, scores of classes, or one vector per sequence."""
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import torch
@@ -17,16 +18,43 @@ from heddle.nn.norm import LayerNorm
 from heddle.nn.numeric import capped
 
 
+class Rows(ABC):
+    """Which rows of a table this process has, if several processes divide it.
+
+    Attributes:
+        real: how many of them are not padding.
+    """
+
+    real: int
+
+    @abstractmethod
+    def places(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of ids in this process's table, and which are there; other ids get row 0."""
+
+    @abstractmethod
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over the processes. No gradient passes it."""
+
+    @abstractmethod
+    def largest(self, x: Tensor) -> Tensor:
+        """The largest number of all processes at each place. No gradient passes it."""
+
+    @abstractmethod
+    def join(self, x: Float[Tensor, "*rows P"]) -> Float[Tensor, "*rows V"]:
+        """The columns of all processes."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """How features become scores: `capped(features @ tableᵀ + bias)`.
 
     Attributes:
-        table: Float[V D], one row per id or class.
-        vocab_size: number of real rows; later rows of the table are padding and have no probability.
+        table: Float[V D], one row per id or class; if processes divide the rows, this one's.
+        vocab_size: number of real rows of all; later rows of the table are padding and have no probability.
         bias: Float[V], or None.
         cap: scores are cap · tanh(scores / cap), or None.
         by_onednn: which of the products oneDNN computes in training (see `heddle.model.products`).
+        rows: which of a divided table these are; None: all.
     """
 
     table: Float[Tensor, "V D"]
@@ -34,18 +62,29 @@ class Scores:
     bias: Float[Tensor, " V"] | None = None
     cap: float | None = None
     by_onednn: tuple[ProductKind, ...] = ()
+    rows: Rows | None = None
+
+    @property
+    def real(self) -> int:
+        """Number of real rows of `table`."""
+        return self.vocab_size if self.rows is None else self.rows.real
 
     def to(self, dtype: torch.dtype) -> "Scores":
         """A copy with table and bias in another dtype."""
         bias = None if self.bias is None else self.bias.to(dtype)
-        return Scores(self.table.to(dtype), self.vocab_size, bias, self.cap, self.by_onednn)
+        return replace(self, table=self.table.to(dtype), bias=bias)
 
-    def finish(self, products: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
-        """Scores from `features @ tableᵀ + bias`; padding entries are -inf, in training as in sampling (L0-86)."""
+    def finish(self, products: Float[Tensor, "*rows P"]) -> Float[Tensor, "*rows V"]:
+        """Scores of all rows from `features @ tableᵀ + bias`; padding entries are -inf, in training as in sampling (L0-86)."""
+        scores = self.own(products)
+        return scores if self.rows is None else self.rows.join(scores)
+
+    def own(self, products: Float[Tensor, "*rows P"]) -> Float[Tensor, "*rows P"]:
+        """The same for the rows of `table`."""
         scores = capped(products, self.cap)
-        if scores.shape[-1] == self.vocab_size:
+        if scores.shape[-1] == self.real:
             return scores
-        extra = torch.arange(scores.shape[-1], device=scores.device) >= self.vocab_size
+        extra = torch.arange(scores.shape[-1], device=scores.device) >= self.real
         return scores.masked_fill(extra, -torch.inf)
 
 

@@ -107,6 +107,12 @@ def with_modules(module: Any, **others: nn.Module | None) -> Any:
     return twin
 
 
+def in_place_of(module: nn.Module, other: nn.Module) -> nn.Module:
+    """A module with another one's hooks, which divide tokens between the two ends of a stack."""
+    other._forward_hooks = module._forward_hooks
+    return other
+
+
 def view(model: Transformer, stage: int, stages: int) -> Transformer:
     """A stage of a model: the same modules without those of other stages."""
     stack, name = model.last_stack(), model.config.last()[0]
@@ -116,11 +122,11 @@ def view(model: Transformer, stage: int, stages: int) -> Transformer:
     others: dict[str, nn.Module | None] = {"blocks": nn.ModuleList(blocks)}
     ends: dict[str, nn.Module | None] = {}
     if stage > 0:
-        others["entry"] = Carried()
+        others["entry"] = in_place_of(stack.entry, Carried())
         if stage < stages - 1 or not tied(model):
             ends["embedding"] = NoTable(stack.width)
     if stage < stages - 1:
-        others["final_norm"], ends["head"] = nn.Identity(), None
+        others["final_norm"], ends["head"] = in_place_of(stack.final_norm, nn.Identity()), None
     made: Transformer = with_modules(model, **{name: with_modules(stack, **others)}, **ends)
     return made
 
@@ -235,7 +241,7 @@ class Stages(Shards):
         for name, parameter in list(self.model.named_parameters()):
             if not self.has(name):
                 path, _, leaf = name.rpartition(".")
-                nothing = parameter.new_empty((0,) * parameter.dim())
+                nothing = torch.empty((0,) * parameter.dim(), device=parameter.device)
                 setattr(
                     self.model.get_submodule(path), leaf, nn.Parameter(nothing, requires_grad=parameter.requires_grad)
                 )
@@ -374,11 +380,12 @@ class Stages(Shards):
             yield
 
     def _put(self, name: str, after: ExitStack) -> None:
-        """Give the model a whole parameter until `after` is closed."""
+        """Give the model a whole parameter, or its own rows of it, until `after` is closed."""
         path, _, leaf = name.rpartition(".")
         parameters = self.model.get_submodule(path)._parameters
         after.callback(parameters.__setitem__, leaf, parameters[leaf])
-        parameters[leaf] = nn.Parameter(self.whole(name, self.masters[name].detach()), requires_grad=False)
+        whole, rows = self.whole(name, self.masters[name].detach()), self.rows.get(name)
+        parameters[leaf] = nn.Parameter(whole if rows is None else rows.part(whole), requires_grad=False)
 
     def _sent(self, process: int, block: nn.Module, arguments: Any, output: Output) -> Output:
         """The output of a block, from the process that has computed it."""

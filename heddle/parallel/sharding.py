@@ -30,6 +30,7 @@ from heddle.parallel.mesh import make_context, make_expert_mesh, make_mesh
 from heddle.parallel.parts import Objective, Parts
 from heddle.parallel.regions import Division, slices
 from heddle.parallel.tensor import divide_layers
+from heddle.parallel.vocabulary import OwnRows, divide_tables
 from heddle.tasks.objective import Loss
 
 FP32 = MixedPrecisionPolicy(cast_forward_inputs=False)
@@ -59,9 +60,10 @@ class Shards(Parts):
         self.model, self.mesh, self.accumulate, self.calls = model, mesh, accumulate, 0
         self.place = dict(zip(mesh.mesh_dim_names or (), mesh.get_coordinate() or (), strict=True))
         self.group = mesh._flatten().get_group()
-        self.summed = set[str]()
+        self.summed, self.rows = set[str](), dict[str, OwnRows]()
         if mesh["tensor"].size() > 1:
             self.summed = divide_layers(model, mesh["tensor"], config.sequence)
+            self.rows = divide_tables(model, mesh["tensor"])
         self.context = make_context(sizes, model.device.type) if sizes["context"] > 1 else None
         if self.context is not None:
             gather_keys(model, self.context)

@@ -6,6 +6,7 @@ tokens, and the results of `o` and `down` are summed.
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,12 +56,19 @@ def divide_layers(model: Transformer, mesh: DeviceMesh, sequence: bool = False) 
             layer: style(**(outputs if style is BY_INPUTS else {})) for layer, style in STYLES[type(module)].items()
         }
         parallelize_module(module, mesh, plan)
+        if not sequence:
+            module.register_forward_pre_hook(partial(enter, mesh))
         if isinstance(module, Attention):
             norms = (("q_norm", module.q_norm), ("k_norm", module.k_norm))
             shared |= {f"{name}.{norm}.{each}" for norm, inner in norms for each, _ in inner.named_parameters()}
     if sequence:
         shared |= {name for name, _ in model.named_parameters() if re.search(r"_residual\.|\.final_norm\.", name)}
     return shared
+
+
+def enter(mesh: DeviceMesh, branch: nn.Module, arguments: Any) -> Any:
+    """The tokens of a branch of which each process computes a part. Their gradients are summed once, not for each layer."""
+    return (DTensor.from_local(arguments[0], mesh, [Replicate()], run_check=False), *arguments[1:])
 
 
 def divide_tokens(model: Transformer, mesh: DeviceMesh) -> set[nn.Module]:

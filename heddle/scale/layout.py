@@ -139,7 +139,9 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
         compute = seconds_of_step(step) * _part(numbers, step)
     else:
         compute = numbers["flops"] / (request.share * (device.bf16 if precision == "bf16" else device.fp32))
-    scores = request.model.table_rows() if isinstance(request.model.head, LanguageHeadConfig) else 0
+    scores = (
+        -(-request.model.table_rows() // sizes["tensor"]) if isinstance(request.model.head, LanguageHeadConfig) else 0
+    )
     chunk = chunk_rows(rows * length // sizes["context"], scores) if scores else 0
     of_layers = activations(request, rows, train.checkpoint_activations)
     made = Prediction(

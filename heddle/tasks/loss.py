@@ -32,8 +32,8 @@ class _CrossEntropy(torch.autograd.Function):
         settings: LossSettings,
         one_chunk: OneChunk,
     ) -> tuple[Tensor, Tensor]:
-        vocab_size, cap, by_onednn, chunk, learns, *_ = settings
-        scores = Scores(table, vocab_size, bias, cap, by_onednn).to(features.dtype)
+        vocab_size, cap, by_onednn, rows, chunk, learns, *_ = settings
+        scores = Scores(table, vocab_size, bias, cap, by_onednn, rows).to(features.dtype)
         wide = wide_dtype(features.dtype)
         plain: Any = 0.0
         extra: Any = 0.0
@@ -111,5 +111,5 @@ def cross_entropy(
     table, bias = scores.table, scores.bias
     chunk = chunk_rows(features.shape[0], table.shape[0], features.device.type) if chunk is None else chunk
     learns = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (features, table, bias))
-    settings = (scores.vocab_size, scores.cap, scores.by_onednn, chunk, learns, label_smoothing, z_loss)
+    settings = (scores.vocab_size, scores.cap, scores.by_onednn, scores.rows, chunk, learns, label_smoothing, z_loss)
     return _CrossEntropy.apply(features, table, bias, targets[:, None], weights[:, None], settings, one_chunk)  # type: ignore[no-untyped-call,no-any-return]

@@ -11,13 +11,14 @@ from torch.nn import functional as F
 
 from heddle.checks import wrong
 from heddle.config.train import ProductKind
-from heddle.model.head import Scores
+from heddle.model.head import Rows, Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
 from heddle.nn.embedding import check_ids
 from heddle.nn.numeric import wide_dtype
 
-LossSettings = tuple[int, float | None, tuple[ProductKind, ...], int, bool, float, float]
-"""Vocabulary size, cap, the products by oneDNN, rows of a chunk, whether a gradient is needed, label smoothing, z-loss factor."""
+LossSettings = tuple[int, float | None, tuple[ProductKind, ...], Rows | None, int, bool, float, float]
+"""Vocabulary size, cap, the products by oneDNN, which rows of the table are here, rows of a chunk, whether a gradient is needed,
+label smoothing, z-loss factor."""
 
 OneChunk = Callable[..., tuple[Tensor, Tensor | float, Tensor | None, Tensor | None]]
 
@@ -39,11 +40,11 @@ def of_chunk(
         bias_gradient: is added to.
         few: whether to save passes over the scores; then log p of each target [N 1] takes the place of the weighted nats.
     """
-    _, _, chosen, _, learns, *_ = settings
+    _, _, chosen, _, _, learns, *_ = settings
     by_onednn = chosen if chosen and is_eager_fp32(x, scores.table) else ()
     products = product(x, scores.table, scores.bias, by_onednn)
     hidden = scores.cap is None and x.device.type != "cpu"  # padding, whose bias is -inf
-    logits = products if hidden else scores.finish(products)
+    logits = products if hidden else scores.own(products)
     more: Tensor | float = 0.0
     if few:
         nats, gradient = in_few_passes(logits, target, x.dtype if learns else None)
@@ -69,6 +70,19 @@ def _probabilities(logits: Float[Tensor, "N V"], targets: Int[Tensor, "N 1"]) ->
     return probabilities, normaliser - logits.gather(1, targets).to(wide), normaliser
 
 
+def _joint_probabilities(
+    logits: Float[Tensor, "N P"], places: Int[Tensor, "N 1"], here: Tensor, rows: Rows
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same if processes divide the vocabulary: this one has P of the V scores, and the targets in `places` that are `here`."""
+    wide = wide_dtype(logits.dtype)
+    highest = rows.largest(logits.amax(-1, keepdim=True).to(wide))
+    powers = (logits.to(wide) - highest).exp_()
+    score = logits.gather(1, places).to(wide).masked_fill(~here, 0.0)
+    total, score = rows.sum(torch.cat((powers.sum(-1, keepdim=True), score), 1)).split(1, 1)
+    normaliser = highest + total.log()
+    return powers.div_(total), normaliser - score, normaliser
+
+
 def in_lines(x: Float[Tensor, "N V"], dtype: torch.dtype) -> Float[Tensor, "N V"]:
     """Memory for x in `dtype`, with rows that start at multiples of 64 elements: this makes products with the transpose a fifth
     faster in bf16 (V = 50,257), but not in fp32, so a tensor that already has the dtype is returned itself.
@@ -82,7 +96,7 @@ def in_whole_tiles(scores: Scores) -> Scores:
     long if rows of logits do not start at multiples of 16 bytes (50,257 ids, bf16, H200)."""
     if scores.table.device.type == "cpu":
         return scores
-    rows, real = -len(scores.table) % 64, scores.vocab_size
+    rows, real = -len(scores.table) % 64, scores.real
     table = F.pad(scores.table, (0, 0, 0, rows)) if rows else scores.table
     if len(table) > real:  # padding gets its -inf in the product
         bias = table.new_zeros(real) if scores.bias is None else scores.bias[:real]
@@ -98,7 +112,8 @@ def saves_passes(device: torch.device) -> bool:
 def in_few(scores: Scores, device: torch.device, settings: LossSettings) -> bool:
     """Whether few passes suffice, and matter."""
     *_, smoothing, z = settings
-    return saves_passes(device) and scores.cap is None and scores.bias is None and not (smoothing or z)
+    plain = scores.cap is None and scores.bias is None and scores.rows is None
+    return plain and saves_passes(device) and not (smoothing or z)
 
 
 def with_terms(
@@ -110,22 +125,29 @@ def with_terms(
 ) -> tuple[Tensor, Tensor | float, Float[Tensor, "N V"]]:
     """The chunk's sums of weighted nats and of further terms, and the gradient of its scores if one is needed; the bias's gradient
     is added to."""
-    vocab_size, cap, _, _, learns, smoothing, z = settings
+    vocab_size, cap, _, rows, _, learns, smoothing, z = settings
     wide = wide_dtype(logits.dtype)
     more: Tensor | float = 0.0
-    gradient, surprise, normaliser = _probabilities(logits, target)
+    real, of_target = vocab_size, torch.full_like(weight, smoothing - 1, dtype=wide)
+    if rows is None:
+        gradient, surprise, normaliser = _probabilities(logits, target)
+    else:
+        real, (target, here) = rows.real, rows.places(target)
+        of_target = of_target.masked_fill(~here, 0.0)
+        gradient, surprise, normaliser = _joint_probabilities(logits, target, here, rows)
     nats = (surprise * weight).sum()
     if smoothing or z:
         # -log p of the target gives way to the mean of -log p over all real entries.
-        even = normaliser - logits[:, :vocab_size].mean(-1, keepdim=True, dtype=wide) - surprise
+        total = logits[:, :real].sum(-1, keepdim=True, dtype=wide)
+        even = normaliser - (total if rows is None else rows.sum(total)) / vocab_size - surprise
         more = ((smoothing * even + z * normaliser**2) * weight).sum()
     if not learns:
         return nats, more, gradient
     # d surprise / d logits = p - onehot, d normaliser / d logits = p
     gradient = gradient * (1 + 2 * z * normaliser) if z else gradient
-    gradient.scatter_add_(1, target, torch.full_like(weight, smoothing - 1, dtype=wide))
+    gradient.scatter_add_(1, target, of_target)
     if smoothing:
-        gradient[:, :vocab_size] -= smoothing / vocab_size
+        gradient[:, :real] -= smoothing / vocab_size
     if cap is not None:
         # The derivative of cap · tanh(x / cap). At padding, where logits are -inf, the gradient is 0 anyway.
         gradient *= 1 - (logits.to(wide).clamp(min=-cap) / cap) ** 2

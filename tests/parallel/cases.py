@@ -72,7 +72,7 @@ SOME = {
         case("translation, both", {"replicate": 2}, optimizer="muon", ema=0.5),
         case("next token, rotary", lora={"rank": 2}),
         case("classes, encoder", {"tensor": 2}, optimizer="sgd"),
-        case("next token, experts", SEQUENCE, optimizer="muon"),
+        case("next token, experts", SEQUENCE, optimizer="muon", label_smoothing=0.1, z_loss=0.01),
         case("chat", {"context": 2}, optimizer="muon"),
         case("next token, experts", {"expert": 2}, optimizer="muon"),
         case("next token, experts", PIPELINE, accumulate=2, ema=0.5),
@@ -88,6 +88,7 @@ SOME = {
         case("next token, experts", {"expert": 2, "replicate": 2}, optimizer="muon"),
         case("next token, experts", ZERO_BUBBLE, optimizer="muon", accumulate=2, ema=0.5),
         case("prefix, distances, experts", {"pipeline": 4}, depth=4, accumulate=4),
+        case("next token, experts", {**PIPELINE, **SEQUENCE}, accumulate=2, ema=0.5),
     ],
 }  # fmt: skip
 ALL = {
@@ -121,6 +122,18 @@ ALL = {
         *across(CUT_BY_LAYERS, [{"pipeline": 4}], depth=4, accumulate=4),
         *across(WITHOUT_TABLES, [{**ZERO_BUBBLE, "pipeline": 4}], depth=4, accumulate=4),
         *across(DENSE[:2], [{**INTERLEAVED, "pipeline": 4}], depth=8, accumulate=4),
+        *across(
+            (*DENSE, "next token, experts", "chat"),
+            [{**PIPELINE, "tensor": 2}, {**PIPELINE, **SEQUENCE}],
+            accumulate=2,
+            ema=0.5,
+        ),
+        *across(
+            (*DENSE[:3], "next token, experts"),
+            [{**ZERO_BUBBLE, **SEQUENCE}, {**INTERLEAVED, **SEQUENCE}],
+            depth=4,
+            accumulate=2,
+        ),
     ],
 }
 

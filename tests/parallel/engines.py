@@ -15,6 +15,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from heddle.config.parallel import ParallelConfig
+from heddle.model.packing import use_products
 from heddle.model.transformer import Transformer
 from heddle.parallel import context
 from heddle.parallel.join import join_ranks
@@ -31,6 +32,7 @@ def divided(mesh: dict[str, Any], accumulate: int, ranks: Ranks, model: Transfor
     from heddle.parallel.pipeline import divide
 
     config = ParallelConfig.of(mesh)
+    use_products(model, ())  # as a run does, which changes the classes of layers
     return divide(model, config, mesh_sizes(config, ranks.count), precision, accumulate)
 
 

@@ -3,6 +3,7 @@
 from tests.planting import Fault
 
 TRAIN = "test_engines.py::test_several_processes_train_what_one_trains"
+VOCABULARY = "test_vocabulary.py::test_divided_tables_are_whole_ones"
 CONTINUE = "test_saving.py::test_other_layouts_continue"
 
 FAULTS = [
@@ -214,4 +215,21 @@ FAULTS = [
         "except ZeroDivisionError as error:",
         test="test_survival.py::test_logs_that_cannot_be_written_stop_nothing",
     ),
+    Fault("each process's share of the probabilities", "tasks/loss_chunk.py:_joint_probabilities",
+          "rows.sum(torch.cat((powers.sum(-1, keepdim=True), score), 1))", "torch.cat((powers.sum(-1, keepdim=True), score), 1)",
+          test=VOCABULARY),
+    Fault("each process's own largest score", "tasks/loss_chunk.py:_joint_probabilities",
+          "rows.largest(logits.amax(-1, keepdim=True).to(wide))", "logits.amax(-1, keepdim=True).to(wide)", test=VOCABULARY),
+    Fault("every process has every target", "tasks/loss_chunk.py:with_terms",
+          "of_target = of_target.masked_fill(~here, 0.0)", "", test=VOCABULARY),
+    Fault("smoothing over own rows", "tasks/loss_chunk.py:with_terms",
+          "(total if rows is None else rows.sum(total))", "total", test=VOCABULARY),
+    Fault("padding of others is smoothed", "tasks/loss_chunk.py:with_terms",
+          "real, (target, here) = rows.real, rows.places(target)", "target, here = rows.places(target)", test=VOCABULARY),
+    Fault("gradients of features from own rows", "parallel/vocabulary.py:OwnRows.entered",
+          "grad_placements=[Partial()]", "grad_placements=[Replicate()]", test=VOCABULARY),
+    Fault("ids of others have the first vector", "parallel/vocabulary.py:DividedEmbedding.forward",
+          " * here[..., None]", "", test=VOCABULARY),
+    Fault("a stage keeps its tokens divided", "parallel/pipeline.py:in_place_of",
+          "other._forward_hooks = module._forward_hooks", "pass", test=TRAIN),
 ]  # fmt: skip

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 from heddle.account import states
 from heddle.config import TrainConfig, preset
@@ -12,7 +14,7 @@ from heddle.config.parallel import ParallelConfig
 from heddle.parallel.mesh import mesh_sizes
 from heddle.scale.measuring import measure
 from heddle.scale.meter import Meter
-from heddle.scale.rehearsal import PHASES, Step, rehearse
+from heddle.scale.rehearsal import PHASES, Step, fake_processes, rehearse
 from tests import programs
 
 WHOLE = ParallelConfig()
@@ -151,6 +153,16 @@ def test_storages_are_counted_once_and_until_they_are_gone() -> None:
     assert meter.gathered() == 4000
 
 
+def test_parts_of_other_processes_hold_nothing() -> None:
+    with fake_processes(4):
+        mesh = init_device_mesh("cpu", (4,))
+        part = DTensor.from_local(torch.ones(1000), mesh, [Shard(0)], run_check=False)
+        with Meter() as meter:
+            double = part * 2
+            assert double.shape == (4000,)
+            assert meter.now == 8000
+
+
 def test_what_is_sent_within_layers() -> None:
     """Of the four layers of a model whose feed-forwards have two first matrices, in units of the tokens' vectors."""
     train, vectors = {"optimizer": "adamw"}, 4 * 2 * 64 * TINY.dim
@@ -160,9 +172,14 @@ def test_what_is_sent_within_layers() -> None:
         within = "sent/layers/"
         return {name.removeprefix(within): size / vectors for name, size in numbers.items() if name.startswith(within)}
 
-    # Two sums in the forward pass; in the backward pass one for each of q, k, v, gate and up.
-    assert sent({"tensor": 2}) == {"all-reduce/link": 4 * (2 + 5)}
+    # Two sums in each pass of a layer, one of the tokens' vectors and one of their gradients; three numbers for each target.
+    tables = 2 + 3 / TINY.dim
+    assert sent({"tensor": 2}) == {"all-reduce/link": 4 * (2 + 2) + tables}
     # Half of the vectors each time: before and after each part of a layer, forward and backward, and before the head.
-    assert sent({"tensor": 2, "sequence": True}) == {"all-gather/link": 4 * 2 + 1, "reduce-scatter/link": 4 * 2}
+    assert sent({"tensor": 2, "sequence": True}) == {
+        "all-gather/link": 4 * 2 + 1,
+        "reduce-scatter/link": 4 * 2,
+        "all-reduce/link": tables,
+    }
     # Half of the keys and values, forward and again backward, and half of their gradients.
     assert sent({"context": 2}) == {"all-gather/link": 4 * 2, "reduce-scatter/link": 4}
