@@ -29,7 +29,7 @@ class ParallelConfig(Config):
     context: PositiveInt = 1
     """Processes that divide the tokens of each row among them, and gather each other's keys and values (context parallel)."""
     tensor: PositiveInt = 1
-    """Processes that divide the heads of attention and the hidden units of feed-forwards among them (tensor parallel)."""
+    """Processes that divide the heads of attention, the hidden units of feed-forwards and the vocabulary (tensor parallel)."""
     expert: PositiveInt = 1
     """Processes among those of `shard` and `context` that divide the experts of mixtures among them (expert parallel)."""
     sequence: bool = False

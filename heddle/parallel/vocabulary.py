@@ -41,10 +41,12 @@ class OwnRows(Rows):
         return places.masked_fill(~here, 0), here
 
     def sum(self, x: Tensor) -> Tensor:
-        return all_reduce(x, "sum", self.mesh)
+        summed: Tensor = all_reduce(x, "sum", self.mesh)
+        return summed
 
     def largest(self, x: Tensor) -> Tensor:
-        return all_reduce(x, "max", self.mesh)
+        largest: Tensor = all_reduce(x, "max", self.mesh)
+        return largest
 
     def join(self, x: Float[Tensor, "*rows P"]) -> Float[Tensor, "*rows V"]:
         shape = torch.Size((*x.shape[:-1], self.whole))
