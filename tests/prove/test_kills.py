@@ -73,8 +73,8 @@ def test_every_file_of_the_last_step_is_compared(name: str, tmp_path: Path) -> N
     assert kills.differences(*runs) == [name]
 
 
-def test_the_order_of_a_header_is_no_difference(tmp_path: Path) -> None:
-    """safetensors writes metadata in another order in every process."""
+def test_metadata_of_tensors_are_not_compared(tmp_path: Path) -> None:
+    """safetensors writes them in another order in every process."""
     for run, names in (("killed", "ab"), ("alone", "ba")):
         folder = tmp_path / run / "checkpoints/step-8"
         folder.mkdir(parents=True)
