@@ -3,9 +3,10 @@
     python benchmarks/rank_kills.py [--count 20] [--each 4] [--ranks 2] [--seed 0] [--json]
 
 torchrun starts a training with `--max-restarts`, by its static and its dynamic rendezvous in turn. A random rank is killed at a
-random moment: anywhere from the start of its process on, after a step, or inside a save. torchrun ends the others and starts
-all of them again, and they continue the run. After `--each` kills, the run goes on to its end, and the next one begins. Every
-run must end like one that nobody disturbed: weights, optimizer state and metrics, with the loss of every step, byte for byte.
+random moment: anywhere from the start of its process on, after one of the next 15 steps, or inside a save. torchrun ends the others
+and starts all of them again, and they continue the run. After `--each` kills, the run goes on to its end, and the next one begins.
+Every run must end like one that nobody disturbed: weights, metrics with the loss of every step, and the last checkpoint's shards of
+weights and optimizer state, byte for byte.
 """
 
 import argparse
@@ -32,7 +33,8 @@ from heddle.weights.checkpoints import CHECKPOINTS  # noqa: E402
 from heddle.weights.files import SLOW_SAVE  # noqa: E402
 
 MODEL = ["tokenizer=bytes", "dim=16", "depth=1", "heads=2", "context=16", "dropout=0.1"]
-TRAIN = ["batch=4", "steps=40", "evaluate_every=20", "save_every=5", "precision=fp32", "compile=off", "threads=1"]
+STEPS, FURTHER = 60, 15  # of a run, and at most from its newest checkpoint to a kill
+TRAIN = ["batch=4", f"steps={STEPS}", "evaluate_every=20", "save_every=5", "precision=fp32", "compile=off", "threads=1"]
 POLL = 0.005  # seconds
 PATIENCE = 300.0  # seconds for a run to end
 
@@ -98,7 +100,7 @@ def disturb(
         return None
     began, moment = time.monotonic(), draw.choice(("anywhere", "step", "save"))
     wait = draw.uniform(0, life)
-    stepped = after_step(run, saved(run) + draw.randint(1, 5))
+    stepped = after_step(run, min(saved(run) + draw.randint(1, FURTHER), STEPS - 1))
     conditions = {
         "anywhere": lambda: time.monotonic() - began > wait,
         "step": stepped,

@@ -16,6 +16,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from threading import Event, Thread
@@ -247,22 +248,25 @@ def awaited(notes: Store, key: str, seconds: float, problem: Callable[[], str] =
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
-    """What a call returns that may wait for a store without end.
+    """What a call returns that may wait for a store without end. A signal does not interrupt it, as a launcher sends one then.
 
     Raises:
         TimeoutError: it did not return in time. Nothing else may then use its connection.
     """
-    results, errors = list[Result](), list[Exception]()
+    results, errors, done = list[Result](), list[Exception](), Event()
 
     def work() -> None:
         try:
             results.append(call())
         except Exception as error:
             errors.append(error)
+        done.set()
 
-    thread = Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
+    Thread(target=work, daemon=True).start()
+    end = time.monotonic() + seconds
+    while not done.is_set() and (left := end - time.monotonic()) > 0:
+        with suppress(KeyboardInterrupt):
+            done.wait(left)
     if errors:
         raise errors[0]
     if not results:

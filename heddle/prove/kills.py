@@ -21,6 +21,7 @@ from math import inf
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from heddle.account.machine import usable_precision
 from heddle.config.saved import Chosen, SavedConfig
@@ -28,7 +29,7 @@ from heddle.errors import HeddleError, pluralize
 from heddle.prove.verdict import Verdict
 from heddle.runs.journal import read_lines
 from heddle.runs.trainer import Trainer
-from heddle.weights.checkpoints import ADAPTER, CHECKPOINTS, CONFIG, OPTIMIZER
+from heddle.weights.checkpoints import ADAPTER, CHECKPOINTS, CONFIG, SUFFIX
 from heddle.weights.files import SLOW_SAVE
 from heddle.weights.run import read_config
 
@@ -177,15 +178,28 @@ def saved(run: Path) -> int:
 
 
 def differences(run: Path, expected: Path) -> list[str]:
-    """Files of a killed run that differ from those of an undisturbed one, and partial files left behind."""
+    """Files of a killed run that differ from those of an undisturbed one, and partial files left behind.
+
+    All tensors of the last checkpoint are compared, those of every process of several.
+    """
     last_checkpoint = f"{CHECKPOINTS}/step-{saved(expected)}"
-    compared = (WEIGHTS, ADAPTER, METRICS, *(f"{last_checkpoint}/{name}" for name in (WEIGHTS, ADAPTER, OPTIMIZER)))
+    tensors = {file.name for each in (run, expected) for file in (each / last_checkpoint).glob(f"*{SUFFIX}")}
+    compared = (WEIGHTS, ADAPTER, METRICS, *(f"{last_checkpoint}/{name}" for name in sorted(tensors)))
     different = [name for name in compared if _content(run / name) != _content(expected / name)]
     return different + [path.name for path in run.rglob(".*") if path.suffix in (".partial", ".previous")]
 
 
-def _content(file: Path) -> bytes | None:
-    return file.read_bytes() if file.exists() else None
+def _content(file: Path) -> Any:
+    """What a file has, of tensors without their metadata, whose order differs in every process; None without a file."""
+    if not file.exists():
+        return None
+    data = file.read_bytes()
+    if file.suffix != SUFFIX:
+        return data
+    end = 8 + int.from_bytes(data[:8], "little")
+    tensors = json.loads(data[8:end])
+    tensors.pop("__metadata__", None)
+    return tensors, data[end:]
 
 
 def save_every(steps: int) -> int:

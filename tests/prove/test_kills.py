@@ -1,8 +1,11 @@
 """Copies of a run are killed and resumed: a sound trainer loses nothing, and what an unsound one loses is found."""
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from heddle.errors import HeddleError
 from heddle.prove import kills
@@ -41,8 +44,16 @@ FILES = (
     "model.safetensors",
     "adapter.safetensors",
     "metrics.jsonl",
-    *(f"checkpoints/step-8/{name}.safetensors" for name in ("model", "adapter", "optimizer")),
+    *(f"checkpoints/step-8/{name}.safetensors" for name in ("model", "adapter", "optimizer", "optimizer-rank-1")),
 )
+
+
+def write(file: Path, number: float) -> None:
+    """A file that has a number."""
+    if file.suffix == ".safetensors":
+        save_file({"weight": torch.tensor([number])}, file)
+    else:
+        file.write_text(f"{number}")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -52,14 +63,24 @@ def test_every_file_of_the_last_step_is_compared(name: str, tmp_path: Path) -> N
     for run in runs:
         for file in (*FILES, "checkpoints/step-4/model.safetensors"):
             (run / file).parent.mkdir(parents=True, exist_ok=True)
-            (run / file).write_bytes(file.encode())
+            write(run / file, 0.0)
     killed, _ = runs
-    (killed / "checkpoints/step-4/model.safetensors").write_bytes(b"other")
+    write(killed / "checkpoints/step-4/model.safetensors", 1.0)
     assert kills.differences(*runs) == []
-    (killed / name).write_bytes(b"other")
+    write(killed / name, 1.0)
     assert kills.differences(*runs) == [name]
     (killed / name).unlink()
     assert kills.differences(*runs) == [name]
+
+
+def test_metadata_of_tensors_are_not_compared(tmp_path: Path) -> None:
+    """safetensors writes them in another order in every process."""
+    for run, names in (("killed", "ab"), ("alone", "ba")):
+        folder = tmp_path / run / "checkpoints/step-8"
+        folder.mkdir(parents=True)
+        header = json.dumps({"__metadata__": {name: name.upper() for name in names}}).encode()
+        (folder / "model-rank-0.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert kills.differences(tmp_path / "killed", tmp_path / "alone") == []
 
 
 def test_what_is_left_half_written_is_found(tmp_path: Path) -> None:
