@@ -18,7 +18,7 @@ from tests.prove import tasks
 Case = dict[str, Any]
 FAMILIES = ("next token, rotary", "next token, experts", "translation, both", "classes, encoder", "masked, experts")
 DENSE = ("next token, rotary", "next token, learned positions", "masked, learned positions", "classes, encoder")
-# Tasks whose targets are tokens, for models with one stack and without terms that count whole documents.
+# Tasks whose targets are tokens, for models with one stack; mixtures of experts have terms that count whole documents.
 BY_TOKEN = (
     "next token, rotary",
     "next token, packed",
@@ -26,6 +26,10 @@ BY_TOKEN = (
     "prefix, rotary",
     "chat",
     "tags, decoder",
+    "next token, experts",
+    "masked, experts",
+    "chat, packed, experts",
+    "prefix, distances, experts",
 )
 EXPERTS = ("next token, experts", "masked, experts", "translation, both, experts", "translation, packed, experts")
 # Each rank cuts its rows to its own longest text, so its products have other shapes than those of one process.
@@ -119,6 +123,7 @@ SOME = {
         case("next token, rotary", {"tensor": 2}, model=dropping("next token, rotary")),
         case("translation, both", SEQUENCE, model=dropping("translation, both"), optimizer="muon"),
         case("chat", {"context": 2}, optimizer="muon"),
+        case("next token, experts", {"context": 2}),
         case("next token, experts", {"expert": 2}, optimizer="muon"),
         case("next token, experts", PIPELINE, accumulate=2, ema=0.5),
         case("next token, rotary", PIPELINE, accumulate=2, groups=FIRST_STAGE_FROZEN),
@@ -162,7 +167,9 @@ ALL = {
         *across(FAMILIES, [{}, {"replicate": 2}, {"replicate": 4}], ema=0.5),
         *across((*DENSE, "translation, both"), [{"tensor": 2}, SEQUENCE, {**SEQUENCE, "replicate": 2}]),
         *dropped([{"tensor": 4}, {"tensor": 4, "sequence": True}]),
-        *across(BY_TOKEN, [{"context": 2}, {"context": 4}, {**SEQUENCE, "context": 2}]),
+        *across(BY_TOKEN, [{"context": 2}, {"context": 4}]),
+        *across(tuple(run for run in BY_TOKEN if "distances" not in run), [{**SEQUENCE, "context": 2}]),
+        *across(("next token, experts", "chat, packed, experts"), [{"context": 2, "expert": 4}]),
         *across(EXPERTS, [{"expert": 2}, {"expert": 4}, {"expert": 2, "replicate": 2}, {**SEQUENCE, "expert": 2}]),
         *across(CUT_BY_LAYERS, [PIPELINE, INTERLEAVED, {**PIPELINE, "replicate": 2}], depth=4, accumulate=2),
         *across(WITHOUT_TABLES, [ZERO_BUBBLE], depth=4, accumulate=2),

@@ -68,6 +68,8 @@ FAULTS = [
           "[:, torch.cat(pieces)]", "", test=TRAIN),
     Fault("keys get gradients from own queries alone", "parallel/context.py:gathered",
           "grad_placements=[Partial()]", "grad_placements=[Replicate()]", test=TRAIN),
+    Fault("each process balances its own part of a document", "parallel/context.py:MoEOfParts.whole",
+          "if not isinstance(layout, PartOfLayout)", "if True", test=TRAIN),
     Fault("gradients of experts are summed, not averaged", "parallel/sharding.py:Shards.collect",
           "master.grad /= self.expert_size", "", test=TRAIN),
     Fault("experts of another process", "parallel/experts.py:divide_experts",
