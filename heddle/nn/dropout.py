@@ -17,7 +17,7 @@ def keep_mask(like: Float[Tensor, "..."], rate: float) -> Bool[Tensor, "..."]:
     the probability is a multiple of 2^-16, and the mask takes a fifth of the time.
     """
     if like.device.type != "cpu":
-        return torch.empty_like(like, dtype=torch.bool).bernoulli_(1.0 - rate)
+        return torch.empty(like.shape, dtype=torch.bool, device=like.device).bernoulli_(1.0 - rate)
     bits = torch.randint(-(2**63), 2**63 - 1, (-(-like.numel() // 4),)).view(torch.int16)
     threshold = min(max(round(rate * 2**16), 1), 2**16 - 1) - 2**15
     return (bits[: like.numel()] >= threshold).view(like.shape)
@@ -58,8 +58,12 @@ class Dropout(nn.Module):
             return x
         if not self.training:
             return x * (1.0 - self.rate)
-        keep = keep_mask(x[:1] if self.shared else x, self.rate).to(x.dtype)
+        keep = self.keep(x).to(x.dtype)
         return x * keep if self.classic else drop(x, keep, self.rate)
+
+    def keep(self, x: Float[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """The mask of the elements of x to keep, of one row if all rows share it."""
+        return keep_mask(x[:1] if self.shared else x, self.rate)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}, classic={self.classic}, shared={self.shared}"

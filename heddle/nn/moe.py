@@ -114,13 +114,17 @@ class MoE(nn.Module):
             out = out + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
         return Output(out, (Routing(load, self._terms(logits, chosen, queries)),))
 
+    def whole(self, counts: Float[Tensor, "B documents E"], layout: Layout) -> Float[Tensor, "B documents E"]:
+        """How many choices of each whole document went to each expert, from those of the tokens that are here."""
+        return counts
+
     def _terms(self, logits: Tensor, chosen: Tensor, layout: Layout) -> Tensor:
         terms = logits.new_zeros(())
         if self.balance:
             document = torch.arange(layout.documents, device=logits.device)[:, None]
             member = (layout.segment[:, None, :] == document).to(logits.dtype)  # [B, documents, T]
-            tokens = member.sum(-1).clamp(min=1)
-            counts = member @ chosen.to(logits.dtype)  # f_e is counts / (n K), p_e is sums / n
+            counts = self.whole(member @ chosen.to(logits.dtype), layout)  # f_e is counts / (n K), p_e is sums / n
+            tokens = counts.sum(-1).clamp(min=1) / self.router.active
             sums = member @ self.router.shares(logits)
             balance = (counts * sums).sum(-1) / tokens
             terms = terms + balance.sum() * (self.balance * logits.shape[-1] / self.router.active)

@@ -67,6 +67,24 @@ def gathered(part: Tensor, mesh: DeviceMesh) -> Tensor:
     return joint.to_local(grad_placements=[Partial()])  # each process has the gradient through its own queries
 
 
+class MoEOfParts(MoE):
+    """A mixture that gets some tokens of each document. Its balance term is a part of the whole document's: they add up.
+
+    Attributes:
+        mesh: the processes that have the others.
+    """
+
+    mesh: DeviceMesh
+
+    def whole(self, counts: Tensor, layout: Layout) -> Tensor:
+        """The choices of all processes."""
+        if not isinstance(layout, PartOfLayout):
+            return counts
+        joint = DTensor.from_local(counts, self.mesh, [Partial()], run_check=False)
+        whole: Tensor = joint.redistribute(placements=[Replicate()]).to_local()
+        return whole
+
+
 def attend(
     kernel: Kernel, mesh: DeviceMesh, gathers_again: bool, q: Tensor, k: Tensor, v: Tensor, lowered: Lowered
 ) -> Tensor:
@@ -185,6 +203,9 @@ def gather_keys(model: Transformer, mesh: DeviceMesh) -> None:
     for block in stack.layers():
         kernel, computed_again = block.mixer.kernel, "forward" in vars(block)  # by gradient checkpointing
         kernel.forward = partial(attend, kernel, mesh, not computed_again)
+        if isinstance(block.ffn, MoE):
+            mixture: Any = block.ffn
+            mixture.__class__, mixture.mesh = MoEOfParts, mesh
 
 
 def check_layers(model: Transformer, processes: int) -> None:
@@ -199,7 +220,3 @@ def check_layers(model: Transformer, processes: int) -> None:
     for name, block in ((name, module) for name, module in model.named_modules() if isinstance(module, Block)):
         if not isinstance(block.mixer, Attention):
             raise HeddleError(f"{where} cannot divide {name}.mixer: a {type(block.mixer).__name__} is not attention")
-        if isinstance(block.ffn, MoE) and block.ffn.balance:
-            raise HeddleError(
-                f"{where} cannot divide {name}.ffn: its balance term counts whole documents: set balance = 0 and bias_rate"
-            )

@@ -17,14 +17,16 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from heddle.config.positions import RotaryConfig
 from heddle.errors import HeddleError
+from heddle.model.lora import adapted
 from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention
 from heddle.nn.block import Block
 from heddle.nn.custom import without_custom
-from heddle.nn.dropout import Dropout
 from heddle.nn.feedforward import MLP, Gated
+from heddle.nn.kernels import SDPA
 from heddle.nn.moe import MoE
 from heddle.nn.output import Output
+from heddle.parallel.masks import divide_masks, pass_masks
 
 BY_OUTPUTS, BY_INPUTS = ColwiseParallel, RowwiseParallel
 # The linear layers of each kind of module that is divided, and how each is cut.
@@ -47,9 +49,11 @@ def divide_layers(model: Transformer, mesh: DeviceMesh, sequence: bool = False) 
     Raises:
         HeddleError: a layer cannot be divided.
     """
-    check_layers(model, mesh.size(), sequence)
+    check_layers(model, mesh.size())
     between = divide_tokens(model, mesh) if sequence else set[nn.Module]()
     shared = set[str]()
+    for stack in filter(None, (model.encoder, model.decoder)):
+        pass_masks(stack)
     for name, module in list(divided(model)):
         outputs = {"output_layouts": Shard(1)} if module in between else {}
         plan = {
@@ -58,6 +62,7 @@ def divide_layers(model: Transformer, mesh: DeviceMesh, sequence: bool = False) 
         parallelize_module(module, mesh, plan)
         if not sequence:
             module.register_forward_pre_hook(partial(enter, mesh))
+        divide_masks(module, mesh, axis=1 if isinstance(module, Attention) else -1)  # by heads, or by hidden units
         if isinstance(module, Attention):
             norms = (("q_norm", module.q_norm), ("k_norm", module.k_norm))
             shared |= {f"{name}.{norm}.{each}" for norm, inner in norms for each, _ in inner.named_parameters()}
@@ -83,6 +88,8 @@ def divide_tokens(model: Transformer, mesh: DeviceMesh) -> set[nn.Module]:
         stack.entry.register_forward_hook(tokens.enter)
         stack.final_norm.register_forward_hook(tokens.leave)
         for block in stack.layers():
+            for residual in filter(None, (block.mixer_residual, block.cross_residual, block.ffn_residual)):
+                divide_masks(residual, mesh, axis=1, whole=tokens.count)
             for module in (block.mixer, block.cross, block.ffn):
                 if type(module) in STYLES:
                     assert module is not None
@@ -99,6 +106,10 @@ class Tokens:
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.mesh, self.shape = mesh, torch.Size()
+
+    def count(self) -> int:
+        """How many tokens each row has."""
+        return self.shape[1]
 
     def enter(self, entry: nn.Module, arguments: Any, x: Tensor) -> Tensor:
         """This process's tokens, of all that the entry returns."""
@@ -136,14 +147,12 @@ def divided(model: Transformer) -> Iterator[tuple[str, nn.Module]]:
     yield from ((names[module], module) for module in without_custom(model) if type(module) in STYLES)
 
 
-def check_layers(model: Transformer, processes: int, sequence: bool = False) -> None:
+def check_layers(model: Transformer, processes: int) -> None:
     """Check that the layers of a model can be divided among this many processes.
 
     Raises:
         HeddleError: one of them cannot.
     """
-    if sequence and any(isinstance(each, Dropout) and each.rate > 0 for each in model.modules()):
-        raise HeddleError("parallel: sequence = true: every process would drop the same units: set dropout to 0")
     for name, module in divided(model):
         for problem in _problems(module, processes):
             raise HeddleError(f"parallel: tensor = {processes} cannot divide {name}: {problem}")
@@ -159,8 +168,9 @@ def check_layers(model: Transformer, processes: int, sequence: bool = False) -> 
 
 
 def _problems(module: nn.Module, processes: int) -> Iterator[str]:
-    if any(isinstance(each, Dropout) and each.rate > 0 for each in module.modules()):
-        yield "every process would drop the same units: set its dropout to 0"
+    ranks = {len(each.lora_a) for _, each in adapted(module)}
+    for rank in (each for each in ranks if len(torch.arange(each).chunk(processes)) < processes):
+        yield f"its adapters of rank {rank} leave a process without a row: set a multiple of {processes}"
     if not isinstance(module, Attention):
         assert isinstance(module.up, nn.Linear)
         if module.up.out_features % processes:
@@ -177,5 +187,7 @@ def _problems(module: nn.Module, processes: int) -> Iterator[str]:
     relative = module.pattern.relative
     if relative is not None and not isinstance(relative.config, RotaryConfig):
         yield "each head has relative positions of its own: use rotary or learned ones"
+    if isinstance(module.kernel, SDPA) and module.kernel.dropout.rate:
+        yield "kernel = 'sdpa' drops weights by random numbers of its own: set kernel = auto"
     if module.sinks is not None or module.scores is not None:
         yield "sinks and custom scores of heads are not divided"

@@ -1,7 +1,7 @@
 """The small runs of `tests/prove/tasks.py` as trainings, on any device."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +46,27 @@ def training(
     ranks: Ranks | None = None,
     divide: Callable[[Transformer, str], Parts | None] = lambda model, precision: None,
     depth: int | None = None,
+    model: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Training:
-    """A run of five steps from weights at which every part has a say; `divide` divides the model among `ranks`."""
+    """A run of five steps from weights at which every part has a say; `divide` divides the model among `ranks`.
+
+    Args:
+        model: what is different in the model's config, by path.
+    """
     own = tasks.config_of(name, depth)
-    config = with_kernels(own) if device == "cpu" else own
-    model = awaken(build(config, seed=1), 1).to(device)
+    config = (with_kernels(own) if device == "cpu" else own).override(model or {})
+    built = awaken(build(config, seed=1), 1).to(device)
     spec = DataSpec(store.corpus, config, 4, seed=5, tokenizer=tasks.TOKENIZER, layout=tasks.RUNS[name].layout)
     task = make_task(tasks.RUNS[name].task, spec)
     train = TrainConfig.of({"precision": precision, "compile": "off", "threads": 1, "steps": STEPS, **settings})
-    model = adapt(model, train.lora, seed=1)
-    parts = divide(model, precision)
-    optimizer = Optimizer(model, train, 1e-2, precision, parts=parts)
-    eager = task.minimised(model, train)
+    built = adapt(built, train.lora, seed=1)
+    parts = divide(built, precision)
+    optimizer = Optimizer(built, train, 1e-2, precision, parts=parts)
+    eager = task.minimised(built, train)
     return Training(
         train=train,
-        model=model,
+        model=built,
         optimizer=optimizer,
         task=task,
         eager=eager,

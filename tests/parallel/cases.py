@@ -9,6 +9,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
+from heddle.config.layers import MoEConfig
 from heddle.parallel.ranks import Ranks
 from tests import programs
 from tests.parallel import engines
@@ -17,7 +18,7 @@ from tests.prove import tasks
 Case = dict[str, Any]
 FAMILIES = ("next token, rotary", "next token, experts", "translation, both", "classes, encoder", "masked, experts")
 DENSE = ("next token, rotary", "next token, learned positions", "masked, learned positions", "classes, encoder")
-# Tasks whose targets are tokens, for models with one stack and without terms that count whole documents.
+# Tasks whose targets are tokens, for models with one stack; mixtures of experts have terms that count whole documents.
 BY_TOKEN = (
     "next token, rotary",
     "next token, packed",
@@ -25,6 +26,10 @@ BY_TOKEN = (
     "prefix, rotary",
     "chat",
     "tags, decoder",
+    "next token, experts",
+    "masked, experts",
+    "chat, packed, experts",
+    "prefix, distances, experts",
 )
 EXPERTS = ("next token, experts", "masked, experts", "translation, both, experts", "translation, packed, experts")
 # Each rank cuts its rows to its own longest text, so its products have other shapes than those of one process.
@@ -51,10 +56,52 @@ LOSS, WEIGHT = (
 
 
 def case(
-    run: str, mesh: dict[str, Any] | None = None, precision: str = "fp32", depth: int | None = None, **train: Any
+    run: str,
+    mesh: dict[str, Any] | None = None,
+    precision: str = "fp32",
+    depth: int | None = None,
+    model: dict[str, Any] | None = None,
+    **train: Any,
 ) -> Case:
     settings = {"optimizer": "adamw", **train}
-    return {"run": run, "mesh": mesh or {}, "precision": precision, "depth": depth, "train": settings}
+    return {
+        "run": run,
+        "mesh": mesh or {},
+        "precision": precision,
+        "depth": depth,
+        "model": model or {},
+        "train": settings,
+    }
+
+
+def dropping(run: str, rate: float = 0.1, **others: Any) -> dict[str, Any]:
+    """Changes of a run's model: dropout in all places, by kernels that take a mask, and four heads for as many processes."""
+    changes: dict[str, Any] = {}
+    for stack, config in tasks.config_of(run).stacks().items():
+        block = config.block
+        places = ["entry", "block", "block.mixer", *(["block.cross"] if block.cross else [])]
+        places += [] if isinstance(block.ffn, MoEConfig) else ["block.ffn"]
+        changes |= {f"{stack}.{place}.dropout": rate for place in places}
+        for attention in places[2:]:
+            if attention != "block.ffn":
+                changes |= {f"{stack}.{attention}.heads": 4, f"{stack}.{attention}.kernel": "auto"}
+    return {**changes, **others}
+
+
+def dropped(meshes: list[dict[str, Any]]) -> list[Case]:
+    """Runs with dropout in all places on every mesh. Where rows share masks, the gradients of rare tokens are only rounding."""
+    shared = {"dropout.style": "classic", "dropout.mask": "batch"}
+    return [
+        each
+        for mesh in meshes
+        for each in (
+            *(case(run, mesh, model=dropping(run)) for run in (*DENSE, "translation, both", "next token, experts", "chat")),
+            case("next token, rotary", mesh, model=dropping("next token, rotary"), optimizer="muon", accumulate=2,
+                 checkpoint_activations=True),
+            case("next token, rotary", mesh, model=dropping("next token, rotary"), lora={"rank": 4, "dropout": 0.1}),
+            case("next token, rotary", mesh, model=dropping("next token, rotary", **shared), optimizer="sgd"),
+        )
+    ]  # fmt: skip
 
 
 def across(runs: tuple[str, ...], meshes: list[dict[str, Any]], **train: Any) -> list[Case]:
@@ -73,7 +120,10 @@ SOME = {
         case("next token, rotary", lora={"rank": 2}),
         case("classes, encoder", {"tensor": 2}, optimizer="sgd"),
         case("next token, experts", SEQUENCE, optimizer="muon", label_smoothing=0.1, z_loss=0.01),
+        case("next token, rotary", {"tensor": 2}, model=dropping("next token, rotary")),
+        case("translation, both", SEQUENCE, model=dropping("translation, both"), optimizer="muon"),
         case("chat", {"context": 2}, optimizer="muon"),
+        case("next token, experts", {"context": 2}),
         case("next token, experts", {"expert": 2}, optimizer="muon"),
         case("next token, experts", PIPELINE, accumulate=2, ema=0.5),
         case("next token, rotary", PIPELINE, accumulate=2, groups=FIRST_STAGE_FROZEN),
@@ -84,6 +134,7 @@ SOME = {
     4: [
         case("next token, rotary", {"replicate": 2}, optimizer="muon", ema=0.5),
         case("next token, rotary", SEQUENCE, optimizer="muon"),
+        case("next token, rotary", {"tensor": 4, "sequence": True}, model=dropping("next token, rotary"), accumulate=2),
         case("next token, rotary", {"context": 2, "tensor": 2}),
         case("next token, experts", {"expert": 2, "replicate": 2}, optimizer="muon"),
         case("next token, experts", ZERO_BUBBLE, optimizer="muon", accumulate=2, ema=0.5),
@@ -100,6 +151,7 @@ ALL = {
         *(case(name, lora={"rank": 2}) for name in FAMILIES),
         *(case(name, precision="bf16", optimizer="muon", checkpoint_activations=True) for name in FAMILIES[:3]),
         *across((*DENSE, "translation, both", "next token, experts", "chat"), [{"tensor": 2}, SEQUENCE]),
+        *dropped([{"tensor": 2}, SEQUENCE]),
         *across(BY_TOKEN, [{"context": 2}]),
         *across(EXPERTS, [{"expert": 2}]),
         *(case(name, PIPELINE, accumulate=2) for name, run in tasks.RUNS.items() if len(run.stacks) == 1),
@@ -115,7 +167,10 @@ ALL = {
     4: [
         *across(FAMILIES, [{}, {"replicate": 2}, {"replicate": 4}], ema=0.5),
         *across((*DENSE, "translation, both"), [{"tensor": 2}, SEQUENCE, {**SEQUENCE, "replicate": 2}]),
-        *across(BY_TOKEN, [{"context": 2}, {"context": 4}, {**SEQUENCE, "context": 2}]),
+        *dropped([{"tensor": 4}, {"tensor": 4, "sequence": True}]),
+        *across(BY_TOKEN, [{"context": 2}, {"context": 4}]),
+        *across(tuple(run for run in BY_TOKEN if "distances" not in run), [{**SEQUENCE, "context": 2}]),
+        *across(("next token, experts", "chat, packed, experts"), [{"context": 2, "expert": 4}]),
         *across(EXPERTS, [{"expert": 2}, {"expert": 4}, {"expert": 2, "replicate": 2}, {**SEQUENCE, "expert": 2}]),
         *across(CUT_BY_LAYERS, [PIPELINE, INTERLEAVED, {**PIPELINE, "replicate": 2}], depth=4, accumulate=2),
         *across(WITHOUT_TABLES, [ZERO_BUBBLE], depth=4, accumulate=2),

@@ -45,7 +45,7 @@ def trained(case: dict[str, Any], ranks: Ranks) -> tuple[dict[str, Any], dict[st
     store = trainings.store_of(case["run"])
     training = trainings.training(
         case["run"], store, "cpu", case.get("precision", "fp32"), ranks, divide, case.get("depth"),
-        **{"optimizer": "adamw", **settings},
+        case.get("model"), **{"optimizer": "adamw", **settings},
     )  # fmt: skip
     outcome = trainings.outcome(training, scored_after=0 if training.ema is None else 2)
     results = {"reports": outcome["reports"], "score": outcome["score"].to_dict()}
