@@ -23,6 +23,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "2x2 TP": (4, {"tensor": 2}),
     "2 PP": (2, {"pipeline": 2}),
     "2x2 PP": (4, {"pipeline": 2}),
+    "2x2 PP TP": (4, {"pipeline": 2, "tensor": 2}),
 }
 
 
