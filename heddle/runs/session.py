@@ -134,7 +134,8 @@ class Session(Training):
     saver: Any = None  # a Saver, whose module takes long to import
 
     def last_good(self) -> str:
-        """The last good checkpoint, in words."""
+        """The last good checkpoint, in words, after what is being written."""
+        self.close()
         checkpoint, _ = newest_valid(self.run.directory)
         return f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint exists yet"
 
@@ -176,10 +177,10 @@ class Session(Training):
         if self.saver is not None:
             self.saver.wait()
 
-    def close(self) -> None:
-        """Wait until nothing is written any more, whether or not it succeeds; afterwards nothing can be saved."""
+    def close(self, seconds: float | None = None) -> None:
+        """Wait until nothing is written any more, whether or not it succeeds; at most so long, if another process is lost."""
         if self.saver is not None:
-            self.saver.close()
+            self.saver.close(seconds)
 
     def finish(self) -> SelectedWeights:
         """Give the model the weights to publish (see `heddle.train.model_selection`); training cannot continue from them.
