@@ -42,11 +42,7 @@ def divide_layers(model: Transformer, mesh: DeviceMesh, sequence: bool = False) 
 
     Returns:
         The parameters that each process uses for its own heads or tokens only, such as norms: their gradients add up.
-
-    Raises:
-        HeddleError: a layer cannot be divided.
     """
-    check_layers(model, mesh.size(), sequence)
     between = divide_tokens(model, mesh) if sequence else set[nn.Module]()
     shared = set[str]()
     for name, module in list(divided(model)):

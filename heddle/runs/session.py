@@ -32,13 +32,14 @@ from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
-from heddle.parallel.mesh import check_layers, check_pipeline, mesh_sizes
+from heddle.parallel.mesh import mesh_sizes
 from heddle.parallel.parts import Parts
 from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
+from heddle.runs.layout import check_run
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.tasks.table import make_task
-from heddle.tasks.task import MULTIPLE, DataSpec, Task
+from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.compiling import compile_blocks, compile_objective
 from heddle.train.model_selection import SelectedWeights, averaged_steps, restore, selected_weights
@@ -254,11 +255,8 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     config, train, chosen = run.config, run.train, run.chosen
     device = pick_device(chosen.device)
     use_tf32(train.tf32 and device.type == "cuda")  # a run on another device may be the copy of one on a card
-    sizes = mesh_sizes(config.parallel, ranks.count)
-    check_pipeline(config.parallel, config.model, train, chosen.compile)
-    check_layers(config.parallel, config.model)
-    ranks = ranks.on(sizes)
-    ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
+    check_run(config, ranks.count)
+    ranks = ranks.on(mesh_sizes(config.parallel, ranks.count))
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
             remove_leftovers(folder)  # of a training that was killed, before its checkpoints are read

@@ -92,7 +92,9 @@ class Trainer:
         try:
             return self._run()
         except WriteError as error:
-            raise WriteError(error.problem, f". Make room, then continue with: {resume_command(directory)}") from error
+            raise WriteError(
+                error.problem, f". Once it can be written, continue with: {resume_command(directory)}"
+            ) from error
         finally:
             if hold is not None:
                 hold.release()
