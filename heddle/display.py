@@ -217,6 +217,12 @@ def size(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
+def memory(speed: Mapping[str, float], processes: int = 1) -> str:
+    """What a step has held of the memory, as `Report.speed` has it; empty where that is not known. Of several, rank 0 reports."""
+    held = speed.get("memory", 0.0)
+    return f"{size(held)}{' in rank 0' if processes > 1 else ''}" if held else ""
+
+
 def metrics(values: Mapping[str, float]) -> str:
     """A task's metrics on one line, without its integer counts."""
     floats = {name.replace("_", " "): value for name, value in values.items() if isinstance(value, float)}

@@ -13,6 +13,8 @@ Outcome = TypeVar("Outcome")
 _LONGER = 3  # maximum number of suggestions when a word is a prefix of several names
 # What torch says, whose class depends on the device, and whose words on the system.
 _OUT_OF_MEMORY = re.compile("out of memory|allocate memory|not enough memory|ALLOC_FAILED")
+# Where nobody knows what was too large.
+OUT_OF_MEMORY = "out of memory: use a smaller model, a smaller batch, or a shorter context"
 _CONTROLS = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")  # line breaks and terminal control characters
 _LONG = re.compile(r"(\S{200})\S{200,}(?=\S{20})")  # very long words, such as data in place of a name
 

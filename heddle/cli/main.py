@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle import __version__
 from heddle.cli.streams import drop, open_closed, settle
-from heddle.errors import HeddleError, did_you_mean, ran_out_of_memory
+from heddle.errors import OUT_OF_MEMORY, HeddleError, did_you_mean, ran_out_of_memory
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -171,7 +171,7 @@ def run(argv: list[str] | None = None) -> None:
     except (MemoryError, RuntimeError) as error:
         if not ran_out_of_memory(error):
             raise
-        _fail("out of memory: use a smaller model, a smaller batch, or a shorter context", words)
+        _fail(OUT_OF_MEMORY, words)
     finally:
         settle()
 

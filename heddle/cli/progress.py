@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rich.console import Console
 
 from heddle.config.saved import Chosen
-from heddle.display import duration, estimate, metrics
+from heddle.display import duration, estimate, memory, metrics
 from heddle.progress import DataWait, LiveLine, TimeLeft, ordinary
 from heddle.tasks.extent import Extent
 from heddle.train.length import SHARE
@@ -22,10 +22,17 @@ class Progress(LiveLine):
 
     Evaluations and samples are always printed. After a tenth of the steps, a warning is printed if they are much slower than
     the plan measured. The number of steps does not change, since a run is a function of its config.
+
+    Args:
+        console: where to print.
+        chosen: what was planned.
+        done: steps that were done before.
+        processes: how many train.
     """
 
-    def __init__(self, console: Console, chosen: Chosen, done: int) -> None:
+    def __init__(self, console: Console, chosen: Chosen, done: int, processes: int = 1) -> None:
         super().__init__(console, QUIET, QUIET)
+        self.processes = processes
         self.done = done
         self.steps = chosen.steps
         self.started = time.monotonic()
@@ -50,7 +57,7 @@ class Progress(LiveLine):
             self.experts = experts(report.values)
             waiting = self.data_wait.after(report.speed.get("data_seconds", 0.0), self.seconds)
             self.sending = collectives(report.speed) or self.sending
-            self.update("  ".join(filter(None, (self._line(report.step), waiting, self.sending, self.experts))))
+            self.update("  ".join(filter(None, (self._line(report), waiting, self.sending, self.experts))))
         else:
             values = dict(report.values)
             loss_text = estimate(values.pop("validation_loss"), values.pop("validation_error"))
@@ -80,12 +87,17 @@ class Progress(LiveLine):
                 f"instead of {duration(planned)}; the number of steps stays {self.steps}"
             )
 
-    def _line(self, step: int) -> str:
-        left = self.time_left.after(step, self.steps, self.seconds)
-        return (
-            f"step {step}/{self.steps}  loss {self.loss:.3f}  {self.rate:,.0f} tokens/s  "
-            f"{self.share_of_peak:.0%} of measured peak" + ("" if left is None else f"  {duration(left)} left")
+    def _line(self, report: Report) -> str:
+        left = self.time_left.after(report.step, self.steps, self.seconds)
+        parts = (
+            f"step {report.step}/{self.steps}",
+            f"loss {self.loss:.3f}",
+            f"{self.rate:,.0f} tokens/s",
+            f"{self.share_of_peak:.0%} of measured peak",
+            memory(report.speed, self.processes),
+            "" if left is None else f"{duration(left)} left",
         )
+        return "  ".join(filter(None, parts))
 
 
 def collectives(speed: Mapping[str, float]) -> str:

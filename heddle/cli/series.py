@@ -31,7 +31,7 @@ def train_series(
     @contextmanager
     def watch(session: Session) -> Iterator[Reader]:
         report_resume(session, out)
-        with Progress(out, session.run.chosen, session.step) as progress:
+        with Progress(out, session.run.chosen, session.step, session.ranks.count) as progress:
             saved = Readings(session, readings)
 
             def read(report: Report) -> None:

@@ -83,7 +83,7 @@ def resume_run(
     output = Output(ranks)
     with reported(output):
         if settings and ranks.leads and ranks.recall(EXTENDED) is None:
-            for line in extend(run, settings):
+            for line in extend(run, settings, ranks.count):
                 out.print(line)
             ranks.note(EXTENDED, str(run))
         train_run(Path(ranks.share(str(run))), out, json, readings, output)
@@ -109,7 +109,7 @@ def _train(run: Path, out: Console, json: bool, readings: int | Sequence[int] | 
         out.quiet, json = True, False
     report_resume(session, out)
     try:
-        with Progress(out, chosen, session.step) as progress:
+        with Progress(out, chosen, session.step, session.ranks.count) as progress:
             trainer.readers.append(progress)
             if session.ranks.leads:
                 trainer.readers.append(Readings(session, readings))

@@ -169,11 +169,13 @@ class Board:
             awaited(self.notes, f"left/{member.rank}", end - time.monotonic())
 
     def failure(self) -> str:
-        """The first rank that failed, and why, in words; empty if none did."""
-        if not self.notes.check(["failure/1"]):
-            return ""
-        rank, line = json.loads(self.notes.get("failure/1"))
-        return "" if rank == self.rank else f"{self.members[rank]} {f'failed: {line}' if line else STOPPED}"
+        """The first other rank that failed, and why, in words; empty if none did."""
+        return self._failed()[1]
+
+    def _failed(self) -> tuple[int, str]:
+        """Its number, too."""
+        rank, line = json.loads(self.notes.get("failure/1")) if self.notes.check(["failure/1"]) else (self.rank, "")
+        return rank, "" if rank == self.rank else f"{self.members[rank]} {f'failed: {line}' if line else STOPPED}"
 
     def missing(self, hangs: bool) -> Lost:
         """Which ranks are gone, after a collective has failed here.
@@ -196,9 +198,9 @@ class Board:
         while time.monotonic() < end and not self.notes.check(keys):
             time.sleep(COMPLAINING / 30)
         here = [self.notes.check([key]) for key in keys]
-        speaks = here.index(True) == self.rank
-        if failure := self.failure():
-            return Lost(failure, speaks)
+        speaks, (rank, failure) = here.index(True) == self.rank, self._failed()
+        if failure:
+            return Lost(failure, speaks and rank > 0)  # of its own failure, rank 0 has spoken
         hangs = any(self.notes.get(key) == b"hangs" for key, complains in zip(keys, here, strict=True) if complains)
         gone = [str(member) for member, complains in zip(self.members, here, strict=True) if not complains]
         if not gone:

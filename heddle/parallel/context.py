@@ -184,12 +184,7 @@ def cut_tokens(batch: Batch, rank: int, processes: int) -> Batch:
 
 
 def gather_keys(model: Transformer, mesh: DeviceMesh) -> None:
-    """Let the attention of a model gather keys and values wherever it gets a part of the tokens.
-
-    Raises:
-        HeddleError: a layer cannot compute a part of the tokens.
-    """
-    check_layers(model, mesh.size())
+    """Let the attention of a model gather keys and values wherever it gets a part of the tokens."""
     stack = model.last_stack()
     windows = {pattern.reach for pattern in stack.patterns}
 

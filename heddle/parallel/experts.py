@@ -56,24 +56,31 @@ class DividedExperts(Experts):
         return out
 
 
-def divide_experts(model: Transformer, mesh: DeviceMesh) -> dict[str, nn.Parameter]:
-    """Leave this process its experts of every mixture of a model, and return their parameters by name.
+def mixtures_of(model: Transformer) -> list[tuple[str, Experts]]:
+    """The experts of each mixture, by name."""
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, Experts)]
+
+
+def check_experts(model: Transformer, processes: int) -> None:
+    """Check that this many processes can divide the experts of a model.
 
     Raises:
         HeddleError: the model has no mixture, or the experts of one are not a multiple of the processes.
     """
-    mixtures = [(name, module) for name, module in model.named_modules() if isinstance(module, Experts)]
+    where, mixtures = f"parallel: expert = {processes}", mixtures_of(model)
     if not mixtures:
-        raise HeddleError(f"parallel: expert = {mesh.size()}: this model has no experts: leave it out")
-    parameters = dict[str, nn.Parameter]()
+        raise HeddleError(f"{where}: this model has no experts: leave it out")
     for name, module in mixtures:
-        experts = len(module.up)
-        if experts % mesh.size():
-            raise HeddleError(
-                f"parallel: expert = {mesh.size()} cannot divide {name}: its {experts} experts are not a multiple of it"
-            )
+        if len(module.up) % processes:
+            raise HeddleError(f"{where} cannot divide {name}: its {len(module.up)} experts are not a multiple of it")
         if module.dispatch != "grouped":
-            raise HeddleError(f"parallel: expert = {mesh.size()} cannot divide {name}: set dispatch = grouped")
+            raise HeddleError(f"{where} cannot divide {name}: set dispatch = grouped")
+
+
+def divide_experts(model: Transformer, mesh: DeviceMesh) -> dict[str, nn.Parameter]:
+    """Leave this process its experts of every mixture of a model, and return their parameters by name."""
+    parameters = dict[str, nn.Parameter]()
+    for name, module in mixtures_of(model):
         divided: Any = module
         for each, parameter in list(module.named_parameters()):
             own = parameter.detach().chunk(mesh.size())[mesh.get_local_rank()].clone()

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from heddle.config.train import TrainConfig
-from heddle.errors import HeddleError
+from heddle.errors import OUT_OF_MEMORY, HeddleError, ran_out_of_memory
 from heddle.parallel.board import STOPPED, Board, Lost, versions
 from heddle.parallel.join import join_ranks
 from heddle.parallel.ranks import Ranks
@@ -100,9 +100,12 @@ def reported(output: Output) -> Iterator[None]:
     except BaseException as error:
         if board is None:
             raise
+        lost = output.ranks.lost(error) if isinstance(error, RuntimeError) else None
         if output.ranks.leads:
-            output.record(_text(error))
-        _report(error, board, output)
+            output.record(_text(lost or error))
+        _report(lost or error, board, output)
+        if lost is not None:
+            raise lost from error
         raise
 
 
@@ -135,8 +138,10 @@ def _report(error: BaseException, board: Board, output: Output) -> None:
 
 def _reason(error: BaseException) -> str:
     """In a line; empty for a signal."""
-    line = str(error).strip().partition("\n")[0]
-    return "" if isinstance(error, KeyboardInterrupt) else line or type(error).__name__
+    if isinstance(error, KeyboardInterrupt):
+        return ""
+    full = not isinstance(error, HeddleError) and isinstance(error, Exception) and ran_out_of_memory(error)
+    return OUT_OF_MEMORY if full else str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _text(error: BaseException) -> str:

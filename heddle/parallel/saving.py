@@ -4,11 +4,12 @@ Nothing is sent but what is written by whom. The files are safetensors and JSON,
 """
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
@@ -47,6 +48,11 @@ class ShardWriter(HuggingFaceStorageWriter):
         self.target, self.directory, self.files = target, directory, files
         self.entries = dict[str, Entry]()
         self.filling = ExitStack()
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """What this process writes; it needs the folder of checkpoints."""
+        with reporting_os_errors(self.target):
+            return super().prepare_local_plan(plan)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Make the directory, and tell every process where it is."""
@@ -87,8 +93,8 @@ class Saver:
 
     def __init__(self, seconds: float) -> None:
         self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds), group_desc=SAVES)
-        self.thread = ThreadPoolExecutor(1, "checkpoint")
         self.saving: Future[None] | None = None
+        self.writer: ShardWriter | None = None
 
     def start(self, target: Path, tensors: Mapping[str, Mapping[str, Tensor]], directory: Directory) -> None:
         """Copy tensors into the host's memory and begin to write them; first, wait for the checkpoint in flight.
@@ -105,14 +111,18 @@ class Saver:
         files = {key: file for file, each in tensors.items() for key in each}
         stager = DefaultStager(StagingOptions(False, False, False, False))
         staged = stager.stage({key: tensor for each in tensors.values() for key, tensor in each.items()})
-        self.saving = self.thread.submit(self._write, ShardWriter(target, directory, files), staged)
+        self.saving, self.writer = Future(), ShardWriter(target, directory, files)
+        # It may wait for a process that hangs, for which this one must not wait to end.
+        Thread(target=self._write, args=(self.saving, self.writer, staged), name="checkpoint", daemon=True).start()
 
-    def _write(self, writer: ShardWriter, staged: Any) -> None:
+    def _write(self, saving: "Future[None]", writer: ShardWriter, staged: Any) -> None:
         try:
             save(staged, storage_writer=writer, process_group=self.group)
         except BaseException as error:
             writer.abandon(error)
-            raise
+            saving.set_exception(error)
+        else:
+            saving.set_result(None)
 
     @property
     def failed(self) -> bool:
@@ -125,6 +135,7 @@ class Saver:
         Raises:
             HeddleError: it cannot be written; the line names the process.
         """
+        self.close()
         saving, self.saving = self.saving, None
         try:
             if saving is not None:
@@ -134,6 +145,13 @@ class Saver:
             problem = error.problem if isinstance(error, WriteError) else f"cannot save: {error!r}"
             raise WriteError(f"rank {rank}: {problem}") from error
 
-    def close(self) -> None:
-        """Wait until nothing is written any more."""
-        self.thread.shutdown()
+    def close(self, seconds: float | None = None) -> None:
+        """Wait until nothing is written any more, whether or not it succeeds.
+
+        Args:
+            seconds: how long, if another process is lost. What is half written then is removed.
+        """
+        if self.saving is not None and wait((self.saving,), seconds).not_done:
+            assert self.writer is not None
+            self.writer.abandon(TimeoutError())
+            self.saving = None

@@ -23,14 +23,15 @@ from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.nn.block import MATRICES, Block
 from heddle.nn.custom import Custom, without_custom
+from heddle.parallel.context import check_layers as check_tokens
 from heddle.parallel.context import cut_tokens, gather_keys
 from heddle.parallel.dealing import Dealer
-from heddle.parallel.experts import DividedExperts, divide_experts, divided_again
+from heddle.parallel.experts import DividedExperts, check_experts, divide_experts, divided_again
 from heddle.parallel.mesh import make_context, make_expert_mesh, make_mesh
 from heddle.parallel.parts import Objective, Parts
 from heddle.parallel.regions import Division, slices
-from heddle.parallel.tensor import divide_layers
-from heddle.parallel.vocabulary import OwnRows, divide_tables
+from heddle.parallel.tensor import check_layers, divide_layers
+from heddle.parallel.vocabulary import OwnRows, check_tables, divide_tables
 from heddle.tasks.objective import Loss
 
 FP32 = MixedPrecisionPolicy(cast_forward_inputs=False)
@@ -55,6 +56,7 @@ class Shards(Parts):
     def __init__(
         self, model: Transformer, config: ParallelConfig, sizes: dict[str, int], precision: str, accumulate: int = 1
     ) -> None:
+        check_division(model, config)
         self.every = make_mesh(sizes, model.device.type)
         mesh = self.every["replicate", "shard", "tensor"]
         self.model, self.mesh, self.accumulate, self.calls = model, mesh, accumulate, 0
@@ -179,6 +181,21 @@ class Shards(Parts):
         if division is None or shape != division.shape:
             return tuple(slice(0, size) for size in shape)
         return slices(division.region())
+
+
+def check_division(model: Transformer, config: ParallelConfig) -> None:
+    """Check that the layers of a model, which may be on the meta device, can be divided.
+
+    Raises:
+        HeddleError: one of them cannot.
+    """
+    if config.tensor > 1:
+        check_layers(model, config.tensor)
+        check_tables(model, config.tensor)
+    if config.context > 1:
+        check_tokens(model, config.context)
+    if config.expert > 1:
+        check_experts(model, config.expert)
 
 
 def shard_experts(model: Transformer, mesh: DeviceMesh, precision: str) -> None:

@@ -45,11 +45,7 @@ def divide_layers(model: Transformer, mesh: DeviceMesh, sequence: bool = False) 
 
     Returns:
         The parameters that each process uses for its own heads or tokens only, such as norms: their gradients add up.
-
-    Raises:
-        HeddleError: a layer cannot be divided.
     """
-    check_layers(model, mesh.size())
     between = divide_tokens(model, mesh) if sequence else set[nn.Module]()
     shared = set[str]()
     for stack in filter(None, (model.encoder, model.decoder)):

@@ -3,6 +3,7 @@
 A vector is looked up where its row is. A loss needs two sums for each target: the largest score, and the sum of exponentials.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -98,27 +99,26 @@ class DividedHead(LanguageHead):
         return Scores(_local(table), self.vocab_size, bias, self.cap, self.by_onednn, self.rows)
 
 
+def check_tables(model: Transformer, processes: int) -> None:
+    """Check that this many processes can divide the tables of a model.
+
+    Raises:
+        HeddleError: one of them has too few rows.
+    """
+    for name, _, rows, _ in _tables(model):
+        if -(-rows // processes) * (processes - 1) >= rows:
+            raise HeddleError(f"parallel: tensor = {processes} cannot divide {name}: it has {rows} rows only")
+
+
 def divide_tables(model: Transformer, mesh: DeviceMesh) -> dict[str, OwnRows]:
     """Divide a model's tables of tokens, and the scores of a language head, by rows along a mesh's axis, in place.
 
     Returns:
         This process's rows of each divided parameter.
-
-    Raises:
-        HeddleError: a table has too few rows.
     """
-    config, modules = model.config, list[tuple[str, Any, int, int]]()
-    modules.append(("embedding", model.embedding, config.table_rows(), config.vocab_size))
-    if model.source_embedding is not None:
-        sources = config.source_vocab_size or config.vocab_size
-        modules.append(("source_embedding", model.source_embedding, config.source_rows(), sources))
-    if isinstance(model.head, LanguageHead):
-        modules.append(("head", model.head, config.table_rows(), config.vocab_size))
     divided = dict[str, OwnRows]()
-    for name, module, rows, vocab_size in modules:
+    for name, module, rows, vocab_size in _tables(model):
         own = OwnRows(mesh, rows, vocab_size)
-        if -(-rows // mesh.size()) * (mesh.size() - 1) >= rows:
-            raise HeddleError(f"parallel: tensor = {mesh.size()} cannot divide {name}: it has {rows} rows only")
         for leaf in ("weight", "bias"):
             parameter: nn.Parameter | None = getattr(module, leaf, None)
             if parameter is not None:
@@ -126,6 +126,21 @@ def divide_tables(model: Transformer, mesh: DeviceMesh) -> dict[str, OwnRows]:
                 divided[f"{name}.{leaf}"] = own
         module.__class__, module.rows = DividedHead if name == "head" else DividedEmbedding, own
     return divided
+
+
+def _tables(model: Transformer) -> Iterator[tuple[str, Any, int, int]]:
+    """Each module with a row for each id: its name, its rows, and how many of them are not padding."""
+    config = model.config
+    yield "embedding", model.embedding, config.table_rows(), config.vocab_size
+    if model.source_embedding is not None:
+        yield (
+            "source_embedding",
+            model.source_embedding,
+            config.source_rows(),
+            config.source_vocab_size or config.vocab_size,
+        )
+    if isinstance(model.head, LanguageHead):
+        yield "head", model.head, config.table_rows(), config.vocab_size
 
 
 def _local(parameter: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from heddle.checks import checked
 from heddle.config.train import LENGTHS
 from heddle.errors import HeddleError
 from heddle.runs.changeable import CHANGEABLE
+from heddle.runs.layout import check_run
 from heddle.runs.session import read_run
 from heddle.train.length import requested_steps, steps_within, warmup_of
 from heddle.train.model_selection import averaged_steps, check_outcome
@@ -20,7 +21,7 @@ LAYOUT = "parallel."  # the start of the keys that say how processes divide a ru
 
 
 @checked()
-def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
+def extend(run: str | Path, settings: Mapping[str, Any], ranks: int | None = None) -> list[str]:
     """Change settings of a run before it continues; the next `Trainer` of the run reads them.
 
     With more steps, the learning rate follows the schedule of the longer run from the step that was reached, and `patience`
@@ -32,6 +33,7 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
             `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`, `train.patience`,
             `train.start_timeout`, `train.step_timeout`, `train.checkpoint_activations`; and how processes
             divide it, such as `parallel.tensor`.
+        ranks: how many processes will continue it, if that is known: then a layout that they cannot be is refused.
 
     Returns:
         A line for each change, such as `steps: 2000 -> 4000`.
@@ -80,10 +82,12 @@ def extend(run: str | Path, settings: Mapping[str, Any]) -> list[str]:
             "or leave out save_every"
         )
     parallel = config.parallel.override({key.removeprefix(LAYOUT): value for key, value in layout.items()})
-    changed = {"train": train, "chosen": after, "parallel": parallel}
+    changed = config.model_copy(update={"train": train, "chosen": after, "parallel": parallel})
+    if ranks is not None:
+        check_run(changed, ranks)
     hold = Hold(run)
     try:
-        write_file(run / CONFIG, config.model_copy(update=changed).to_json().encode(), replace=True)
+        write_file(run / CONFIG, changed.to_json().encode(), replace=True)
         if (run / MANIFEST).is_file():  # published weights stay valid with the new config
             relist(run, CONFIG)
     finally:

@@ -12,14 +12,12 @@ from heddle.config.saved import SavedConfig, TakenVectors
 from heddle.convert.word_vectors import VECTORS, find_rows, read_vectors, save_rows
 from heddle.data.raw import RawDataset, Tell, open_dataset
 from heddle.errors import HeddleError, pluralize
-from heddle.parallel.mesh import check_layers, check_pipeline, mesh_sizes
-from heddle.parallel.ranks import Ranks
+from heddle.runs.layout import check_division, check_layout
 from heddle.runs.plan import Plan, plan
 from heddle.runs.resolve import Resolved, resolve
 from heddle.runs.start import copy_weights
 from heddle.runs.token_cache import DATA, Tokens, cache_key, link, lookup, make_tokens
 from heddle.runs.tokenizers import train_on
-from heddle.tasks.task import MULTIPLE
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.rates import cards
 from heddle.train.sizes import batch_size, has_rows
@@ -67,23 +65,21 @@ def prepare(
                 store = make_tokens(resolved.config.data, dataset, key, directory, tokenizer, tell)
             tell("measuring this machine")
             planned = plan(resolved, store, tokenizer, vectors, ranks)
+            check_division(config.parallel, planned.model, planned.train)  # which has its depth now
             return write_run(resolved, planned, tokenizer, directory, tell)
 
 
 def check_ranks(resolved: Resolved, ranks: int) -> None:
-    """Refuse a mesh that these processes cannot be, or a step that they cannot share, before the text is read.
+    """Refuse a mesh that these processes cannot be, and a step or layers that they cannot share, before the text is read.
 
     Raises:
-        HeddleError: the mesh has another size, or the rows of a step cannot be divided among the processes.
+        HeddleError: the mesh has another size, or the rows of a step or a layer cannot be divided among the processes.
     """
-    sizes = mesh_sizes(resolved.config.parallel, ranks)
-    config, device = resolved.config, resolved.device.type
-    rows = batch_size(config, resolved.smallest.context, device, cards(device, ranks))
-    accumulate = config.train.accumulate
-    check_pipeline(config.parallel, resolved.smallest, config.train, config.train.compile == "on")
+    config, device, model = resolved.config, resolved.device.type, resolved.smallest
+    rows = batch_size(config, model.context, device, cards(device, ranks)) if has_rows(config) else None
+    check_layout(config.parallel, model, config.train, config.train.compile == "on", ranks, rows)
     if resolved.has_depth:
-        check_layers(config.parallel, resolved.smallest)
-    Ranks(0, ranks).on(sizes).check_batch(rows if has_rows(config) else MULTIPLE * accumulate, accumulate)
+        check_division(config.parallel, model, config.train)
 
 
 def new_directory(run: Path) -> Path:

@@ -32,13 +32,14 @@ from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
 from heddle.parallel.join import join_ranks
-from heddle.parallel.mesh import check_layers, check_pipeline, mesh_sizes
+from heddle.parallel.mesh import mesh_sizes
 from heddle.parallel.parts import Parts
 from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
+from heddle.runs.layout import check_run
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.tasks.table import make_task
-from heddle.tasks.task import MULTIPLE, DataSpec, Task
+from heddle.tasks.task import DataSpec, Task
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.train.compiling import compile_blocks, compile_objective
 from heddle.train.model_selection import SelectedWeights, averaged_steps, restore, selected_weights
@@ -134,7 +135,8 @@ class Session(Training):
     saver: Any = None  # a Saver, whose module takes long to import
 
     def last_good(self) -> str:
-        """The last good checkpoint, in words."""
+        """The last good checkpoint, in words, after what is being written."""
+        self.close()
         checkpoint, _ = newest_valid(self.run.directory)
         return f"the last good checkpoint is {checkpoint}" if checkpoint else "no checkpoint exists yet"
 
@@ -176,10 +178,10 @@ class Session(Training):
         if self.saver is not None:
             self.saver.wait()
 
-    def close(self) -> None:
-        """Wait until nothing is written any more, whether or not it succeeds; afterwards nothing can be saved."""
+    def close(self, seconds: float | None = None) -> None:
+        """Wait until nothing is written any more, whether or not it succeeds; at most so long, if another process is lost."""
         if self.saver is not None:
-            self.saver.close()
+            self.saver.close(seconds)
 
     def finish(self) -> SelectedWeights:
         """Give the model the weights to publish (see `heddle.train.model_selection`); training cannot continue from them.
@@ -253,11 +255,8 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     config, train, chosen = run.config, run.train, run.chosen
     device = pick_device(chosen.device)
     use_tf32(train.tf32 and device.type == "cuda")  # a run on another device may be the copy of one on a card
-    sizes = mesh_sizes(config.parallel, ranks.count)
-    check_pipeline(config.parallel, config.model, train, chosen.compile)
-    check_layers(config.parallel, config.model)
-    ranks = ranks.on(sizes)
-    ranks.check_batch(chosen.batch if chosen.batch_tokens is None else MULTIPLE * train.accumulate, train.accumulate)
+    check_run(config, ranks.count)
+    ranks = ranks.on(mesh_sizes(config.parallel, ranks.count))
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
             remove_leftovers(folder)  # of a training that was killed, before its checkpoints are read

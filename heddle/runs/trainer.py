@@ -29,6 +29,8 @@ from heddle.train.training import Reader, tell
 from heddle.weights.files import WriteError
 from heddle.weights.run import publish
 
+LEAVING = 3.0  # seconds to wait for a checkpoint that is being written once another process is lost
+
 
 class Interrupted(Exception):
     """The run was asked to stop by `signal`; everything up to `step` is saved."""
@@ -90,35 +92,50 @@ class Trainer:
         try:
             return self._run()
         except WriteError as error:
-            raise WriteError(error.problem, f". Make room, then continue with: {resume_command(directory)}") from error
+            raise WriteError(
+                error.problem, f". Once it can be written, continue with: {resume_command(directory)}"
+            ) from error
+        finally:
+            if hold is not None:
+                hold.release()
+
+    @contextmanager
+    def _naming_lost(self) -> Iterator[None]:
+        """Inside the block, an error for want of another process says which one."""
+        try:
+            yield
         except Lost as error:
             raise self._stopped_by(error) from error
         except RuntimeError as error:
             if (lost := self.session.ranks.lost(error)) is None:
                 raise
             raise self._stopped_by(lost) from error
-        finally:
-            if hold is not None:
-                hold.release()
 
     def _stopped_by(self, lost: Lost) -> Lost:
-        """The same, with where the run stands."""
+        """The same, with where the run stands, unless the process that failed has said it."""
         session = self.session
-        return Lost(f"step {session.step + 1}: {lost.problem}; {session.last_good()}", lost.speaks)
+        session.close(LEAVING)
+        step, left = session.step, session.last_good()
+        if left in lost.problem:
+            return lost
+        where = f"step {step + 1}" if step < session.run.chosen.steps else "after the last step"
+        return Lost(f"{where}: {lost.problem}; {left}", lost.speaks)
 
     def _run(self) -> Evaluation:
         session = self.session
         leads = session.ranks.leads
         metrics = Metrics(session.run.directory / "metrics.jsonl", keep=session.step) if leads else None
-        try:
-            with self._stoppable(), session.ranks.watched():
-                self._steps(metrics)
-            with self._saved_if_full(metrics, self._once_free()):
-                return self._finish()
-        finally:
-            session.close()
-            if metrics:
-                metrics.close()
+        with session.ranks.watched():
+            try:
+                with self._naming_lost():
+                    with self._stoppable():
+                        self._steps(metrics)
+                    with self._saved_if_full(metrics, self._once_free()):
+                        return self._finish()
+            finally:
+                session.close()
+                if metrics:
+                    metrics.close()
 
     def _steps(self, metrics: Metrics | None) -> None:
         """All steps that are left."""
@@ -226,15 +243,18 @@ class Trainer:
             return session.task.samples(session.model, session.run.tokenizer, seeds, tokens)
 
     def _finish(self) -> Evaluation:
+        """Score and publish; the leader's files may take long."""
         session = self.session
-        self.published = session.finish()
-        adapter = session.merge()
-        result = self._reusable_score() if adapter is None else None
-        result = result or session.evaluate(self.ending)
-        weights = session.weights()
-        if session.ranks.leads:
-            extra = {"evaluation": result.to_dict(), "weights": self.published.to_dict()}
-            publish(session.run.directory, weights, session.step, extra, adapter)
+        with session.ranks.patient():
+            self.published = session.finish()
+            adapter = session.merge()
+            result = self._reusable_score() if adapter is None else None
+            result = result or session.evaluate(self.ending)
+            weights = session.weights()
+            if session.ranks.leads:
+                extra = {"evaluation": result.to_dict(), "weights": self.published.to_dict()}
+                publish(session.run.directory, weights, session.step, extra, adapter)
+            session.ranks.wait()
         return result
 
     def _reusable_score(self) -> Evaluation | None:

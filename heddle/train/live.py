@@ -4,6 +4,7 @@ import time
 
 from rich.console import Console
 
+from heddle.display import memory
 from heddle.progress import DataWait, LiveLine, TimeLeft
 from heddle.tasks.extent import Extent
 from heddle.train.report import Report
@@ -35,4 +36,4 @@ class ProgressLine(LiveLine):
             return
         line = f"step {report.step}/{report.steps}  loss {report.values['loss']:.3f}{self.validation}"
         remaining = "" if left is None else f"{left:.0f} s left"
-        self.update("  ".join(filter(None, (line, remaining, waiting))))
+        self.update("  ".join(filter(None, (line, memory(report.speed), remaining, waiting))))

@@ -139,7 +139,8 @@ class Training:
             gradients = {name: master.grad for name, master in self.optimizer.masters.items()}
             layer = self.first_bad_layer(batch, gradients)
             where = f"first seen in the {layer}; batch of the {self.task.describe(self.task.examples(self.step))}"
-            raise self.not_finite(self.step + 1, f"loss is {loss} ({where})")
+            what = f"norm of the gradient is {norm}" if isfinite(loss) else f"loss is {loss}"
+            raise self.not_finite(self.step + 1, f"{what} ({where})")
         self.step += 1
         if self.ema is not None:
             self.ema.update(self.step)

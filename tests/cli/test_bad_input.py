@@ -395,7 +395,7 @@ def test_a_full_disk(heddle: Heddle, corpus: str, tmp_path: Path, monkeypatch: p
         assert heddle("train", corpus, *TINY, "save_every=2", "--name", "b", "--json").json["finished"] is True
         return
     assert not (run / "model.safetensors").exists()
-    advice = "Make room, then continue with: heddle train --resume runs/b"
+    advice = "Once it can be written, continue with: heddle train --resume runs/b"
     assert result.json["error"].endswith(advice)
     remaining = {"checkpoint": ["step-2"], "publication": ["step-2", "step-4"]}[when]
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == remaining

@@ -11,6 +11,7 @@ from heddle.cli.progress import Progress, experts
 from heddle.config.saved import Chosen
 from heddle.train import Report
 from heddle.train.length import SHARE
+from heddle.train.live import ProgressLine
 
 from .conftest import TINY, Heddle
 
@@ -91,6 +92,32 @@ def test_a_starved_model_is_told(waited: float, words: str) -> None:
             progress(Report(step, 200, {"loss": 1.0}, speed))
     (line,) = [line for line in stream.getvalue().splitlines() if line.startswith("step 99/200")]
     assert line.endswith(words or "left")
+
+
+@pytest.mark.parametrize(("processes", "held"), [(1, "1.5 GiB"), (2, "1.5 GiB in rank 0")])
+def test_the_memory_of_a_step_is_told(processes: int, held: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run, and of a training in Python, which has one process; where it is not known, nothing."""
+    stream = io.StringIO()
+    speed = {
+        "tokens_per_second": 100.0,
+        "share_of_peak": 0.5,
+        "seconds": 0.64,
+        "data_seconds": 0.0,
+        "memory": 1.5 * 2**30,
+    }
+    with Progress(Console(file=stream, width=200), Chosen.of(CHOSEN), 0, processes) as progress:
+        for step, known in ((1, speed), (2, {**speed, "memory": 0.0})):
+            progress.interval.next -= 100
+            progress(Report(step, 200, {"loss": 1.0}, known))
+    first, second = stream.getvalue().splitlines()
+    assert first == f"step 1/200  loss 1.000  100 tokens/s  50% of measured peak  {held}"
+    assert "of measured peak  2.1 min left" in second
+    monkeypatch.setattr("heddle.train.live.SILENT", -1.0)
+    with ProgressLine() as line:
+        line.console = Console(file=stream, width=200)
+        line.interval.next -= 100
+        line(Report(1, 2, {"loss": 1.0}, speed))
+    assert stream.getvalue().splitlines()[-1] == "step 1/2  loss 1.000  1.5 GiB"
 
 
 def test_the_use_of_experts_is_told_in_a_few_words() -> None:

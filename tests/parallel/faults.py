@@ -122,7 +122,7 @@ FAULTS = [
           test="test_saving.py::test_a_checkpoint_with_a_damaged_shard_is_skipped"),
     Fault("nobody hears of a full disk", "parallel/saving.py:Saver.wait",
           'raise WriteError(f"rank {rank}: {problem}") from error', "pass",
-          test="test_saving.py::test_a_full_disk_on_one_rank_stops_the_run"),
+          test="test_saving.py::test_a_rank_that_cannot_write_stops_the_run"),
     Fault(
         "every start of the processes has the notes of the first",
         "parallel/board.py:_lead",

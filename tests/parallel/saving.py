@@ -1,9 +1,10 @@
-"""A program for several ranks: trains a run and prints how that went, `saving.py RUN watched|full|"killed MOMENT"`.
+"""A program for several ranks: trains a run and prints how that went, `saving.py RUN watched|full|unwritable|"killed MOMENT"`.
 
-`watched` prints after each step whether the checkpoint of step 3 is being written. `full` gives rank 1 no room for a file. `killed`
-kills every process so many seconds after the first checkpoint is begun, which takes five, or as soon as it is `named`.
+`watched` prints after each step whether the checkpoint of step 3 is being written. `full` gives rank 1 no room for a file,
+`unwritable` no right to make one. `killed` kills every process so many seconds after the first checkpoint is begun, which takes five, or as soon as it is `named`.
 """
 
+import errno
 import os
 import resource
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,6 +43,8 @@ def main(run: str, how: str) -> None:
     target = trainer.session.checkpoint(trainer.session.step + 3)
     if how == "full" and trainer.session.ranks.rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
+    if how == "unwritable" and trainer.session.ranks.rank == 1:
+        os.mkdir = refuse
     if how == "watched":
         trainer.readers.append(lambda report: watch(report, target))
     if how.startswith("killed"):
@@ -50,6 +54,11 @@ def main(run: str, how: str) -> None:
     except HeddleError as error:
         if trainer.session.ranks.leads:
             print(error)
+
+
+def refuse(*arguments: Any) -> None:
+    """What a file system says that is mounted to be read only."""
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def watch(report: Report, target: Path) -> None:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,12 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import heddle
 from heddle.cli import main as cli
 from heddle.cli import training as cli_training
+from heddle.parallel.saving import ShardWriter
 from heddle.runs import session as run_session
+from heddle.runs import trainer as runs_trainer
 from heddle.runs.trainer import Trainer
 from heddle.text import train_tokenizer
+from heddle.train import training as train_training
 from heddle.weights.files import WriteError
 
 SETTINGS = {
@@ -150,11 +154,14 @@ def both(folder: Path, *settings: str, change: Change = lambda: None, other: tup
 
 
 def gone(folder: Path, victim: str, how: str) -> None:
-    """One rank is stopped or killed after three steps."""
+    """One rank is stopped or killed after three steps; in that case the other gets the signal that torchrun sends."""
     ranks, rank = both(folder, "steps=1000000", "step_timeout=1.5"), int(victim)
     after_steps(folder)
     ranks.signal(rank, getattr(signal, how))
     began = time.monotonic()
+    if how == "SIGKILL":
+        time.sleep(0.5)
+        ranks.signal(1 - rank, signal.SIGTERM)
     code = ranks.wait(1 - rank)
     seconds = time.monotonic() - began
     if how == "SIGSTOP":
@@ -181,6 +188,51 @@ def evaluates(folder: Path) -> None:
     ranks.signal(0, signal.SIGKILL)
     ranks.wait(0)
     outcome(folder, code=code, seconds=seconds)
+
+
+def saves(folder: Path, victim: str) -> None:
+    """One rank is stopped while it writes its shards of the second checkpoint."""
+
+    def stops() -> None:
+        once, calls = ShardWriter.write_data, count(1)
+
+        def write(self: ShardWriter, *arguments: Any) -> Any:
+            if next(calls) == 2:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            return once(self, *arguments)
+
+        ShardWriter.write_data = write  # type: ignore[method-assign]
+
+    ranks, rank = Ranks(folder, has_agent=True), int(victim)
+    for each in range(2):
+        command = words(folder, "steps=1000000", "save_every=4", "step_timeout=1.5")
+        ranks.start(each, command, stops if each == rank else lambda: None)
+    after_steps(folder, 8)
+    began = time.monotonic()
+    code = ranks.wait(1 - rank)
+    seconds = time.monotonic() - began
+    ranks.signal(rank, signal.SIGKILL)
+    ranks.wait(rank)
+    outcome(folder, code=code, seconds=seconds)
+
+
+def publishes(folder: Path) -> None:
+    """Rank 0 takes long to publish."""
+
+    def slow() -> None:
+        training: Any = runs_trainer
+        once = training.publish
+
+        def publish(*arguments: Any) -> None:
+            time.sleep(4)
+            once(*arguments)
+
+        training.publish = publish
+
+    ranks, command = Ranks(folder, has_agent=True), words(folder, "steps=3", "step_timeout=1.5")
+    ranks.start(0, command, slow)
+    ranks.start(1, command)
+    outcome(folder, codes=[ranks.wait(0), ranks.wait(1)])
 
 
 def terminated(folder: Path) -> None:
@@ -212,6 +264,7 @@ def refused(folder: Path, what: str) -> None:
         "settings": lambda: both(folder, "steps=5", other=("steps=9",)),
         "text": lambda: both(folder, "steps=5", change=copied),
         "batch": lambda: both(folder, "steps=5", "batch=3"),
+        "heads": lambda: both(folder, "steps=5", "tensor=2", "heads=3", "dim=18"),
     }[what]()
     last = ranks.wait(1)
     with suppress(ProcessLookupError):
@@ -229,7 +282,7 @@ def alone(folder: Path, rank: str) -> None:
 
 
 def fails(folder: Path, where: str) -> None:
-    """An error of one rank: of rank 1 in a step, or of rank 0 while it saves on a full disk."""
+    """An error of one rank: of rank 1 in a step, of a rank that runs out of memory, or of rank 0 while it saves on a full disk."""
 
     def step() -> None:
         once = Trainer._one_step
@@ -248,9 +301,21 @@ def fails(folder: Path, where: str) -> None:
         session: Any = run_session
         session.fill_checkpoint = full
 
-    ranks, command = Ranks(folder), words(folder, "steps=1000000", "save_every=4")
-    ranks.start(0, command, save if where == "save" else lambda: None)
-    ranks.start(1, command, step if where == "step" else lambda: None)
+    def memory() -> None:
+        training: Any = train_training
+        once, calls = training.train_step, count(1)
+
+        def full(*arguments: Any) -> Any:
+            if next(calls) == 5:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+            return once(*arguments)
+
+        training.train_step = full
+
+    # Without an agent, rank 0 has the store.
+    ranks, command = Ranks(folder, has_agent="memory" in where), words(folder, "steps=1000000", "save_every=4")
+    ranks.start(0, command, {"save": save, "memory-0": memory}.get(where, lambda: None))
+    ranks.start(1, command, {"step": step, "memory-1": memory}.get(where, lambda: None))
     outcome(folder, codes=[ranks.wait(0), ranks.wait(1)])
 
 

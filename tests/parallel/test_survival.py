@@ -46,6 +46,25 @@ def test_a_rank_that_stops_or_ends_is_named(victim: int, how: str, line: str, tm
     assert done["steps"] == []  # each process has a part of the last steps only
 
 
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_stops_while_it_saves_is_named(victim: int, tmp_path: Path) -> None:
+    """The others wait for a checkpoint as long as for a start, but not once a step has failed."""
+    done = scene("saves", tmp_path, str(victim))
+    assert done["code"] == 2
+    assert done["seconds"] < LIMIT + 10
+    line = rf"step \d+: {MEMBER.format(victim)} has not answered for 1.5 s \(step_timeout\)"
+    assert re.search(rf"{line}; the last good checkpoint is \S+step-4\n", done["errors"][f"err-{1 - victim}"])
+    assert done["steps"] == [4]
+    assert victim == 0 or not list((tmp_path / "run").rglob(".*"))  # a stopped process removes nothing
+
+
+def test_rank_0_may_publish_longer_than_a_step(tmp_path: Path) -> None:
+    done = scene("publishes", tmp_path)
+    assert done["codes"] == [0, 0]
+    assert done["errors"] == {"err-0": "", "err-1": ""}
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
 def test_rank_0_that_stops_while_it_evaluates_is_named(tmp_path: Path) -> None:
     """The others wait for an evaluation as long as for a start, but not for a process that is stopped."""
     done = scene("evaluates", tmp_path)
@@ -74,6 +93,7 @@ def test_sigterm_to_one_rank_saves_and_ends_all(tmp_path: Path) -> None:
         ("version", r"{} has heddle = 0.0.9, but rank 0 on \S+ has \S+"),
         ("settings", r"{} has train.steps = 9, but rank 0 on \S+ has 5"),
         ("batch", r"batch = 3 cannot be divided among 2 processes: choose a multiple of 2"),
+        ("heads", r"parallel: tensor = 2 cannot divide decoder.blocks.0.mixer: its 3 heads are not a multiple of 2"),
     ],
 )
 def test_a_start_that_cannot_work_is_refused_once_and_leaves_nothing(what: str, line: str, tmp_path: Path) -> None:
@@ -114,6 +134,17 @@ def test_an_error_of_another_rank_is_named_and_its_log_has_all_of_it(tmp_path: P
     assert done["errors"]["err-1"] == ""
     assert "Traceback" in done["logs"]["rank-1.txt"]
     assert re.search(line, done["logs"]["rank-0.txt"])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_runs_out_of_memory_is_named_once(rank: int, tmp_path: Path) -> None:
+    """With the step and what is left, each of them once."""
+    done = scene("fails", tmp_path, f"memory-{rank}")
+    assert done["codes"] == [2, 2]
+    who = "" if rank == 0 else f"{MEMBER.format(1)} failed: "
+    what = r"step 5: out of memory with 2 rows of 16 tokens at a time: use [^;]*; the last good checkpoint is \S+step-4; continue with: "
+    assert re.fullmatch(rf"heddle: {who}{what}[^;]*\n", done["errors"]["err-0"])
+    assert done["errors"]["err-1"] == ""
 
 
 def test_a_full_disk_of_rank_0_ends_all_and_leaves_nothing_half_written(tmp_path: Path) -> None:

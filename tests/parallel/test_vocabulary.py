@@ -10,7 +10,7 @@ import torch
 from heddle.config.presets import sized
 from heddle.errors import HeddleError
 from heddle.model.build import build
-from heddle.parallel.vocabulary import OwnRows, divide_tables
+from heddle.parallel.vocabulary import OwnRows, check_tables
 from tests.parallel import cases
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
@@ -52,6 +52,5 @@ def test_each_row_is_of_one_process(processes: int) -> None:
 
 def test_a_table_with_too_few_rows_is_refused() -> None:
     model = build(sized(vocab_size=5, depth=1), "meta", 0)
-    axis: Any = Axis(4, 0)
     with pytest.raises(HeddleError, match="parallel: tensor = 4 cannot divide embedding: it has 5 rows only"):
-        divide_tables(model, axis)
+        check_tables(model, 4)

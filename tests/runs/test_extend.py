@@ -139,3 +139,22 @@ def test_the_layout_of_processes_changes(begin: Begin) -> None:
     assert read_config(run).parallel.tensor == 2
     with pytest.raises(HeddleError, match="tensors"):
         extend(run, {"parallel.tensors": 2})
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "line"),
+    [
+        ({"parallel.tensor": 3}, 2, "tensor = 3 does not divide 2 processes: start a multiple of 3"),
+        ({"parallel.tensor": 4}, 4, "tensor = 4 cannot divide decoder.blocks.0.mixer: its 2 heads are not a multiple of 4"),
+        ({"parallel.expert": 2}, 2, "expert = 2: this model has no experts: leave it out"),
+        ({"train.keep": 3}, 3, "batch = 4 cannot be divided among 3 processes: choose a multiple of 3"),
+    ],
+)  # fmt: skip
+def test_a_layout_that_processes_cannot_be_changes_nothing(
+    settings: dict[str, Any], ranks: int, line: str, begin: Begin
+) -> None:
+    run = begin()
+    before = (run / "config.json").read_bytes()
+    with pytest.raises(HeddleError, match=line):
+        extend(run, settings, ranks)
+    assert (run / "config.json").read_bytes() == before
