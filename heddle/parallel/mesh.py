@@ -1,6 +1,7 @@
 """The mesh: an axis of processes for each way of dividing a training."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from heddle.config.model import TransformerConfig
 from heddle.config.parallel import ParallelConfig
 from heddle.config.positions import BucketsConfig
 from heddle.config.train import TrainConfig
-from heddle.errors import HeddleError
+from heddle.errors import HeddleError, pluralize
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -83,14 +84,21 @@ def check_layers(config: ParallelConfig, model: TransformerConfig) -> None:
         return
     blocks, stages = model.last()[1].blocks, config.pipeline * STAGES[config.schedule]
     where = f"parallel: pipeline = {config.pipeline} with schedule = {config.schedule}"
-    if len(blocks) % stages:
+    if len(blocks) < stages:
         raise HeddleError(
-            f"{where} has {stages} stages, which do not divide {len(blocks)} layers equally: set depth to a multiple of {stages}"
+            f"{where} has {stages} stages, but the model has {pluralize(len(blocks), 'layer')}: set depth to {stages} or more"
         )
     # torch then computes the gradients of weights through later layers, whose saved tensors are gone.
     tables = any(isinstance(getattr(block.mixer, "relative", None), BucketsConfig) for block in blocks)
     if config.schedule == "zero-bubble" and tables:
         raise HeddleError(f"{where} cannot divide layers that share tables of relative positions: set another schedule")
+
+
+def cut_layers(layers: int, stages: int) -> list[range]:
+    """The layers of each stage. If they do not divide equally, earlier stages have one more: the last has the head and the loss."""
+    each, more = divmod(layers, stages)
+    starts = [stage * each + min(stage, more) for stage in range(stages + 1)]
+    return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 def make_mesh(sizes: dict[str, int], device: str) -> "DeviceMesh":

@@ -30,7 +30,7 @@ from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.nn.moe import MoE
 from heddle.nn.output import Output
-from heddle.parallel.mesh import STAGES
+from heddle.parallel.mesh import STAGES, cut_layers
 from heddle.parallel.parts import Objective, Parts
 from heddle.parallel.sharding import Shards, cast_vectors, shard_model
 from heddle.tasks.objective import CrossEntropy, Loss
@@ -53,13 +53,17 @@ def divide(
     return kind(model, config, sizes, precision, accumulate)
 
 
-def stage_of(name: str, blocks: int, stages: int) -> int:
-    """The stage that has a parameter or buffer; `EVERY` for the tables of relative positions, which the blocks share."""
+def stage_of(name: str, layers: Sequence[range]) -> int:
+    """The stage that has a parameter or buffer; `EVERY` for the tables of relative positions, which the blocks share.
+
+    Args:
+        layers: those of each stage.
+    """
     if (block := re.match(r"(?:encoder|decoder)\.blocks\.(\d+)\.", name)) is not None:
-        return int(block[1]) * stages // blocks
+        return next(stage for stage, own in enumerate(layers) if int(block[1]) in own)
     if re.match(r"(?:encoder|decoder)\.relative\.", name):
         return EVERY
-    return 0 if re.match(r"embedding\.|(?:encoder|decoder)\.entry\.", name) else stages - 1
+    return 0 if re.match(r"embedding\.|(?:encoder|decoder)\.entry\.", name) else len(layers) - 1
 
 
 class Skipped(nn.Module):
@@ -116,9 +120,8 @@ def in_place_of(module: nn.Module, other: nn.Module) -> nn.Module:
 def view(model: Transformer, stage: int, stages: int) -> Transformer:
     """A stage of a model: the same modules without those of other stages."""
     stack, name = model.last_stack(), model.config.last()[0]
-    blocks = [
-        block if index * stages // len(stack.blocks) == stage else Skipped() for index, block in enumerate(stack.blocks)
-    ]
+    own = cut_layers(len(stack.blocks), stages)[stage]
+    blocks = [block if index in own else Skipped() for index, block in enumerate(stack.blocks)]
     others: dict[str, nn.Module | None] = {"blocks": nn.ModuleList(blocks)}
     ends: dict[str, nn.Module | None] = {}
     if stage > 0:
@@ -217,7 +220,8 @@ class Stages(Shards):
         model, mesh = self.model, self.every["pipeline"]
         self.pipeline, self.place_of, self.processes = mesh.get_group(), mesh.get_local_rank(), mesh.size()
         self.schedule, self.dtype = config.schedule, DTYPES[precision]
-        self.stages, self.blocks = self.processes * STAGES[config.schedule], len(model.last_stack().blocks)
+        self.stages = self.processes * STAGES[config.schedule]
+        self.layers = cut_layers(len(model.last_stack().blocks), self.stages)
         self.shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
         routers = {name: module.router for name, module in model.named_modules() if isinstance(module, MoE)}
         self.mixtures = [(self.stage(f"{name}."), len(router.weight)) for name, router in routers.items()]
@@ -245,14 +249,14 @@ class Stages(Shards):
                 setattr(
                     self.model.get_submodule(path), leaf, nn.Parameter(nothing, requires_grad=parameter.requires_grad)
                 )
-        for number, block in enumerate(self.model.last_stack().layers()):
-            if number * self.stages // self.blocks % self.processes != self.place_of:
-                skipping: Any = block
-                skipping.forward = Skipped().forward
+        blocks: Sequence[Any] = list(self.model.last_stack().layers())
+        for stage, layers in enumerate(self.layers):
+            for number in layers if stage % self.processes != self.place_of else ():
+                blocks[number].forward = Skipped().forward
 
     def stage(self, name: str) -> int:
         """The stage that has a parameter or buffer, or the modules whose name begins so."""
-        return stage_of(name, self.blocks, self.stages)
+        return stage_of(name, self.layers)
 
     def owner(self, name: str) -> int:
         """The process of the pipeline that saves its part of a parameter or buffer."""
@@ -369,13 +373,13 @@ class Stages(Shards):
 
         All of them have the ends of the model, and compute these. The last block of a stage sends its output to all.
         """
-        stack, each = self.model.last_stack(), self.blocks // self.stages
+        blocks = self.model.last_stack().blocks
         with super().whole_model(), ExitStack() as after:
-            for name in self.shapes:
+            for name in [name for name, _ in self.model.named_parameters()]:  # merged adapters are gone
                 if ".blocks." not in name and self.stage(name) != EVERY:
                     self._put(name, after)
-            for stage, block in enumerate(stack.blocks[each - 1 :: each]):
-                hook = block.register_forward_hook(partial(self._sent, stage % self.processes))
+            for stage, layers in enumerate(self.layers):
+                hook = blocks[layers[-1]].register_forward_hook(partial(self._sent, stage % self.processes))
                 after.callback(hook.remove)
             yield
 

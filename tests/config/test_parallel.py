@@ -9,7 +9,7 @@ from heddle.config import TransformerConfig
 from heddle.config.parallel import ParallelConfig
 from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
-from heddle.parallel.mesh import check_layers, check_pipeline, count_processes, mesh_sizes
+from heddle.parallel.mesh import check_layers, check_pipeline, count_processes, cut_layers, mesh_sizes
 from heddle.parallel.ranks import Ranks
 from tests.prove.tasks import config_of
 
@@ -35,9 +35,8 @@ def test_what_a_pipeline_goes_with(settings: dict[str, Any], line: str) -> None:
     ("run", "depth", "schedule", "train", "line"),
     [
         ("translation, both", None, "1f1b", {}, "pipeline = 2: a model with an encoder and a decoder cannot be divided"),
-        ("next token, rotary", 3, "1f1b", {}, "with schedule = 1f1b has 2 stages, which do not divide 3 layers equally: "
-         "set depth to a multiple of 2"),
-        ("next token, rotary", 6, "interleaved", {}, "has 4 stages, which do not divide 6 layers equally"),
+        ("next token, rotary", 1, "1f1b", {}, "has 2 stages, but the model has 1 layer: set depth to 2 or more"),
+        ("next token, rotary", 3, "interleaved", {}, "has 4 stages, but the model has 3 layers: set depth to 4 or more"),
         ("prefix, distances, experts", 2, "zero-bubble", {}, "cannot divide layers that share tables of relative positions"),
         ("next token, rotary", 2, "1f1b", {"accumulate": 3}, "accumulate must be a multiple of 2, not 3"),
         ("next token, rotary", 2, "1f1b", {"lora": {"rank": 2}}, "cannot be combined with lora: leave one out"),
@@ -52,6 +51,12 @@ def test_a_pipeline_that_cannot_work_is_refused(
         refuse(config, config_of(run, depth), TrainConfig.of(settings))
     refuse(config, config_of("next token, rotary", 4), TrainConfig.of({"accumulate": 2}))
     refuse(ParallelConfig(), config_of(run, depth), TrainConfig.of(settings))
+
+
+def test_earlier_stages_have_one_more_layer() -> None:
+    assert cut_layers(8, 4) == [range(2), range(2, 4), range(4, 6), range(6, 8)]
+    assert cut_layers(10, 4) == [range(3), range(3, 6), range(6, 8), range(8, 10)]
+    assert cut_layers(5, 4) == [range(2), range(2, 3), range(3, 4), range(4, 5)]
 
 
 def refuse(config: ParallelConfig, model: TransformerConfig, train: TrainConfig) -> None:

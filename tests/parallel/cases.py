@@ -48,6 +48,7 @@ WITHOUT_TABLES = (
     "chat, packed",
     "labels, decoder",
 )
+UNEVEN = WITHOUT_TABLES[:1] + WITHOUT_TABLES[4:5]  # in stages of unequal depth
 CUT_BY_LAYERS = (*WITHOUT_TABLES, "prefix, distances, experts")
 LOSS, WEIGHT = (
     2e-5,
@@ -128,7 +129,8 @@ SOME = {
         case("next token, experts", PIPELINE, accumulate=2, ema=0.5),
         case("next token, rotary", PIPELINE, accumulate=2, groups=FIRST_STAGE_FROZEN),
         case("masked, learned positions", INTERLEAVED, depth=4, optimizer="sgd", accumulate=2),
-        case("classes, encoder", ZERO_BUBBLE, accumulate=4),
+        case("next token, experts", INTERLEAVED, depth=5, accumulate=2, ema=0.5),
+        case("classes, encoder", ZERO_BUBBLE, depth=3, accumulate=4),
         case("next token, rotary", ZERO_BUBBLE, precision="bf16", optimizer="sgd", accumulate=4),
     ],
     4: [
@@ -138,7 +140,7 @@ SOME = {
         case("next token, rotary", {"context": 2, "tensor": 2}),
         case("next token, experts", {"expert": 2, "replicate": 2}, optimizer="muon"),
         case("next token, experts", ZERO_BUBBLE, optimizer="muon", accumulate=2, ema=0.5),
-        case("prefix, distances, experts", {"pipeline": 4}, depth=4, accumulate=4),
+        case("prefix, distances, experts", {"pipeline": 4}, depth=6, accumulate=4),
         case("next token, experts", {**PIPELINE, **SEQUENCE}, accumulate=2, ema=0.5),
     ],
 }  # fmt: skip
@@ -157,6 +159,7 @@ ALL = {
         *(case(name, PIPELINE, accumulate=2) for name, run in tasks.RUNS.items() if len(run.stacks) == 1),
         *across(CUT_BY_LAYERS, [PIPELINE, INTERLEAVED], depth=4, accumulate=4, ema=0.5),
         *across(WITHOUT_TABLES, [ZERO_BUBBLE], depth=4, accumulate=4, ema=0.5),
+        *across(UNEVEN, [PIPELINE, INTERLEAVED, ZERO_BUBBLE], depth=5, accumulate=2, ema=0.5),
         *(
             case(name, mesh, "bf16", depth=4, optimizer="sgd", accumulate=2)
             for mesh in (PIPELINE, INTERLEAVED, ZERO_BUBBLE)
@@ -189,6 +192,9 @@ ALL = {
             depth=4,
             accumulate=2,
         ),
+        *across(UNEVEN, [{"pipeline": 4}, {**ZERO_BUBBLE, "pipeline": 4}], depth=6, accumulate=4),
+        *across(UNEVEN, [{**INTERLEAVED, "pipeline": 4}], depth=9, accumulate=4),
+        *across(UNEVEN, [{**PIPELINE, "replicate": 2}], depth=3, accumulate=2),
     ],
 }
 
