@@ -92,9 +92,10 @@ class InitialWeights:
         parts.fill(initial_factors(shapes, self.train.seed))
         if self.loads_start:
             file, checksum = self._start()
-            weights, tensors = open_start(file, checksum), {**model.state_dict(), **parts.masters}
+            weights, tensors = open_start(file, checksum), {**dict(model.named_buffers()), **parts.masters}
             for name in fitting(weights.specs, whole, file):
-                tensors[name].copy_(parts.read(weights, name))
+                if name in tensors:  # a user's module may name one twice
+                    tensors[name].copy_(parts.read(weights, name))
         if self.chosen.vectors is not None and not self.resumed and len(parts.masters[TABLE]):
             rows, _ = parts.region(TABLE, shapes[TABLE])
             put_rows(parts.masters[TABLE], *self._rows(), rows.start)

@@ -318,8 +318,8 @@ def _restore(saved: SavedState, model: Transformer, optimizer: Optimizer) -> dic
     parts = optimizer.parts
     read, read_state = (Weights.__getitem__,) * 2 if parts is None else (parts.read, parts.read_state)
     masters = {key.removeprefix(MASTER): key for key in saved.optimizer if key.startswith(MASTER)}
-    held = {**model.state_dict(), **optimizer.masters}
-    for name in saved.model:
+    held = {**dict(model.named_buffers()), **optimizer.masters}
+    for name in filter(held.__contains__, saved.model):  # a user's module may name one twice
         key = masters.get(name)
         held[name].copy_(read(saved.model, name) if key is None else read_state(saved.optimizer, key))
     optimizer.refresh()

@@ -1,5 +1,6 @@
 """What each of several processes holds at the start: its parts of the same weights, bit for bit, and no more than those."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,16 @@ MODELS: dict[str, dict[str, Any]] = {
     "experts": {"decoder": {"depth": 2, "block": {"mixer": {"heads": 2}, **EXPERTS}}},
     "distances": {"decoder": {"depth": 4, "block": BUCKETS}},
     "custom": {"decoder": {"depth": 2, "block": CUSTOM}},
+    "one matrix twice": {
+        "decoder": {"depth": 2, "block": {"mixer": {"kind": "custom", "target": "tests.model.modules:Tied"}}}
+    },
     "reads values": {"decoder": {"depth": 2, "block": READS_VALUES}},
 }
 STARTS: dict[str, dict[str, Any]] = {
     "start": {},
     "adapters": {"lora": {"rank": 2}},
     "continued adapters": {"lora": {"rank": 2}, "steps": 2, "save_every": 1},
-    "average": {"ema": 0.5},
+    "start, average": {"ema": 0.5},
     "vectors": {"vectors": "words.vec"},
 }
 SEQUENCE = {"tensor": 2, "sequence": True}
@@ -54,7 +58,7 @@ CASES: dict[int, list[tuple[str, dict[str, Any]]]] = {
         ("tied", SEQUENCE),
         ("tied", {"context": 2}),
         ("experts", {"expert": 2}),
-        *((name, {"pipeline": 2}) for name in ("tied", "untied", "custom", "start", "vectors", "average")),
+        *((name, {"pipeline": 2}) for name in ("tied", "untied", "custom", "start", "vectors")),
         ("distances", INTERLEAVED),
         ("distances", {"pipeline": 2}),
         ("experts", {"pipeline": 2}),
@@ -98,17 +102,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             changed = config.model_copy(update={"model": TransformerConfig.of({**SIZES, **model})})
             (made[name] / "config.json").write_text(changed.to_json(), encoding="utf-8")
         prepare(running.run_config(corpus, model={"depth": 2}, steps=1), place / "other")
-        MinimalTrainer(place / "other").run()
+        shutil.copytree(made["one matrix twice"], place / "another")
+        for name in ("other", "another"):
+            MinimalTrainer(place / name).run()
         for name, settings in STARTS.items():
-            start = {} if name == "vectors" else {"from": str(place / "other")}
             train = {**running.TRAIN, "batch": 16, "accumulate": 4, **settings}
+            model: dict[str, Any] = {"from": str(place / ("another" if name == "start, average" else "other"))}
             data = {"sources": [str(corpus)]}
             if name == "vectors":
-                train["vectors"], data["tokenizer"] = str(vectors), "bytes"
-            prepare(
-                RunConfig.of({"data": data, "model": {**running.SIZES, "depth": 2, **start}, "train": train}),
-                made[name],
-            )
+                train["vectors"], data["tokenizer"], model = str(vectors), "bytes", {**running.SIZES, "depth": 2}
+            prepare(RunConfig.of({"data": data, "model": model, "train": train}), made[name])
         MinimalTrainer(made["continued adapters"]).run()
         for name in ("checkpoints/step-2", "model.safetensors", "adapter.safetensors", "manifest.json"):
             (made["continued adapters"] / name).rename(place / Path(name).name)
