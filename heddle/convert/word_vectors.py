@@ -81,15 +81,15 @@ def load_vectors(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> 
     if width != table.shape[1]:
         raise HeddleError(f"{path}: its vectors have {width} numbers and the model's {table.shape[1]}")
     rows = find_rows(tokenizer, path)
-    put_rows(model, rows.ids, rows.vectors)
+    put_rows(table, rows.ids, rows.vectors)
     return rows.coverage
 
 
-def put_rows(model: Transformer, ids: Tensor, vectors: Tensor) -> None:
-    """Copy these rows into a model's token table: Int[N] ids, Float[N, D] vectors."""
-    table = model.embedding.weight
-    with torch.no_grad():
-        table[ids.to(table.device)] = vectors.to(table)
+@torch.no_grad()
+def put_rows(table: Tensor, ids: Tensor, vectors: Tensor, first: int = 0) -> None:
+    """Copy these rows into a token table, or into its rows from `first` on: Int[N] ids, Float[N, D] vectors."""
+    own = (ids >= first) & (ids < first + len(table))
+    table[(ids[own] - first).to(table.device)] = vectors[own].to(table)
 
 
 def find_rows(tokenizer: Tokenizer, path: str | Path, tell: Tell | None = None) -> Rows:

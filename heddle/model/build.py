@@ -62,23 +62,34 @@ class _SkipInit(TorchFunctionMode):
 def materialise(
     model: nn.Module, device: torch.device | str, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Allocate memory for a model on the meta device. Its content is undefined, except in a user's modules.
-
-    Those are rebuilt, since only their constructors know the content of their buffers and tensor attributes. Random numbers are
-    generated on the CPU, so that a seed gives the same values on every device.
-    """
-    custom = [module for module in model.modules() if isinstance(module, Custom)]
-    for module in custom:
+    """Allocate memory for a model on the meta device. Its content is undefined, except in a user's modules."""
+    for module in custom_modules(model):
         module.inner = nn.Identity()
     # Like `to_empty`, whose `empty_like` of a meta tensor imports sympy: a third of a second.
     with room_for_weights(model, device):
         model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
+    build_custom(model, device, seed, dtype)
+
+
+def build_custom(
+    model: nn.Module, device: torch.device | str, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> None:
+    """Build a user's modules on a device, of a model that is on the meta device or was.
+
+    Only their constructors know the content of their buffers and tensor attributes. Random numbers are generated on the CPU, so
+    that a seed gives the same values on every device.
+    """
     with torch.random.fork_rng(devices=()), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        for module in custom:
+        for module in custom_modules(model):
             inner = module.instantiate()
             in_dtype(inner, dtype)
             module.inner = moved(inner, device).train(module.training)
+
+
+def custom_modules(model: nn.Module) -> list[Custom]:
+    """The user's modules of a model, in order."""
+    return [module for module in model.modules() if isinstance(module, Custom)]
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> None:

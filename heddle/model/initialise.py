@@ -1,9 +1,10 @@
 """Initial weights, by the table of roles."""
 
+from collections.abc import Iterator, Mapping
 from math import sqrt
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heddle.checks import checked
 from heddle.config.model import TransformerConfig
@@ -29,27 +30,38 @@ def of_branches(config: TransformerConfig) -> dict[str, float]:
 def initialise(model: nn.Module, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
     """Initialise every parameter, except those of a user's modules, which their constructors initialise.
 
-    The rule `xavier` samples parameters of two or more dimensions uniformly, with bounds from their sizes, and the others like
-    `normal`. Random numbers are generated on the CPU, so that a seed gives the same weights on every device.
-
     Raises:
         HeddleError: a parameter of two or more dimensions matches no row of the table of roles.
     """
+    parameters = dict(model.named_parameters())
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    for name, values in initial_values(shapes, config, generator):
+        parameters[name].copy_(values)
+
+
+def initial_values(
+    shapes: Mapping[str, tuple[int, ...]], config: TransformerConfig, generator: torch.Generator | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """The values that `initialise` gives parameters of these shapes, one after another; each is made when it is next.
+
+    The rule `xavier` samples parameters of two or more dimensions uniformly, with bounds from their sizes, and the others like
+    `normal`. Random numbers are generated on the CPU, so that a seed gives the same weights on every device.
+    """
     std, xavier, branches = config.initial.std, config.initial.rule == "xavier", of_branches(config)
-    for name, parameter in model.named_parameters():
-        kind = row_of(name, parameter.dim()).initial
+    for name, shape in shapes.items():
+        kind = row_of(name, len(shape)).initial
         if kind == "constructor":
             continue
         if kind in CONSTANTS:
-            parameter.fill_(CONSTANTS[kind])
-            continue
-        values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
-        if xavier and parameter.dim() >= 2:
-            bound = sqrt(6 / (parameter.shape[-1] + parameter.shape[-2]))
-            parameter.copy_(values.uniform_(-bound, bound, generator=generator))
-            continue
-        stack = name.split(".")[0]
-        deviation = {"normal": std, "position": config.initial.position_std or std, "branch": branches.get(stack, std)}[
-            kind
-        ]
-        parameter.copy_(values.normal_(0.0, deviation, generator=generator))
+            yield name, torch.full((), CONSTANTS[kind], dtype=torch.float32, device="cpu").expand(shape)
+        elif xavier and len(shape) >= 2:
+            bound = sqrt(6 / (shape[-1] + shape[-2]))
+            yield name, _empty(shape).uniform_(-bound, bound, generator=generator)
+        else:
+            stack, position = name.split(".")[0], config.initial.position_std or std
+            deviation = {"normal": std, "position": position, "branch": branches.get(stack, std)}[kind]
+            yield name, _empty(shape).normal_(0.0, deviation, generator=generator)
+
+
+def _empty(shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device="cpu")

@@ -58,19 +58,30 @@ def adapt(model: Transformer, config: LoRAConfig | None, seed: int = 0) -> Trans
     """
     if config is None:
         return model
-    generator = torch.Generator().manual_seed(seed)
     for linear in find_layers(model, config.layers).values():
         layer: Any = linear
         outputs, inputs = layer.weight.shape
         layer.__class__ = AdaptedLinear
         layer.lora_a = nn.Parameter(layer.weight.new_empty(config.rank, inputs))
-        layer.lora_b = nn.Parameter(layer.weight.new_zeros(outputs, config.rank))
+        layer.lora_b = nn.Parameter(layer.weight.new_empty(outputs, config.rank))
         layer.adapter_dropout = Dropout(config.dropout).train(layer.training)
         layer.factor = config.alpha / config.rank
-        if not layer.weight.is_meta:
-            values = torch.empty(config.rank, inputs).uniform_(-1 / sqrt(inputs), 1 / sqrt(inputs), generator=generator)
-            layer.lora_a.data.copy_(values)
+    if model.device.type != "meta":
+        parameters = dict(model.named_parameters())
+        for name, values in initial_factors({name: tuple(each.shape) for name, each in parameters.items()}, seed):
+            parameters[name].data.copy_(values)
     return model
+
+
+def initial_factors(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Iterator[tuple[str, Tensor]]:
+    """The values that `adapt` gives the adapters among parameters of these shapes, one after another."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, shape in shapes.items():
+        if name.endswith(f".{A}"):
+            bound = 1 / sqrt(shape[1])
+            yield name, torch.empty(shape).uniform_(-bound, bound, generator=generator)
+        elif name.endswith(f".{B}"):
+            yield name, torch.zeros(()).expand(shape)
 
 
 @torch.no_grad()

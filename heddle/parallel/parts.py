@@ -1,9 +1,10 @@
 """The parts of a model's parameters that one of several processes has, as an optimizer sees them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
 from torch import Tensor, nn
 
 from heddle.data.batch import Batch
@@ -72,6 +73,13 @@ class Parts(ABC):
     def saves(self, name: str) -> bool:
         """Whether this process saves its part of a parameter, and of what has its shape."""
         return True
+
+    @torch.no_grad()
+    def fill(self, values: Iterable[tuple[str, Tensor]]) -> None:
+        """Give masters this process's parts of whole tensors, of which only one is held at a time."""
+        for name, whole in values:
+            self.masters[name].copy_(self.part(name, whole))
+            del whole  # before the next one is made
 
     def part(self, name: str, whole: Tensor) -> Tensor:
         """This process's part of a parameter, or of what has its shape."""

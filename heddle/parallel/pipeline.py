@@ -46,11 +46,19 @@ EVERY = -1  # in place of the stage of a parameter that every stage has
 
 
 def divide(
-    model: Transformer, config: ParallelConfig, sizes: dict[str, int], precision: str, accumulate: int = 1
+    model: Transformer,
+    config: ParallelConfig,
+    sizes: dict[str, int],
+    precision: str,
+    accumulate: int = 1,
+    device: torch.device | None = None,
 ) -> Parts:
-    """Divide a model among processes: its layers among those of `pipeline`, and each parameter among those of the other axes."""
+    """Divide a model among processes: its layers among those of `pipeline`, and each parameter among those of the other axes.
+
+    Args: see `heddle.parallel.sharding.Shards`.
+    """
     kind = Stages if config.pipeline > 1 else Shards
-    return kind(model, config, sizes, precision, accumulate)
+    return kind(model, config, sizes, precision, accumulate, device)
 
 
 def stage_of(name: str, layers: Sequence[range]) -> int:

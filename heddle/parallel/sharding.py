@@ -18,6 +18,8 @@ from torch.distributed.tensor import DTensor
 
 from heddle.config.parallel import ParallelConfig
 from heddle.data.batch import Batch
+from heddle.display import size as readable
+from heddle.errors import room_for
 from heddle.model.precision import DTYPES
 from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
@@ -43,21 +45,30 @@ class Shards(Parts):
     Small parameters of the blocks, such as norms and routers, are whole on every process.
 
     Args:
-        model: a model in fp32, alike on all processes; its parameters are sharded in place.
+        model: a model in fp32, alike on all processes; its parameters are sharded in place. On the meta device, only the parts get
+            memory, and `fill` gives them their values.
         config: how they are divided.
         sizes: of the axes of the mesh, see `heddle.parallel.mesh.mesh_sizes`.
         precision: what blocks compute in, `fp32` or `bf16`.
         accumulate: micro-batches of a step; gradients are summed over processes after the last one only.
+        device: where the parts of a model on the meta device get memory; None: the model has its own.
 
     Attributes:
         masters: this process's part of each parameter, by name; its memory is that of the model's own parameter.
     """
 
     def __init__(
-        self, model: Transformer, config: ParallelConfig, sizes: dict[str, int], precision: str, accumulate: int = 1
+        self,
+        model: Transformer,
+        config: ParallelConfig,
+        sizes: dict[str, int],
+        precision: str,
+        accumulate: int = 1,
+        device: torch.device | None = None,
     ) -> None:
         check_division(model, config)
-        self.every = make_mesh(sizes, model.device.type)
+        kind = (model.device if device is None else device).type
+        self.every = make_mesh(sizes, kind)
         mesh = self.every["replicate", "shard", "tensor"]
         self.model, self.mesh, self.accumulate, self.calls = model, mesh, accumulate, 0
         self.place = dict(zip(mesh.mesh_dim_names or (), mesh.get_coordinate() or (), strict=True))
@@ -66,16 +77,18 @@ class Shards(Parts):
         if mesh["tensor"].size() > 1:
             self.summed = divide_layers(model, mesh["tensor"], config.sequence)
             self.rows = divide_tables(model, mesh["tensor"])
-        self.context = make_context(sizes, model.device.type) if sizes["context"] > 1 else None
+        self.context = make_context(sizes, kind) if sizes["context"] > 1 else None
         if self.context is not None:
             gather_keys(model, self.context)
         self.expert_size = sizes["expert"]
-        self.expert_mesh = make_expert_mesh(sizes, model.device.type) if self.expert_size > 1 else None
+        self.expert_mesh = make_expert_mesh(sizes, kind) if self.expert_size > 1 else None
         self.experts = {} if self.expert_mesh is None else divide_experts(model, self.expert_mesh["expert"])
         if self.expert_mesh is not None:
             shard_experts(model, self.expert_mesh, precision)
         self.roots: Sequence[nn.Module] = [model]
         self.shard(config, precision)
+        if device is not None:
+            self.materialise(device)
         self.parameters = dict(model.named_parameters())
         self.masters = {name: _master(parameter) for name, parameter in self.parameters.items()}
         sharded = {name: each for name, each in self.parameters.items() if isinstance(each, DTensor)}
@@ -86,6 +99,19 @@ class Shards(Parts):
     def shard(self, config: ParallelConfig, precision: str) -> None:
         """Leave this process its parts of the parameters."""
         shard_model(self.model, self.mesh, precision)
+
+    def materialise(self, device: torch.device) -> None:
+        """Give the parts of parameters on the meta device memory; their values are undefined."""
+
+        def real(tensor: Tensor) -> Tensor:
+            return torch.empty_like(tensor, device=device) if tensor.is_meta else tensor
+
+        needed = sum(_part(each).nbytes for each in self.model.parameters() if each.is_meta)
+        with room_for(f"{readable(needed)} of weights on {device}", "use more processes, or a smaller model"):
+            for root in dict.fromkeys((*self.roots, self.model)):
+                # What is inside comes first, since a module that FSDP manages then looks for the new memory of all its parameters.
+                for module in reversed([*without_custom(root)]):
+                    module._apply(real, recurse=False)
 
     def cut(self, batch: Batch) -> Batch:
         """This process's tokens of its rows."""
@@ -258,4 +284,9 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
     """A parameter itself or, of one that is sharded, this process's part, in the same memory."""
     if not isinstance(parameter, DTensor):
         return parameter
-    return nn.Parameter(parameter.to_local().detach(), requires_grad=parameter.requires_grad)
+    return nn.Parameter(_part(parameter), requires_grad=parameter.requires_grad)
+
+
+def _part(parameter: nn.Parameter) -> Tensor:
+    """This process's part of a parameter, in the same memory."""
+    return parameter.to_local().detach() if isinstance(parameter, DTensor) else parameter.detach()

@@ -12,21 +12,17 @@ from torch import Tensor
 
 from heddle.account.machine import peak_rate, usable_precision
 from heddle.checks import checked
-from heddle.config.parallel import ParallelConfig
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.config.tasks import NextTokenConfig
 from heddle.config.train import TrainConfig
-from heddle.convert.word_vectors import VECTORS, load_rows, put_rows
 from heddle.data.batch import Batch
 from heddle.data.record_store import Store, open_store
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
-from heddle.model.build import build
 from heddle.model.checkpointing import can_compile, checkpoint_activations
 from heddle.model.cores import cores
 from heddle.model.device import pick_device
 from heddle.model.groups import skeleton, trained_state
-from heddle.model.lora import adapt
 from heddle.model.packing import use_products
 from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
@@ -36,6 +32,7 @@ from heddle.parallel.mesh import mesh_sizes
 from heddle.parallel.parts import Parts
 from heddle.parallel.ranks import Ranks
 from heddle.runs.changeable import resume_identity
+from heddle.runs.initial import InitialWeights
 from heddle.runs.layout import check_run
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.tasks.table import make_task
@@ -59,7 +56,6 @@ from heddle.weights.checkpoints import (
 )
 from heddle.weights.files import Hold, remove_leftovers
 from heddle.weights.run import damage, newest_valid, read_config, save_checkpoint
-from heddle.weights.start import START, load_start
 from heddle.weights.tensors import Weights, compare, specs_of
 
 MASTER = "master/"  # the names of weights in a checkpoint whose own weights are their moving average
@@ -264,7 +260,8 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     source, notes, damaged = _newest(run, ranks)
     before = None if source is None else _read(run, source)
     precision, peak, moved = _adapt(chosen, device, ranks, resumed=before is not None)
-    model = adapt(build(config.model, device, train.seed), train.lora, train.seed)
+    weights = InitialWeights(run.directory, config.model, train, chosen, resumed=before is not None)
+    model = weights.build(device) if ranks.count == 1 else weights.build_empty(device)
     by_onednn = chosen.onednn if has_onednn() else ()
     use_products(model, by_onednn)
     if train.checkpoint_activations:
@@ -273,12 +270,7 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
                 f"{run.directory}: checkpoint_activations cannot be compiled here: a custom module has buffers"
             )
         checkpoint_activations(model)
-    beside = train.lora is not None  # a checkpoint of adapters does not contain the weights beside them
-    if chosen.start is not None and (beside or before is None):
-        load_start(model, run.directory / START, chosen.start.sha256)
-    if before is None and chosen.vectors is not None:
-        put_rows(model, *load_rows(run.directory / VECTORS, chosen.vectors.sha256))
-    parts = _shard(model, config.parallel, precision, train.accumulate, ranks)
+    parts = weights.divide(model, config.parallel, sizes, precision, device) if ranks.count > 1 else None
     optimizer = Optimizer(model, train, chosen.learning_rate, precision, by_onednn, parts)
     averages = {} if before is None else _restore(before, model, optimizer)
     task = run.task()
@@ -303,15 +295,6 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     )
 
 
-def _shard(model: Transformer, config: ParallelConfig, precision: str, accumulate: int, ranks: Ranks) -> Parts | None:
-    """Divide a model among several processes; None: this one is alone."""
-    if ranks.count == 1:
-        return None
-    from heddle.parallel.pipeline import divide  # which takes half a second to import
-
-    return divide(model, config, mesh_sizes(config, ranks.count), precision, accumulate)
-
-
 def _objective(eager: CrossEntropy, compiled: bool, parts: Parts | None) -> Callable[[Batch], Loss]:
     """The objective that steps call."""
     if parts is None:
@@ -334,8 +317,8 @@ def _restore(saved: SavedState, model: Transformer, optimizer: Optimizer) -> dic
     parts = optimizer.parts
     read, read_state = (Weights.__getitem__,) * 2 if parts is None else (parts.read, parts.read_state)
     masters = {key.removeprefix(MASTER): key for key in saved.optimizer if key.startswith(MASTER)}
-    held = {**model.state_dict(), **optimizer.masters}
-    for name in saved.model:
+    held = {**dict(model.named_buffers()), **optimizer.masters}
+    for name in filter(held.__contains__, saved.model):  # a user's module may name one twice
         key = masters.get(name)
         held[name].copy_(read(saved.model, name) if key is None else read_state(saved.optimizer, key))
     optimizer.refresh()

@@ -12,7 +12,8 @@ from heddle.model.build import build
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.run import load
-from heddle.weights.start import START, cut_tensors, grown, is_head, load_start, save_start
+from heddle.weights.start import START, cut_tensors, fitting, grown, head_fits, is_head, save_start
+from heddle.weights.tensors import specs_of
 
 CHANGEABLE = {"start", "context", "depth", "dropout"}  # settings of [model] that a run to start from can have
 
@@ -108,5 +109,7 @@ def copy_weights(start: Start, model: TransformerConfig, count: int, directory: 
     """
     shapes = build(model, "meta").state_dict()
     tensors = grown(cut_tensors(load(start.run, "cpu").model.state_dict(), model), shapes, start.vocab_size, count)
+    weights, needed = specs_of(tensors), specs_of(shapes)
+    fitting(weights, needed, directory / START)
     checksum = save_start(tensors, directory / START)
-    return StartedFrom(run=start.run, sha256=checksum), not load_start(build(model), directory / START, checksum)
+    return StartedFrom(run=start.run, sha256=checksum), not head_fits(weights, needed)

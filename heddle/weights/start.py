@@ -15,7 +15,7 @@ from heddle.model.stack import Stack
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.files import sha256_of
-from heddle.weights.tensors import compare, read_tensors, save_tensors, specs_of
+from heddle.weights.tensors import Spec, Weights, compare, save_tensors, specs_of
 
 START = "start.safetensors"
 HEAD = "head."
@@ -97,22 +97,34 @@ def cut_tensors(tensors: Mapping[str, Tensor], model: TransformerConfig) -> dict
     return cut
 
 
-def load_start(model: Transformer, path: Path, sha256: str) -> bool:
-    """Load the weights that `save_start` wrote, and return whether the head fits. A different head, and adapters, do not change.
+def open_start(path: Path, sha256: str) -> Weights:
+    """The weights that `save_start` wrote, each read on access.
 
     Raises:
-        HeddleError: the file is missing or has another checksum, or the model differs below its head.
+        HeddleError: the file is missing or has another checksum.
     """
     if not path.is_file():
         raise HeddleError(f"{path}: missing; without it the run cannot start. Train a new run")
     if sha256_of(path) != sha256:
         raise HeddleError(f"{path}: damaged, it is not the file that this run started from; train a new run")
-    return adopt(model, read_tensors(path), path)
+    return Weights([path])
 
 
 @torch.no_grad()
-def adopt(model: Transformer, weights: Mapping[str, Tensor], where: Path) -> bool:
-    """Load weights into a model, and return whether the head fits. A different head, and adapters, do not change.
+def load_start(model: Transformer, path: Path, sha256: str) -> None:
+    """Load the weights that `save_start` wrote. A different head, and adapters, do not change.
+
+    Raises:
+        HeddleError: the file is missing or has another checksum, or the model differs below its head.
+    """
+    weights, state = open_start(path, sha256), model.state_dict()
+    for name in fitting(weights.specs, specs_of(state), path):
+        state[name].copy_(weights[name])
+
+
+@torch.no_grad()
+def adopt(model: Transformer, weights: Mapping[str, Tensor], where: Path) -> None:
+    """Load weights into a model. A different head, and adapters, do not change.
 
     Args:
         model: the model.
@@ -122,13 +134,26 @@ def adopt(model: Transformer, weights: Mapping[str, Tensor], where: Path) -> boo
     Raises:
         HeddleError: the model differs below its head.
     """
-    state = {name: each for name, each in model.state_dict().items() if not is_adapter(name)}
-    own_head, saved_head = set(filter(is_head, state)), set(filter(is_head, weights))
-    fits = own_head == saved_head and all(weights[name].shape == state[name].shape for name in own_head)
-    loaded, parameters = (
-        {name: tensor for name, tensor in tensors.items() if fits or not is_head(name)} for tensors in (weights, state)
+    state = model.state_dict()
+    for name in fitting(specs_of(weights), specs_of(state), where):
+        state[name].copy_(weights[name])
+
+
+def head_fits(weights: Mapping[str, Spec], model: Mapping[str, Spec]) -> bool:
+    """Whether a model has the head of these weights, with the same shapes."""
+    heads = [{name: spec.shape for name, spec in specs.items() if is_head(name)} for specs in (weights, model)]
+    return heads[0] == heads[1]
+
+
+def fitting(weights: Mapping[str, Spec], model: Mapping[str, Spec], where: Path) -> list[str]:
+    """The names of weights that a model takes: all, or all but those of a head that differs. Its adapters are its own.
+
+    Raises:
+        HeddleError: the model differs below its head.
+    """
+    fits, own = head_fits(weights, model), {name: spec for name, spec in model.items() if not is_adapter(name)}
+    taken, needed = (
+        {name: spec for name, spec in specs.items() if fits or not is_head(name)} for specs in (weights, own)
     )
-    compare(specs_of(loaded), specs_of(parameters), where)
-    for name, tensor in parameters.items():
-        tensor.copy_(loaded[name])
-    return fits
+    compare(taken, needed, where)
+    return list(needed)

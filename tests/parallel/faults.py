@@ -5,6 +5,8 @@ from tests.planting import Fault
 TRAIN = "test_engines.py::test_several_processes_train_what_one_trains"
 VOCABULARY = "test_vocabulary.py::test_divided_tables_are_whole_ones"
 CONTINUE = "test_saving.py::test_other_layouts_continue"
+START = "test_starting.py::test_all_weights_and_buffers_are_those_of_one_process"
+HOLD = "test_starting.py::test_a_process_holds_its_parts_and_one_more_tensor"
 
 FAULTS = [
     Fault("every rank reads the first rows", "tasks/task.py:ExampleIndices.part",
@@ -127,6 +129,26 @@ FAULTS = [
     Fault("nobody hears of a full disk", "parallel/saving.py:Saver.wait",
           'raise WriteError(f"rank {rank}: {problem}") from error', "pass",
           test="test_saving.py::test_a_rank_that_cannot_write_stops_the_run"),
+    Fault("a process makes the random numbers of its stages alone", "runs/initial.py:InitialWeights.divide",
+          "initial_values(shapes,", "initial_values({name: shape for name, shape in shapes.items() if parts.saves(name)},",
+          test=START),
+    Fault("adapters of several processes are undefined", "runs/initial.py:InitialWeights.divide",
+          "parts.fill(initial_factors(shapes, self.train.seed))", "", test=START),
+    Fault("adapters continue on undefined weights", "runs/initial.py:InitialWeights.divide",
+          "if self.resumed and self.train.lora is None:", "if self.resumed:", test=START),
+    Fault("vectors are those of the first rows on every process", "runs/initial.py:InitialWeights.divide",
+          "*self._rows(), rows.start)", "*self._rows())", test=START),
+    Fault("a user's modules stay without values", "runs/initial.py:InitialWeights.build_empty",
+          "build_custom(model, device, self.train.seed)", "", test=START),
+    Fault("FSDP looks for memory before it is there", "parallel/sharding.py:Shards.materialise",
+          "reversed([*without_custom(root)])", "[*without_custom(root)]", test=START),
+    Fault("a model is whole before it is divided", "runs/initial.py:InitialWeights.build_empty",
+          'build(self.config, "meta")', "build(self.config, device)", test=HOLD),
+    Fault("every process reads all weights of another run at once", "runs/initial.py:InitialWeights.divide",
+          "for name in fitting(weights.specs, whole, file):",
+          "everything = dict(weights)\nfor name in fitting(weights.specs, whole, file):", test=HOLD),
+    Fault("a whole tensor is held while the next one is made", "parallel/parts.py:Parts.fill",
+          "del whole", "pass", test=HOLD),
     Fault(
         "every start of the processes has the notes of the first",
         "parallel/board.py:_lead",
