@@ -252,7 +252,8 @@ def _start(run: OpenedRun, ranks: Ranks) -> Session:
     device = pick_device(chosen.device)
     use_tf32(train.tf32 and device.type == "cuda")  # a run on another device may be the copy of one on a card
     check_run(config, ranks.count)
-    ranks = ranks.on(mesh_sizes(config.parallel, ranks.count))
+    sizes = mesh_sizes(config.parallel, ranks.count)
+    ranks = ranks.on(sizes)
     for folder in (run.directory, run.directory / CHECKPOINTS):
         if folder.is_dir() and ranks.leads:
             remove_leftovers(folder)  # of a training that was killed, before its checkpoints are read
