@@ -9,7 +9,7 @@ In reading order:
 - `plan`: sizes, steps and precision, chosen by measurement before a run; `need`: the memory that it takes;
   `plan_text`: a plan in words.
 - `prepare`: makes a run directory: resolve, tokens, plan, write.
-- `session`: opens a run directory, new or at its newest checkpoint (`Session`).
+- `session`: opens a run directory, new or at its newest checkpoint (`Session`); `initial` has the weights of a new one.
 - `trainer`: the loop over steps, evaluations and checkpoints (`Trainer`); `journal` writes what it reports.
 - `extend`: continues a run for longer than planned; `changeable` has the settings that may then differ.
 - `sweep`: several runs, one at a time; `seed_statistics`: how much their results differ.

@@ -107,11 +107,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             MinimalTrainer(place / name).run()
         for name, settings in STARTS.items():
             train = {**running.TRAIN, "batch": 16, "accumulate": 4, **settings}
-            model: dict[str, Any] = {"from": str(place / ("another" if name == "start, average" else "other"))}
-            data = {"sources": [str(corpus)]}
+            start: dict[str, Any] = {"from": str(place / ("another" if name == "start, average" else "other"))}
+            data: dict[str, Any] = {"sources": [str(corpus)]}
             if name == "vectors":
-                train["vectors"], data["tokenizer"], model = str(vectors), "bytes", {**running.SIZES, "depth": 2}
-            prepare(RunConfig.of({"data": data, "model": model, "train": train}), made[name])
+                train["vectors"], data["tokenizer"], start = str(vectors), "bytes", {**running.SIZES, "depth": 2}
+            prepare(RunConfig.of({"data": data, "model": start, "train": train}), made[name])
         MinimalTrainer(made["continued adapters"]).run()
         for name in ("checkpoints/step-2", "model.safetensors", "adapter.safetensors", "manifest.json"):
             (made["continued adapters"] / name).rename(place / Path(name).name)
