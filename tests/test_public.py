@@ -11,7 +11,7 @@ import inspect
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from math import isfinite
 from numbers import Integral, Real
@@ -73,6 +73,15 @@ class Bad(NamedTuple):
 
     value: Any
     word: str
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_measurement() -> Iterator[None]:
+    """A device's rates are measured once: they are the same whatever else is passed."""
+    module = import_module("heddle.bench.run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ceilings", functools.cache(module.ceilings))
+        yield
 
 
 @functools.cache

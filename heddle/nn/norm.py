@@ -134,10 +134,11 @@ def _gradients(x: Tensor, above: Tensor, weight: Tensor, scale: Tensor) -> tuple
 def _rows(x: Tensor) -> int:
     """Along the first axis, the length of parts of about `IN_CACHE` numbers, or of `PARTS` larger ones.
 
-    Only a CPU has such a cache: a GPU takes all rows at once. A compiler splits by itself. It may compile only the forward pass,
-    so the backward pass must use the stored number.
+    Only a CPU has such a cache: a GPU takes all rows at once, as do tensors without numbers, which tell how much memory is needed.
+    A compiler splits by itself. It may compile only the forward pass, so the backward pass must use the stored number.
     """
-    if x.dim() == 1 or not x.numel() or x.device.type != "cpu" or torch.compiler.is_compiling():
+    plain = type(x) is Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
+    if x.dim() == 1 or not x.numel() or not plain:
         return len(x)
     return max(1, IN_CACHE * len(x) // x.numel(), -(-len(x) // PARTS))
 

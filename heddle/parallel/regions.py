@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:  # their import takes as long as torch's own, and one process needs none of it
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
 
 Region = tuple[tuple[int, int], ...]
 """(start, stop) along each axis of a tensor."""
@@ -24,12 +26,12 @@ class Division:
         shape: of the whole parameter.
     """
 
-    mesh: DeviceMesh
+    mesh: "DeviceMesh"
     placements: tuple[Any, ...]
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, parameter: DTensor) -> "Division":
+    def of(cls, parameter: "DTensor") -> "Division":
         """That of a sharded parameter."""
         return cls(parameter.device_mesh, tuple(parameter.placements), tuple(parameter.shape))
 
@@ -53,8 +55,10 @@ class Division:
                 spans[placement.dim] = _chunk(spans[placement.dim], place[name], size)
         return tuple(spans)
 
-    def joint(self, part: Tensor) -> DTensor:
+    def joint(self, part: Tensor) -> "DTensor":
         """The parts of all processes as one tensor, as `torch.distributed` knows it; nothing is sent."""
+        from torch.distributed.tensor import DTensor
+
         shape = torch.Size(self.shape)
         stride = torch.empty(shape, device="meta").stride()
         return DTensor.from_local(part, self.mesh, self.placements, run_check=False, shape=shape, stride=stride)

@@ -80,9 +80,9 @@ def test_time_is_the_products_and_what_they_do_not_hide() -> None:
 
 def test_layers_are_divided_in_every_layout_that_is_tried() -> None:
     """torch caches the groups of a mesh, and each rehearsal ends its groups: the next one needs new ones. So does the next plan."""
-    deep = TINY.override({"decoder.depth": 12})
-    for memory in (30, 29):
-        made = propose(request(memory, model=deep, world=8, batch=32, parallel=ParallelConfig(tensor=2)))
+    short = TINY.override({"decoder.depth": 1})
+    for memory in (4.8, 4.4):  # MiB: one shard and two are too large
+        made = propose(request(memory, model=short, world=8, parallel=ParallelConfig(tensor=2)))
         assert made.sizes["tensor"] == 2
         assert made.sizes["shard"] == 4
         assert made.peak <= 0.9 * memory * 2**20
