@@ -4,7 +4,7 @@
 - `ranks`: this process among them, and sums over all.
 - `mesh`: an axis of processes for each way of dividing a training, and what cannot be combined.
 - `parts`: what training asks of a divided model. `sharding` divides parameters (FSDP2), `tensor` layers, `context` the tokens of a
-  row, `experts` the experts of mixtures, `pipeline` the blocks.
+  row, `experts` the experts of mixtures, `pipeline` the blocks, with what a `stage` computes.
 - `regions`: where a part lies in a whole tensor; `dealing`: Muon's matrices, dealt among processes.
 - `saving`: shards of a checkpoint, written in the background.
 - `board`: what they tell each other beside the collectives: who is there, whether all have the same run, who failed.
