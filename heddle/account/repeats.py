@@ -24,7 +24,7 @@ def measured(
     full = dict(measure(short))
     total = dict(full)
     for name, (numbers, times) in left_out.items():
-        fewer = measure(_with_layers(short, name, config.stacks()[name], numbers))
+        fewer = measure(with_layers(short, name, config.stacks()[name], numbers))
         total = {key: total[key] + times * (full[key] - fewer.get(key, 0)) for key in total}
     return total
 
@@ -43,7 +43,7 @@ def shortened(config: TransformerConfig, few: int = FEW) -> tuple[TransformerCon
         tail = range(start + period * times, stack.depth)
         numbers = [[*range(start + period * count), *tail] for count in (few - 1, few)]
         left_out[name] = numbers[0], times - few
-        config = _with_layers(config, name, stack, numbers[1])
+        config = with_layers(config, name, stack, numbers[1])
     return config, left_out
 
 
@@ -100,14 +100,14 @@ def single_blocks(config: TransformerConfig) -> Iterator[TransformerConfig]:
     """The model with one block in each stack, once for each block that differs from the others of its stack."""
     single = config
     for name, stack in config.stacks().items():
-        single = _with_layers(single, name, stack, [0])
+        single = with_layers(single, name, stack, [0])
     for name, stack in config.stacks().items():
         for number in {id(block): number for number, block in enumerate(stack.blocks)}.values():
-            yield _with_layers(single, name, stack, [number])
+            yield with_layers(single, name, stack, [number])
 
 
-def _with_layers(config: TransformerConfig, name: str, stack: StackConfig, numbers: list[int]) -> TransformerConfig:
-    """The model with only these layers of `stack` in one stack."""
+def with_layers(config: TransformerConfig, name: str, stack: StackConfig, numbers: list[int]) -> TransformerConfig:
+    """The model with only these layers of `stack` in one stack, in this order."""
     blocks = tuple(stack.blocks[number] for number in numbers)
     short = stack.model_copy(update={"depth": len(blocks), "blocks": blocks, "overrides": ()})
     return config.model_copy(update={name: short})

@@ -3,9 +3,9 @@
 - `join`: join the processes that torchrun started.
 - `ranks`: this process among them, and sums over all.
 - `mesh`: an axis of processes for each way of dividing a training, and what cannot be combined.
-- `parts`: what training asks of a divided model. `sharding` divides parameters (FSDP2), `tensor` layers,
-  `vocabulary` tables and their scores, `context` the tokens of a row, `experts` the experts of mixtures, `pipeline` the blocks.
-  `masks`: dropout of what is divided.
+- `parts`: what training asks of a divided model. `sharding` divides parameters (FSDP2), `tensor` layers, `vocabulary` tables and
+  their scores, `context` the tokens of a row, `experts` the experts of mixtures, `pipeline` the blocks, with what a `stage`
+  computes. `masks`: dropout of what is divided.
 - `regions`: where a part lies in a whole tensor; `dealing`: Muon's matrices, dealt among processes.
 - `saving`: shards of a checkpoint, written in the background.
 - `board`: what they tell each other beside the collectives: who is there, whether all have the same run, who failed.

@@ -13,13 +13,15 @@ from heddle.config.parallel import ParallelConfig
 from heddle.config.train import TrainConfig
 from heddle.display import displayed, size
 from heddle.errors import HeddleError, pluralize
-from heddle.parallel.mesh import count_readers, mesh_sizes
+from heddle.parallel.mesh import check_layers, check_pipeline, count_readers, mesh_sizes
 from heddle.runs.split import ROOM
 from heddle.scale.devices import Device
 from heddle.scale.measuring import seconds_of_step
 from heddle.scale.rehearsal import PHASES, Step, rehearse
+from heddle.scale.schedules import most_at_once, order_of, waiting
 from heddle.tasks.loss import chunk_rows
 
+FILLED = 4  # micro-batches for each group of a pipeline, if the batch has as many: then it waits for a quarter of its computing
 SHARE = 0.4  # of a device's peak that products reach in training: well-tuned programs publish 0.35 to 0.5
 
 
@@ -66,17 +68,22 @@ class Prediction:
         gradients: of this part.
         state: of the optimizer for this part.
         average: of the moving average of this part.
+        group: of the pipeline, from 0: the one whose devices hold most, which is the one described.
         gathered: most bytes of parameters gathered from others at a time.
-        activations: saved for the backward pass by a micro-batch.
-        layers: blocks that save them.
+        activations: saved for the backward pass by a micro-batch, or by all that are in flight in a pipeline.
+        passes: how many forward passes these are.
+        layers: blocks that save them in one pass.
         logits: of one chunk, in fp32.
         peak: most bytes at a time.
         memory: bytes of the device.
-        flops: of a step.
-        sent: bytes that the device sends in a step, by kind of collective and by `link` or `network`.
+        flops: of a step; in a pipeline, of the group that computes most.
+        sent: bytes that the device sends in a step, by kind of collective and by `link` or `network`; in a pipeline, one of the
+            group that sends most.
         compute: seconds of the products.
+        idle: seconds that the groups of a pipeline wait for micro-batches.
         communication: seconds of the collectives that computing can hide.
-        exchange: seconds of those within layers (tensor, context, expert), for which computing waits.
+        exchange: seconds of those within layers (tensor, context, expert) and between groups of a pipeline, for which computing
+            waits.
         update: seconds of those of the update, which it cannot.
         tokens_per_second: of all devices.
     """
@@ -91,8 +98,10 @@ class Prediction:
     gradients: int
     state: int
     average: int
+    group: int
     gathered: int
     activations: int
+    passes: int
     layers: int
     logits: int
     peak: int
@@ -100,6 +109,7 @@ class Prediction:
     flops: int
     sent: Mapping[str, int]
     compute: float
+    idle: float
     communication: float
     exchange: float
     update: float
@@ -108,7 +118,7 @@ class Prediction:
     @property
     def seconds(self) -> float:
         """Of a step: what is computed hides what is sent meanwhile."""
-        return max(self.compute, self.communication) + self.exchange + self.update
+        return max(self.compute + self.idle, self.communication) + self.exchange + self.update
 
     @property
     def fits(self) -> bool:
@@ -129,37 +139,48 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
     device, length, precision = request.device, request.length, request.precision
     rows = request.batch // (count_readers(sizes) * train.accumulate)
     step = Step(on_device(request), train, request.parallel, dict(sizes), rows, length, precision)
-    numbers = rehearse(step, device.node, gloo=device.name == "cpu")
-    sent = {name.removeprefix("sent/"): count for name, count in numbers.items() if name.startswith("sent/")}
-    rates, seconds = {"link": device.link, "network": device.network}, dict.fromkeys(("", "layers", "update"), 0.0)
+    pipeline, schedule = sizes["pipeline"], request.parallel.schedule
+    ends_and_middle = sorted({0, pipeline // 2, pipeline - 1})
+    each = {group: rehearse(step, device.node, device.name == "cpu", group) for group in ends_and_middle}
+    group = max(each, key=lambda number: _peak(each[number]))
+    numbers, flops = each[group], max(others["flops"] for others in each.values())
+    sent = max((_sent(others) for others in each.values()), key=lambda counts: sum(counts.values()))
+    rates, seconds = (
+        {"link": device.link, "network": device.network},
+        dict.fromkeys(("", "layers", "stages", "update"), 0.0),
+    )
     for name, count in sent.items():
         *when, _, where = name.split("/")
         seconds[when[0] if when else ""] += count / rates[where]
     if device.bf16 is None or device.fp32 is None:
-        compute = seconds_of_step(step) * _part(numbers, step)
+        compute = seconds_of_step(step) * _part(flops, step)
     else:
-        compute = numbers["flops"] / (request.share * (device.bf16 if precision == "bf16" else device.fp32))
-    scores = (
-        -(-request.model.table_rows() // sizes["tensor"]) if isinstance(request.model.head, LanguageHeadConfig) else 0
-    )
-    chunk = chunk_rows(rows * length // sizes["context"], scores) if scores else 0
-    of_layers = activations(request, rows, train.checkpoint_activations)
+        compute = flops / (request.share * (device.bf16 if precision == "bf16" else device.fp32))
+    head = isinstance(request.model.head, LanguageHeadConfig)
+    scores = -(-request.model.table_rows() // sizes["tensor"]) if head else 0
+    chunk = chunk_rows(rows * length // sizes["context"], scores) if scores and group == pipeline - 1 else 0
+    divided = sizes["tensor"] * sizes["context"] * pipeline > 1
+    order = order_of(schedule, pipeline, train.accumulate) if pipeline > 1 else []
+    passes = most_at_once(order[group]) if order else 1
     made = Prediction(
         sizes=dict(sizes),
         rows=rows,
         accumulate=train.accumulate,
         checkpointed=train.checkpoint_activations,
         precision=precision,
-        activations=numbers["saved"] if sizes["tensor"] * sizes["context"] > 1 else of_layers,
-        layers=sum(stack.depth for stack in request.model.stacks().values()),
+        group=group,
+        activations=passes * numbers["saved"] if divided else activations(request, rows, train.checkpoint_activations),
+        passes=passes,
+        layers=sum(stack.depth for stack in request.model.stacks().values()) // step.stages,
         logits=4 * chunk * scores,
-        peak=max(numbers[f"peak/{phase}"] for phase in PHASES),
+        peak=_peak(numbers),
         memory=device.memory,
-        flops=numbers["flops"],
+        flops=flops,
         sent=sent,
         compute=compute,
+        idle=compute * waiting(order, train.checkpoint_activations) if order else 0.0,
         communication=seconds[""],
-        exchange=seconds["layers"],
+        exchange=seconds["layers"] + seconds["stages"],
         update=seconds["update"],
         tokens_per_second=0.0,
         **{name: numbers[name] for name in ("parameters", "copies", "gradients", "state", "average", "gathered")},
@@ -167,11 +188,18 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
     return replace(made, tokens_per_second=request.batch * length / made.seconds)
 
 
-def _part(numbers: Mapping[str, int], step: Step) -> float:
+def _peak(numbers: Mapping[str, int]) -> int:
+    return max(numbers[f"peak/{phase}"] for phase in PHASES)
+
+
+def _sent(numbers: Mapping[str, int]) -> dict[str, int]:
+    return {name.removeprefix("sent/"): count for name, count in numbers.items() if name.startswith("sent/")}
+
+
+def _part(flops: int, step: Step) -> float:
     """The part of a whole model's products for its rows that a process computes."""
-    return (
-        numbers["flops"] / rehearse(step.alone())["flops"] if step.sizes["tensor"] * step.sizes["context"] > 1 else 1.0
-    )
+    divided = step.sizes["tensor"] * step.sizes["context"] * step.stages > 1
+    return flops / rehearse(step.alone())["flops"] if divided else 1.0
 
 
 def on_device(request: Request) -> TransformerConfig:
@@ -196,7 +224,12 @@ def propose(request: Request) -> Prediction:
     Raises:
         HeddleError: none does, or the mesh or the batch does not divide among the devices.
     """
-    meshes = list(_meshes(request))
+    meshes, pipeline = list(_meshes(request)), request.parallel.pipeline
+    several = (
+        request.train if request.train.accumulate > 1 else request.train.model_copy(update={"accumulate": pipeline})
+    )
+    check_pipeline(request.parallel, request.model, several, request.train.compile == "on")
+    check_layers(request.parallel, request.model)
     check_batch(request)
     tried: Prediction | None = None
     for checkpointed in (False, True):
@@ -218,21 +251,21 @@ def check_batch(request: Request) -> None:
     Raises:
         HeddleError: they do not.
     """
-    several = count_readers(mesh_sizes(request.parallel, request.world))
-    parts = several * request.train.accumulate
+    readers, accumulate = count_readers(mesh_sizes(request.parallel, request.world)), request.train.accumulate
+    pipeline = request.parallel.pipeline
+    parts = readers * (accumulate if accumulate > 1 else pipeline)
     if request.batch % parts:
         near = max(1, round(request.batch / parts)) * parts
+        several = f" of accumulate = {accumulate} micro-batches" if accumulate > 1 else ""
+        several = several or (f" of {pipeline} micro-batches or more" if pipeline > 1 else "")
         raise HeddleError(
-            f"batch = {request.batch} cannot be divided among {pluralize(several, 'device')}"
-            f"{f' of accumulate = {request.train.accumulate} micro-batches' if request.train.accumulate > 1 else ''}: "
-            f"choose a multiple of {parts}, such as {near}"
+            f"batch = {request.batch} cannot be divided among {pluralize(readers, 'pipeline' if pipeline > 1 else 'device')}"
+            f"{several}: choose a multiple of {parts}, such as {near}"
         )
 
 
 def _meshes(request: Request) -> Iterator[dict[str, int]]:
     """The meshes to try: that of the settings, or every way to divide the devices, from few shards to many."""
-    if (count := request.parallel.pipeline) > 1:
-        raise HeddleError(f"parallel: pipeline = {count}: plans do not know pipelines: leave it out")
     sizes = mesh_sizes(request.parallel, request.world)
     if {"replicate", "shard"} & request.parallel.model_fields_set:
         yield sizes
@@ -247,7 +280,7 @@ def _may_fit(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> 
     """Whether the parts and the activations of one row could fit, which is known without a rehearsal."""
     one = _row_of(request.model, request.length, request.precision, request.device.name == "cpu", checkpointed)
     state = states(request.model, request.train.optimizer, "fp32").total
-    several = sizes["tensor"] * sizes["context"]
+    several = sizes["tensor"] * sizes["context"] * sizes["pipeline"]
     return (state / sizes["shard"] + one) / several <= ROOM * request.device.memory
 
 
@@ -260,7 +293,9 @@ def _row_of(model: TransformerConfig, length: int, precision: str, on_cpu: bool,
 def _fewest(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> Prediction:
     """The prediction with the fewest micro-batches that fit, or, if none do, with the most."""
     rows = request.batch // count_readers(sizes)
-    counts = [count for count in range(1, rows + 1) if rows % count == 0]
+    counts = [count for count in range(1, rows + 1) if rows % count == 0 and count % sizes["pipeline"] == 0]
+    if sizes["pipeline"] > 1:
+        counts = [count for count in counts if count >= FILLED * sizes["pipeline"]] or counts[-1:]
     if request.train.accumulate > 1:
         counts = [request.train.accumulate]
 
@@ -277,7 +312,7 @@ def _fewest(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> P
 def _too_large(request: Request, tried: Prediction | None, sizes: Mapping[str, int]) -> str:
     """What does not fit, in a line."""
     there = f"{ROOM:.0%} of {size(request.device.memory)} of {request.device.name}"
-    parts = sizes["shard"] * sizes["context"] * sizes["tensor"]
+    parts = sizes["shard"] * sizes["context"] * sizes["tensor"] * sizes["pipeline"]
     shards = pluralize(parts, "shard")
     state = states(request.model, request.train.optimizer, "fp32").total // parts
     if state > ROOM * request.device.memory:

@@ -20,6 +20,7 @@ from heddle.model.cores import cores
 from heddle.model.lora import adapt
 from heddle.model.measured import measured_once
 from heddle.parallel.mesh import count_readers
+from heddle.parallel.pipeline import Stages
 from heddle.scale.meter import Meter
 from heddle.scale.rehearsal import Step, Trainable
 from heddle.train.step import train_step
@@ -33,7 +34,7 @@ class Measured:
     """A measured step.
 
     Attributes:
-        peak: most bytes of tensors at a time, of the first process.
+        peak: most bytes of tensors at a time, of the process that holds most.
         seconds: of a step; the median.
         tokens_per_second: of all processes.
     """
@@ -54,7 +55,8 @@ def measure(step: Step) -> Measured:
             _process(0, folder, step)
         else:
             spawn(_process, (folder, step), nprocs=step.processes)
-        peak, seconds = (float(word) for word in Path(folder, "measured").read_text().split())
+        measured = [[float(word) for word in path.read_text().split()] for path in Path(folder).glob("measured-*")]
+    peak, seconds = (max(numbers) for numbers in zip(*measured, strict=True))
     tokens = count_readers(step.sizes) * step.rows * step.train.accumulate * step.length
     return Measured(int(peak), seconds, tokens / seconds)
 
@@ -86,7 +88,7 @@ def seconds_of_step(step: Step) -> float:
 
 
 def _process(rank: int, folder: str, step: Step) -> None:
-    """One process; the first writes what was measured."""
+    """One process; the first with a stage of a pipeline writes what was measured."""
     before, world = torch.get_num_threads(), step.processes
     torch.set_num_threads(max(1, cores() // world))
     if world > 1:
@@ -98,8 +100,8 @@ def _process(rank: int, folder: str, step: Step) -> None:
             trainable = _trainable(step)
             peak = _metered(trainable, step)
         seconds = _timed(trainable, step)
-        if rank == 0:
-            Path(folder, "measured").write_text(f"{peak} {seconds}")
+        if rank % (world // step.sizes["pipeline"]) == 0:
+            Path(folder, f"measured-{rank}").write_text(f"{peak} {seconds}")
     finally:
         torch.set_num_threads(before)
         if world > 1:
@@ -148,6 +150,8 @@ def _metered(trainable: Trainable, step: Step) -> int:
     with Meter() as meter:
         meter.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state(), batch.parts()))
         meter.see(list(trainable.model.buffers()))
+        if isinstance(trainable.parts, Stages):
+            meter.see([each.received() for each in trainable.parts.on_mesh])
         meter.see({} if trainable.average is None else trainable.average.average)
         meter.enter("step")
         _take(trainable, step.train, batch)

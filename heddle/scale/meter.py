@@ -51,7 +51,7 @@ class Meter(TorchDispatchMode):
         peaks: the most bytes in each phase (see `enter`).
         flops: of matrix products.
         sent: bytes that this process sends, by kind of collective and by `link` (in its machine) or `network`; `layers/` of those
-            within layers.
+            within layers, `stages/` of those to other stages.
         held: bytes when a phase began first.
     """
 
@@ -97,7 +97,9 @@ class Meter(TorchDispatchMode):
         counter = FLOPS.get(packet)
         if counter is not None:
             self.flops += counter(*args, **(kwargs or {}), out_val=out)
-        if function.namespace == "c10d":
+        if packet is torch.ops.c10d.send:
+            self._note_to(args[0], dist.get_process_group_ranks(dist.ProcessGroup.unbox(args[1]))[args[2]])
+        elif function.namespace == "c10d":
             self._note_sent(packet.__name__, args)
             if self.gloo and packet.__name__ == "_reduce_scatter_base_":
                 self.peaks[self.phase] = max(self.peaks[self.phase], self.now + args[1].nbytes)
@@ -156,6 +158,11 @@ class Meter(TorchDispatchMode):
         group = next(group for group in map(_group, args) if group is not None)
         tensors: Iterable[Any] = (each for each in tree_leaves(args[place]) if isinstance(each, Tensor))
         self._note(kind, share, sum(each.nbytes for each in tensors), group)
+
+    def _note_to(self, tensors: list[Tensor], process: int) -> None:
+        """What is sent to one process, which computes another stage."""
+        where = "link" if process // self.node == dist.get_rank() // self.node else "network"
+        self.sent["stages/send", where] += sum(each.nbytes for each in tensors)
 
     def _note(self, kind: str, share: Share, count: int, group: dist.ProcessGroup) -> None:
         ranks = dist.get_process_group_ranks(group)

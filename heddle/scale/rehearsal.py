@@ -1,19 +1,17 @@
 """A training step of one process among many, on tensors without memory: what it holds, sends and computes.
 
 It is the step of a run: the same model, sharding, loss and optimizer. Only the tensors are torch's fake ones, and the processes are
-those of torch's fake backend, so that one process can be the first of thousands.
+those of torch's fake backend, so that one process can be any of thousands.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from heddle.account.forward import prefixes_for, source_for, without_values
 from heddle.account.memory import fake
@@ -23,22 +21,30 @@ from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.parallel import ParallelConfig
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch, counted_batch
-from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
 from heddle.model.groups import skeleton
 from heddle.model.transformer import Transformer
 from heddle.nn.layout import Layout
 from heddle.parallel.experts import DividedExperts
-from heddle.parallel.mesh import count_processes, mesh_sizes
-from heddle.parallel.sharding import Shards, blocks_of
+from heddle.parallel.mesh import STAGES, count_processes, mesh_sizes
+from heddle.parallel.parts import Parts
+from heddle.parallel.pipeline import Stages, divide
+from heddle.parallel.sharding import blocks_of
 from heddle.scale.meter import Meter
+from heddle.scale.schedules import StageAlone, fake_processes, in_stages, of_stage
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.train.ema import MovingAverage
 from heddle.train.muon import STACK
 from heddle.train.optimizer import Optimizer
 from heddle.train.training import moving_average
 
+# Micro-batches with which a pipeline of so many processes has long been full, and those of a further round.
+FULL: dict[str, Callable[[int], tuple[int, int]]] = {
+    "1f1b": lambda processes: (processes + 2, 1),
+    "interleaved": lambda processes: (3 * processes, processes),
+    "zero-bubble": lambda processes: (3 * processes, processes),
+}
 FEW = 5  # equal blocks that are rehearsed: with fewer, one block's gathered parameters and gradients overlap with the ends
 PHASES = ("forward", "loss", "backward", "end", "update")  # each is largest where it begins or ends, whatever the depth
 
@@ -69,6 +75,11 @@ class Step:
     def processes(self) -> int:
         """How many take the step."""
         return count_processes(self.sizes)
+
+    @property
+    def stages(self) -> int:
+        """Into how many parts a pipeline divides the layers."""
+        return self.sizes["pipeline"] * STAGES[self.parallel.schedule]
 
     def alone(self) -> "Step":
         """The same micro-batch of one process."""
@@ -111,9 +122,9 @@ class Trainable:
         self.model, self.micro_batches, train = model, micro_batches, step.train
         if train.checkpoint_activations:
             checkpoint_activations(model)
-        parts: Shards | None = None
+        parts: Parts | None = None
         if step.processes > 1:
-            parts = Shards(model, step.parallel, step.sizes, step.precision, micro_batches)
+            parts = divide(model, step.parallel, step.sizes, step.precision, micro_batches)
         self.parts, self.optimizer = parts, Optimizer(model, train, 1e-3, step.precision, parts=parts)
         self.average: MovingAverage | None = moving_average(train, self.optimizer, {})
         whole = CrossEntropy(model) if isinstance(model.config.head, LanguageHeadConfig) else Summed(model)
@@ -140,8 +151,10 @@ class Trainable:
 
     def remember(self) -> None:
         """Give the optimizers the state that they have after a step."""
-        for master in self.optimizer.masters.values():
-            master.grad = torch.zeros_like(master) if master.requires_grad else None
+        parts = self.parts
+        for name, master in self.optimizer.masters.items():
+            here = not isinstance(parts, Stages) or parts.has(name)
+            master.grad = torch.zeros_like(master) if master.requires_grad and here else None
         self.update()
 
     def update(self) -> None:
@@ -168,54 +181,49 @@ class Trainable:
         return _bytes(master.grad for master in self.optimizer.masters.values() if master.grad is not None)
 
 
-def rehearse(step: Step, node: int = 1, gloo: bool = False) -> Numbers:
-    """Bytes, FLOPs and communication of a step of the first process of a mesh.
+def rehearse(step: Step, node: int = 1, gloo: bool = False, place: int = 0) -> Numbers:
+    """Bytes, FLOPs and communication of a step of one process of a mesh.
 
     Args:
         step: the step.
         node: processes on a machine.
         gloo: whether gloo connects the processes, as on a CPU.
+        place: of the process in the pipeline; on the other axes it is the first.
 
     Returns:
         Bytes by what they are for, `saved` for the backward pass by a micro-batch; the peak of each phase, `peak/loss`; `flops`;
-        bytes that are sent, `sent/all-gather/link`, within layers `sent/layers/all-reduce/link`.
+        bytes that are sent, `sent/all-gather/link`, within layers `sent/layers/all-reduce/link`, to stages `sent/stages/send/link`.
     """
-    config, train = step.model, step.train
+    train, pipeline = step.train, step.sizes["pipeline"]
+
+    def take(variant: TransformerConfig, micro_batches: int) -> Numbers:
+        same = train.model_copy(update={"accumulate": micro_batches})
+        with fake_processes(step.processes, place * (step.processes // pipeline)):
+            return _rehearse(replace(step, model=variant, train=same), Meter(node, gloo))
 
     def measure(variant: TransformerConfig) -> Numbers:
-        with fake_processes(step.processes):
-            return _rehearse(replace(step, model=variant), Meter(node, gloo))
+        """Once a pipeline is full, each further round of micro-batches adds as much as the one before."""
+        full, each = FULL[step.parallel.schedule](pipeline)
+        rounds = (train.accumulate - full) // each
+        if pipeline == 1 or rounds <= 0:
+            return take(variant, train.accumulate)
+        most, fewer = take(variant, full), take(variant, full - each)
+        return {key: size + rounds * (size - fewer.get(key, 0)) for key, size in most.items()}
 
     # Equal layers may be in different groups, so `measured` must not leave any out. Muon's stacks hold matrices of many blocks.
-    few = FEW + (STACK // max(1, config.dim**2) if train.optimizer == "muon" else 0)
-    return measure(config) if train.groups or train.lora is not None else measured(config, measure, few)
-
-
-@contextmanager
-def fake_processes(world: int) -> Iterator[None]:
-    """Inside the block, this process is the first of so many; the others are not there.
-
-    Raises:
-        HeddleError: this process has joined others already.
-    """
-    if world == 1:
-        yield
-        return
-    if dist.is_initialized():
-        raise HeddleError("a plan for several processes is made by one: start it without torchrun")
-    dist.init_process_group("fake", rank=0, world_size=world)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-        _clear_sharding_prop_cache()  # torch remembers the groups of a mesh for the next equal one, and these are gone
+    few = FEW + (STACK // max(1, step.model.dim**2) if train.optimizer == "muon" else 0)
+    stage = None if train.groups or train.lora is not None else of_stage(step.model, step.stages)
+    if stage is None:
+        return measure(step.model)
+    return measured(stage, lambda variant: measure(in_stages(variant, step.stages)), few)
 
 
 def _rehearse(step: Step, meter: Meter) -> Numbers:
-    mode, train = FakeTensorMode(), step.train
+    mode = FakeTensorMode()
     unknown = stated(build(without_values(step.model, ()), "meta"), step.rows, step.length).unknown()
-    model = fake(skeleton(without_values(step.model, unknown), train), mode)
-    micro = min(train.accumulate, 2)  # the first one and the last one; those between are like the first
+    model = fake(skeleton(without_values(step.model, unknown), step.train), mode)
+    # Of micro-batches in turn, the first one and the last one: those between are like the first.
+    micro = step.train.accumulate if step.stages > 1 else min(step.train.accumulate, 2)
     # A mesh reads the numbers of its processes, which are not fake.
     with mode if step.processes == 1 else nullcontext():
         trainable = Trainable(model, step, micro)
@@ -225,31 +233,29 @@ def _rehearse(step: Step, meter: Meter) -> Numbers:
             divided.__class__ = Balanced
     with mode:
         trainable.remember()
-    watch_backward(model, meter)
     numbers = trainable.held()
     with mode, meter:
         meter.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state()))
         meter.see([working for working, _ in trainable.optimizer.copies])
         meter.see([*model.buffers(), {} if trainable.average is None else trainable.average.average])
-        parts = list[tuple[int, dict[str, int]]]()
-        for _ in range(micro):
-            before, sent = meter.flops, meter.sent.copy()
-            micro_batch(trainable, trainable.batch(step.rows, step.length), meter)
-            parts.append((meter.flops - before, _named(meter.sent - sent)))
+        if step.stages > 1:
+            # Gradients are summed over processes when the last micro-batch has passed, with nothing left to compute meanwhile.
+            late = {"reduce-scatter": "update/", "all-reduce": "update/"}
+            _count(numbers, meter, lambda: whole_step(trainable, step, meter), lambda kind: late.get(kind, ""))
+        else:
+            watch_backward(model, meter)
+            for times in [step.train.accumulate - 1, 1][-micro:]:
+                _count(
+                    numbers,
+                    meter,
+                    lambda: micro_batch(trainable, trainable.batch(step.rows, step.length), meter),
+                    times=times,
+                )
         numbers["gradients"] = trainable.gradients()
-        before, sent = meter.flops, meter.sent.copy()
         meter.enter("update")
-        trainable.update()
-    parts.append((meter.flops - before, _named(meter.sent - sent)))
+        _count(numbers, meter, trainable.update, lambda kind: "update/")
     numbers["gathered"], numbers["saved"] = meter.gathered(), meter.held["loss"] - meter.held["forward"]
     numbers |= {f"peak/{phase}": meter.peaks[phase] for phase in PHASES}
-    times = [train.accumulate - 1, 1, 1] if micro == 2 else [1, 1]
-    numbers["flops"] = sum(count * flops for count, (flops, _) in zip(times, parts, strict=True))
-    for number, (count, (_, each)) in enumerate(zip(times, parts, strict=True)):
-        last = number == len(parts) - 1
-        for name, size in each.items():
-            key = f"sent/update/{name}" if last else f"sent/{name}"
-            numbers[key] = numbers.get(key, 0) + count * size
     return numbers
 
 
@@ -262,7 +268,20 @@ def micro_batch(trainable: Trainable, batch: Batch, meter: Meter) -> None:
     trainable.optimizer.collect()
 
 
-def watch_backward(model: Transformer, meter: Meter) -> None:
+def whole_step(trainable: Trainable, step: Step, meter: Meter) -> None:
+    """The passes of all micro-batches, in the order of the pipeline's schedule."""
+    stages, objective = trainable.parts, trainable.objective
+    assert isinstance(stages, Stages)
+    stages.kind = StageAlone
+    for each in stages.own:
+        each.register_forward_pre_hook(lambda *arguments: meter.enter("forward"))
+        watch_backward(each, meter)
+    batch = trainable.batch(step.rows * step.train.accumulate, step.length)
+    for _ in stages.backward(objective, batch.split(step.train.accumulate), batch.weights.sum()):
+        trainable.optimizer.collect()
+
+
+def watch_backward(model: nn.Module, meter: Meter) -> None:
     """Begin a phase of the backward pass after the last block's forward pass, after its backward pass, and before the first's."""
     first, *_ = blocks = list(blocks_of(model))
 
@@ -284,8 +303,20 @@ def watch_backward(model: Transformer, meter: Meter) -> None:
     first.register_forward_hook(after_first)
 
 
-def _named(sent: Any) -> dict[str, int]:
-    return {"/".join(key): size for key, size in sent.items()}
+def _count(
+    numbers: Numbers,
+    meter: Meter,
+    take: Callable[[], None],
+    when: Callable[[str], str] = lambda kind: "",
+    times: int = 1,
+) -> None:
+    """Add what `take` computes and sends, so many times; `when` says of a kind of sending what it is for."""
+    before, sent = meter.flops, meter.sent.copy()
+    take()
+    numbers["flops"] = numbers.get("flops", 0) + times * (meter.flops - before)
+    for (kind, where), size in (meter.sent - sent).items():
+        name = f"sent/{when(kind)}{kind}/{where}"
+        numbers[name] = numbers.get(name, 0) + times * size
 
 
 def _bytes(tensors: Any) -> int:

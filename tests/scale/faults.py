@@ -6,6 +6,9 @@ HOLDS = "test_rehearsal.py::test_one_process_holds_what_was_predicted"
 SHARDS = "test_rehearsal.py::test_shards_divide_what_a_process_holds_and_sends"
 STORAGES = "test_rehearsal.py::test_storages_are_counted_once_and_until_they_are_gone"
 
+PIPELINE = "test_rehearsal.py::test_groups_of_a_pipeline_hold_what_was_predicted"
+GROUPS = "test_layout.py::test_the_group_of_a_pipeline_that_holds_most"
+
 FAULTS = [
     Fault("gradients of one tensor beside each other", "scale/meter.py:_called_by_engine",
           "frame.f_code.co_name == \"_engine_run_backward\"", "False", test=HOLDS),
@@ -26,7 +29,7 @@ FAULTS = [
           "self.whole = False", "self.whole, gradients = False, [each.grad for each in self.masters.values()]",
           test="test_rehearsal.py::test_two_processes_hold_what_was_predicted"),
     Fault("micro-batches between the first and the last are left out", "scale/rehearsal.py:_rehearse",
-          "[train.accumulate - 1, 1, 1]", "[1, 1, 1]",
+          "[step.train.accumulate - 1, 1]", "[1, 1]",
           test="test_rehearsal.py::test_micro_batches_send_parameters_again_and_gradients_once"),
     Fault("a layout fills the device", "scale/layout.py:Prediction.fits",
           "ROOM * self.memory", "2 * self.memory",
@@ -40,4 +43,21 @@ FAULTS = [
     Fault("tensors of others have memory", "scale/meter.py:Meter.see",
           "if is_traceable_wrapper_subclass(tensor):", "if False:",
           test="test_rehearsal.py::test_parts_of_other_processes_hold_nothing"),
+    Fault("what a stage sends is gone at once", "scale/schedules.py:_held",
+          "each.op = Sent", "pass", test=PIPELINE),
+    Fault("what a stage receives is not measured", "scale/measuring.py:_metered",
+          "meter.see([each.received() for each in trainable.parts.on_mesh])", "pass", test=PIPELINE),
+    Fault("what goes to other stages is not counted", "scale/meter.py:Meter._note_to",
+          "sum(each.nbytes for each in tensors)", "0",
+          test="test_rehearsal.py::test_groups_of_a_pipeline_send_vectors_and_their_gradients"),
+    Fault("later micro-batches of a pipeline are left out", "scale/rehearsal.py:rehearse",
+          "rounds * (size", "0 * (size",
+          test="test_rehearsal.py::test_long_pipelines_are_predicted_from_few_micro_batches"),
+    Fault("the first group of a pipeline stands for all", "scale/layout.py:predict",
+          "{0, pipeline // 2, pipeline - 1}", "{0}", test=GROUPS),
+    Fault("a pipeline never waits", "scale/layout.py:Prediction.seconds",
+          "self.compute + self.idle", "self.compute", test=GROUPS),
+    Fault("gradients of weights wait for other stages", "scale/schedules.py:_ready",
+          'each.kind == "W" or', "",
+          test="test_schedules.py::test_waiting_is_what_is_published"),
 ]  # fmt: skip

@@ -43,6 +43,19 @@ def test_a_smaller_device_gets_more_shards_then_checkpoints() -> None:
         ({"batch": 18}, "batch = 18 cannot be divided among 4 devices: choose a multiple of 4, such as 16"),
         ({"parallel": ParallelConfig(replicate=3)}, "replicate = 3 does not divide"),
         ({"parallel": ParallelConfig(shard=3)}, "shard = 3 is for 3 process"),
+        (
+            {"parallel": ParallelConfig(pipeline=4), "batch": 18},
+            "divided among 1 pipeline of 4 micro-batches or more: choose a multiple of 4, such as 16",
+        ),
+        ({"parallel": ParallelConfig(pipeline=4, schedule="interleaved")}, "8 stages, which do not divide 4 layers"),
+        (
+            {"parallel": ParallelConfig(pipeline=2), "train": TrainConfig(accumulate=3)},
+            "must be a multiple of 2, not 3",
+        ),
+        (
+            {"parallel": ParallelConfig(pipeline=2), "model": preset("t5-small")},
+            "an encoder and a decoder cannot be divided",
+        ),
     ],
 )
 def test_what_does_not_divide_is_refused(changes: dict[str, object], message: str) -> None:
@@ -86,6 +99,18 @@ def test_layers_are_divided_in_every_layout_that_is_tried() -> None:
         assert made.sizes["tensor"] == 2
         assert made.sizes["shard"] == 4
         assert made.peak <= 0.9 * memory * 2**20
+
+
+@pytest.mark.parametrize(("schedule", "group", "idle"), [("1f1b", 0, 1 / 8), ("zero-bubble", 1, 1 / 24)])
+def test_the_group_of_a_pipeline_that_holds_most(schedule: str, group: int, idle: float) -> None:
+    """The first keeps most micro-batches, or the last, which holds the gradients of its inputs too."""
+    parallel = ParallelConfig.of({"pipeline": 2, "schedule": schedule})
+    made = propose(request(100, parallel=parallel, batch=32))
+    assert (made.sizes["pipeline"], made.sizes["replicate"], made.accumulate, made.rows) == (2, 2, 8, 2)
+    assert made.group == group
+    assert made.idle == pytest.approx(idle * made.compute)
+    assert made.seconds == max(made.compute + made.idle, made.communication) + made.exchange + made.update
+    assert "stages/send/link" in made.sent
 
 
 def test_each_device_has_published_figures() -> None:
