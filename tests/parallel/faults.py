@@ -270,4 +270,11 @@ FAULTS = [
         "False",
         test="test_survival.py::test_a_start_that_cannot_work_is_refused_once_and_leaves_nothing",
     ),
+    Fault(
+        "a rank beyond the last one waits for itself",
+        "parallel/join.py:join_ranks",
+        "if rank >= count:",
+        "if rank > count:",
+        test="test_ranks.py::test_what_a_launcher_says_is_checked",
+    ),
 ]  # fmt: skip
