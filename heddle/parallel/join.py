@@ -18,11 +18,27 @@ from heddle.parallel.heartbeat import Heartbeat
 from heddle.parallel.ranks import Ranks
 
 TRY = 5.0  # seconds of one attempt to reach the store
+MOST = 65535  # number of a port
 
 
 def process_count() -> int:
     """How many processes torchrun started; without torchrun, 1."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    return number("WORLD_SIZE", 1) if "RANK" in os.environ else 1
+
+
+def number(name: str, otherwise: int | None = None) -> int:
+    """What the launcher says in a variable of the environment.
+
+    Raises:
+        HeddleError: it is missing, or not a number.
+    """
+    text = os.environ.get(name, None if otherwise is None else str(otherwise))
+    if text is None or not text.isascii() or not text.isdigit():
+        problem = "is not set" if text is None else f"= {text!r} is not a number"
+        raise HeddleError(
+            f"{name} {problem}: several processes need RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from torchrun"
+        )
+    return int(text)
 
 
 def join_ranks(device: str, start: float = 3600.0, step: float = 100.0) -> Ranks:
@@ -45,7 +61,9 @@ def join_ranks(device: str, start: float = 3600.0, step: float = 100.0) -> Ranks
         return Ranks()
     if not dist.is_available():
         raise HeddleError("this build of torch has no torch.distributed, so it cannot train with several processes")
-    local, here = (int(os.environ.get(name, each)) for name, each in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))
+    rank, local, here = number("RANK"), number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)
+    if rank >= count:
+        raise HeddleError(f"RANK = {rank}: must be below WORLD_SIZE = {count}")
     if ":" in device:
         raise HeddleError(f"device = {device!r}: {count} processes take a GPU each: set device = cuda")
     on_cards = pick_device(device).type == "cuda"
@@ -57,7 +75,7 @@ def join_ranks(device: str, start: float = 3600.0, step: float = 100.0) -> Ranks
                 f"{pluralize(cards, 'GPU')}: use --nproc-per-node {cards}, or device=cpu"
             )
         torch.cuda.set_device(local)
-    board, rank = process().join(int(os.environ["RANK"]), count, start, step), int(os.environ["RANK"])
+    board = process().join(rank, count, start, step)
     if not dist.is_initialized():
         # gloo for the tensors that stay on the host, such as the run's name.
         backend = "cpu:gloo,cuda:nccl" if on_cards else "gloo"
@@ -101,7 +119,11 @@ def connect(rank: int, seconds: float) -> Store:
     Raises:
         HeddleError: it cannot be reached.
     """
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    host, port = os.environ.get("MASTER_ADDR", ""), number("MASTER_PORT")
+    if not host or port > MOST:
+        raise HeddleError(
+            f"MASTER_ADDR = {host!r}, MASTER_PORT = {port}: must be the machine of rank 0, and a port of it"
+        )
     serves = rank == 0 and not has_agent()
     end, limit = time.monotonic() + seconds, timedelta(seconds=seconds)
     while not serves and not _answers(host, port):

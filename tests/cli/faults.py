@@ -15,4 +15,7 @@ FAULTS = [
     Fault("a file is translated as UTF-8 whatever is said", "cli/translate.py:_read_sources",
           "file, encoding", "file",
           test="test_translate.py::test_sources_are_read_in_the_encoding_that_is_named"),
+    Fault("the memory of rank 0 stands for that of all", "display.py:memory",
+          "if processes > 1", "if False",
+          test="test_progress.py::test_the_memory_of_a_step_is_told"),
 ]  # fmt: skip

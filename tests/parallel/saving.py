@@ -1,7 +1,8 @@
 """A program for several ranks: trains a run and prints how that went, `saving.py RUN watched|full|unwritable|"killed MOMENT"`.
 
 `watched` prints after each step whether the checkpoint of step 3 is being written. `full` gives rank 1 no room for a file,
-`unwritable` no right to make one. `killed` kills every process so many seconds after the first checkpoint is begun, which takes five, or as soon as it is `named`.
+`unwritable` no right to make a folder. `killed` kills every process so many seconds after the first checkpoint is begun, which
+takes five, or as soon as it is `named`.
 """
 
 import errno

@@ -78,6 +78,33 @@ def test_processes_need_a_gpu_each(device: str, line: str, monkeypatch: pytest.M
     assert str(error.value) == line
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("WORLD_SIZE", "two", "WORLD_SIZE = 'two' is not a number: several processes need"),
+        ("RANK", "", "RANK = '' is not a number: several processes need"),
+        ("RANK", "2", "RANK = 2: must be below WORLD_SIZE = 2"),
+        ("LOCAL_RANK", "-1", "LOCAL_RANK = '-1' is not a number"),
+        ("MASTER_PORT", "x", "MASTER_PORT = 'x' is not a number"),
+        ("MASTER_PORT", None, "MASTER_PORT is not set: several processes need RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from"),
+        ("MASTER_PORT", "65536", "MASTER_ADDR = '127.0.0.1', MASTER_PORT = 65536: must be the machine of rank 0, and a port of it"),
+        ("MASTER_ADDR", None, "MASTER_ADDR = '', MASTER_PORT = 1: must be the machine of rank 0"),
+    ],
+)  # fmt: skip
+def test_what_a_launcher_says_is_checked(
+    name: str, value: str | None, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables: dict[str, str | None] = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for each, text in (variables | {name: value}).items():
+        if text is None:
+            monkeypatch.delenv(each, raising=False)
+        else:
+            monkeypatch.setenv(each, text)
+    with pytest.raises(HeddleError) as error:
+        join_ranks("cpu", 1.0, 1.0)
+    assert str(error.value).startswith(line)
+
+
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_torchrun_trains_what_one_process_trains(begin: Begin, tmp_path: Path) -> None:
     """Two gloo processes continue a run: the leader alone writes, and losses, scores and weights are those of one process.

@@ -129,4 +129,10 @@ FAULTS = [
     Fault("the fingerprint of a store does not count its ids", "data/base.py:BaseStore.fingerprint",
           "sorted(self.files.items())", "len(self.files)",
           test="test_tokenize.py::test_fingerprints_of_stores"),
+    Fault("a layout that is refused stays", "runs/extend.py:extend",
+          "check_run(changed, ranks)", "pass",
+          test="test_extend.py::test_a_layout_that_processes_cannot_be_changes_nothing"),
+    Fault("a loss that is finite is blamed for its gradient", "train/training.py:Training.advance",
+          "if isfinite(loss) else", "if False else",
+          test="test_trainer.py::test_a_gradient_gone_wrong_is_named"),
 ]  # fmt: skip

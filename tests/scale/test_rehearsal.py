@@ -14,7 +14,8 @@ from heddle.config.parallel import ParallelConfig
 from heddle.parallel.mesh import mesh_sizes
 from heddle.scale.measuring import measure
 from heddle.scale.meter import Meter
-from heddle.scale.rehearsal import PHASES, Step, fake_processes, rehearse
+from heddle.scale.rehearsal import PHASES, Step, rehearse
+from heddle.scale.schedules import fake_processes
 from tests import programs
 
 WHOLE = ParallelConfig()
