@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from heddle.account.formulas import Line
 from heddle.account.forward import kernels_by_device, prefixes_for, prepared, source_for, without_values
-from heddle.account.parameters import deck_applies, weights
+from heddle.account.parameters import deck_applies, parameters, weights
 from heddle.account.quadratic import FP32, AttentionRow, attention_table, deck, doublings
 from heddle.account.repeats import measured, single_blocks, stepped
 from heddle.account.trained import trained
@@ -200,8 +200,9 @@ def training_bytes(
     length: int | None = None,
     targets: float = 1.0,
     device: str = "cpu",
+    parts: int = 1,
 ) -> int:
-    """Peak bytes of a training's tensors.
+    """Peak bytes of a training's tensors on one device.
 
     The sum of training state, saved activations, the allocations of the loss (gradients of the head's table and of the hidden
     vectors, a few copies of one chunk of logits), and a second gradient of the table. On a CPU, all but the state fragment the heap
@@ -215,6 +216,7 @@ def training_bytes(
         train: the optimizer, which parameters are frozen, whether activations are checkpointed, and whether there is a moving
             average of the weights.
         device: `cpu` or `cuda`: its attention kernel and its allocator.
+        parts: devices that divide the state, and gather it for two blocks and the tables at a time.
 
     Raises:
         HeddleError: the groups or the adapters do not fit the model.
@@ -225,15 +227,20 @@ def training_bytes(
     if isinstance(config.head, LanguageHeadConfig):
         chunk = min(FP32 * scored * config.table_rows(), logits_bytes(device))
         loss += FP32 * config.table_rows() * config.dim + 4 * chunk
-    state = training_state(config, precision, train)
+    state = {name: -(-size // parts) for name, size in training_state(config, precision, train).items()}
+    gathered = 0
+    if parts > 1:
+        layers = sum(stack.depth for stack in config.stacks().values())
+        tables = FP32 * config.table_rows() * config.dim
+        gathered = tables + min(2, layers) * DTYPES[precision].itemsize * parameters(config).total // layers
     kernel = None if device == "cpu" else kernels_by_device(config, length).get(device, "none")
     saved = saved_activations(config, rows, length, precision, kernel, checkpointed=train.checkpoint_activations)
     activations = saved.bytes
     if device == "cuda":
         gradients = state["gradients"]
         earlier = FP32 * trained(config, train).total if train.accumulate > 1 else 0
-        return state["total"] - gradients + max(earlier + activations + loss, gradients)
-    return state["total"] + ceil(ACTIVATION_HEAP * activations) + ceil(LOSS_HEAP * loss)
+        return state["total"] - gradients + gathered + max(earlier + activations + loss, gradients)
+    return state["total"] + gathered + ceil(ACTIVATION_HEAP * activations) + ceil(LOSS_HEAP * loss)
 
 
 def training_state(config: TransformerConfig, precision: str, train: TrainConfig) -> dict[str, int]:

@@ -36,6 +36,7 @@ from heddle.train.runtime import keep_memory
 from heddle.train.schedule import usual
 
 TOKENS_PER_PARAMETER = 2.5  # without a depth, choose the largest model that sees at least this many in the given time
+USUAL = 0.4  # share of the products' peak that training reaches, for a model that one device cannot hold to be measured
 WORTH_COMPILING = 20.0  # minutes of training below which compilation does not pay off
 
 
@@ -190,6 +191,7 @@ class SizeCandidate:
     by_onednn: tuple[ProductKind, ...]  # products that oneDNN computes
     rate: float  # tokens per second, of all cards
     train: TrainConfig  # the settings, with the way in which a step of it fits
+    measured: bool  # whether its rate was: one device holds it
 
 
 def _sized(step: Step, precision: str) -> SizeCandidate:
@@ -210,9 +212,12 @@ def _sized(step: Step, precision: str) -> SizeCandidate:
     def candidate(model: TransformerConfig, way: TrainConfig, memory: int) -> SizeCandidate:
         part, accumulate = _measured_step(step.own(model, way), way, device)
         by_onednn = pick_products(train.products, model, part.rows * model.context, device, precision)
-        settings = step.measurable(model, way)
-        rate = step.cards * measure(part, device, precision, settings, by_onednn, accumulate=accumulate)
-        return SizeCandidate(model, memory, by_onednn, rate, way)
+        settings, measured = step.measurable(model, way), step.fits_alone(model, precision, way)
+        if measured:
+            rate = measure(part, device, precision, settings, by_onednn, accumulate=accumulate)
+        else:
+            rate = USUAL * peak_rate(DTYPES[precision], device, train.tf32) / (6 * parameters(model).total)
+        return SizeCandidate(model, memory, by_onednn, step.share.devices * rate, way, measured)
 
     def enough(model: TransformerConfig, rate: float) -> bool:
         time = 60 * (train.minutes or MINUTES)
@@ -268,6 +273,7 @@ def _compile(
         not has_compiler()
         or train.products == "onednn"
         or train.deterministic
+        or not candidate.measured
         or tokens / candidate.rate / 60 < WORTH_COMPILING
     ):
         return False

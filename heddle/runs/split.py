@@ -14,7 +14,7 @@ from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
 from heddle.data.record_store import Store
 from heddle.model.precision import DTYPES
-from heddle.runs.need import Need, check_memory, check_rows, states
+from heddle.runs.need import ALONE, Need, Share, check_memory, check_rows, states
 from heddle.runs.resolve import Resolved
 from heddle.tasks.table import make_task
 from heddle.tasks.task import MULTIPLE, DataSpec, Task
@@ -33,7 +33,7 @@ class Step:
         resolved: the settings.
         spec: the data, with the smallest model.
         batch: rows of a step, each as long as the context.
-        cards: how many devices share it.
+        share: how devices share it.
         tasks: what is learned, by the number of micro-batches; made when first needed.
         needs: what micro-batches look like, by their number.
     """
@@ -41,7 +41,7 @@ class Step:
     resolved: Resolved
     spec: DataSpec
     batch: int
-    cards: int
+    share: Share
     tasks: dict[int, Task] = field(default_factory=dict)
     needs: dict[int, Need] = field(default_factory=dict)
 
@@ -53,21 +53,22 @@ class Step:
             HeddleError: texts are too short for it, or its rows do not fit into the memory in any way.
         """
         config, device = resolved.config, resolved.device.type
+        share = Share.of(config.parallel, cards) if cards > 1 else ALONE
         smallest = resolved.model(store.vocab_size, classes=store.corpus.classes)
         spec = DataSpec.of(config.data, config.train, store.corpus, smallest, tokenizer)
         batch = batch_size(config, smallest.context, device, cards)
         padded = padded_tokens(config, batch * smallest.context)
-        step = cls(resolved, replace(spec, rows=batch, batch_tokens=padded), batch, cards)
+        step = cls(resolved, replace(spec, rows=batch, batch_tokens=padded), batch, share)
         small = step.task(config.train.accumulate)
         check_tokens(config.train, small)
         last = step.ways[-1]
-        check_rows(step.task(last.accumulate), step.measurable(smallest, last).train, device, cards)
+        check_rows(step.task(last.accumulate), step.measurable(smallest, last).train, device, share)
         return step
 
     @cached_property
     def ways(self) -> list[TrainConfig]:
         """The ways to compute it, in the order in which they are tried."""
-        return splits(self.resolved.config, max(1, self.batch // self.cards), self.resolved.device.type)
+        return splits(self.resolved.config, max(1, self.batch // self.share.readers), self.resolved.device.type)
 
     def task(self, accumulate: int) -> Task:
         """What is learned, in steps of so many micro-batches."""
@@ -80,12 +81,12 @@ class Step:
         """What its micro-batches look like."""
         if accumulate not in self.needs:
             train = self.resolved.config.train.model_copy(update={"accumulate": accumulate})
-            self.needs[accumulate] = Need.of(self.task(accumulate), train, self.cards)
+            self.needs[accumulate] = Need.of(self.task(accumulate), train, self.share)
         return self.needs[accumulate]
 
     def own(self, model: TransformerConfig, train: TrainConfig) -> DataSpec:
         """What one device reads of it."""
-        rows, multiple = max(1, self.batch // self.cards), MULTIPLE * train.accumulate
+        rows, multiple = max(1, self.batch // self.share.readers), MULTIPLE * train.accumulate
         return replace(self.spec, model=model, rows=rows, multiple=multiple, batch_tokens=None)
 
     def measurable(self, model: TransformerConfig, train: TrainConfig) -> RunConfig:
@@ -97,6 +98,14 @@ class Step:
         settings = self.measurable(model, train).train
         return self.need(train.accumulate).bytes(model, precision, settings, self.resolved.device.type)
 
+    def fits_alone(self, model: TransformerConfig, precision: str, train: TrainConfig) -> bool:
+        """Whether one device holds the whole model with its rows, so that a step can be measured."""
+        if self.share.parts == 1:
+            return True
+        settings, device = self.measurable(model, train).train, self.resolved.device.type
+        alone = replace(self.need(train.accumulate), share=ALONE)
+        return alone.bytes(model, precision, settings, device) <= ROOM * available_memory(device)
+
     def fitted(self, model: TransformerConfig, precision: str) -> TrainConfig:
         """The way to compute it with this model."""
         there = available_memory(self.resolved.device.type)
@@ -105,7 +114,7 @@ class Step:
     def check(self, model: TransformerConfig, precisions: Iterable[str], needs: Iterable[int]) -> None:
         """Refuse a model of which a step in each precision `needs` more bytes than are free."""
         train = self.measurable(model, self.resolved.config.train).train
-        check_memory(needs, states(model, precisions, train), self.resolved.device.type, len(self.ways) > 1)
+        check_memory(needs, states(model, precisions, train, self.share), self.resolved.device.type, len(self.ways) > 1)
 
     def precision(self) -> str:
         """The requested precision, or the one that trains faster."""

@@ -14,6 +14,7 @@ from heddle.account.forward import kernels_by_device
 from heddle.account.memory import SavedActivations
 from heddle.config import TransformerConfig, preset
 from heddle.config.model import LanguageHeadConfig
+from heddle.config.parallel import ParallelConfig
 from heddle.config.presets import preset_names
 from heddle.config.run import RunConfig
 from heddle.config.train import TrainConfig
@@ -200,6 +201,21 @@ class TestPlans:
     ) -> None:
         with pytest.raises(HeddleError, match=message):
             prepare(config(model=model, device="cuda"), tmp_path / "run")
+
+    def test_cards_hold_together_what_none_holds_alone(
+        self, small_card: Card, config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its steps cannot be measured on one of them, so their rate is that of products. Copies of the whole are refused."""
+        big: dict[str, Any] = {"model": {"dim": 1024, "heads": 2}, "batch": 16, "device": "cuda"}
+        with pytest.raises(HeddleError, match="optimizer state alone need"):
+            prepare(config(**big), tmp_path / "alone")
+        with pytest.raises(HeddleError, match="optimizer state alone need"):
+            copies = config(**big).model_copy(update={"parallel": ParallelConfig(replicate=16)})
+            prepare(copies, tmp_path / "copies", ranks=16)
+        monkeypatch.setattr(import_module("heddle.runs.plan"), "measure", None)
+        planned = prepare(config(**big), tmp_path / "parts", ranks=16)
+        assert planned.memory <= ROOM * 8 * GIB / 100
+        assert planned.chosen.tokens_per_second == pytest.approx(16 * 0.4 * 1e10 / (6 * planned.parameters))
 
     def test_a_cpu_splits_nothing(self, config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("heddle.runs.need.available_memory", lambda device: 2**26)
