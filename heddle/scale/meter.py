@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, shape_wrapper
 
@@ -117,7 +117,9 @@ class Meter(TorchDispatchMode):
     def see(self, values: Any) -> None:
         """Count the storages of tensors among these values from now on, each once, until it is gone."""
         for tensor in tree_leaves(values):
-            if isinstance(tensor, Tensor):
+            if is_traceable_wrapper_subclass(tensor):  # the storage around another tensor has a size, but no memory
+                self.see([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])
+            elif isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
                 key, size = storage._cdata, storage.nbytes()
                 if key not in self.sizes:

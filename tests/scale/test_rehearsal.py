@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from heddle.account import states
 from heddle.config import TrainConfig, preset
@@ -164,6 +165,14 @@ def test_storages_are_counted_once_and_until_they_are_gone() -> None:
         assert (meter.now, meter.peaks["first"]) == (0, 8000)
         y.untyped_storage().resize_(4000)
     assert meter.gathered() == 4000
+
+
+def test_a_tensor_around_another_has_no_memory_of_its_own() -> None:
+    """Such as what a collective within layers returns before it has come."""
+    with Meter() as meter:
+        coming = AsyncCollectiveTensor(torch.ones(1000))
+        meter.see(coming)
+        assert meter.now == 4000
 
 
 def test_what_is_sent_within_layers() -> None:
