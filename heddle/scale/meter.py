@@ -117,7 +117,7 @@ class Meter(TorchDispatchMode):
     def see(self, values: Any) -> None:
         """Count the storages of tensors among these values from now on, each once, until it is gone."""
         for tensor in tree_leaves(values):
-            if is_traceable_wrapper_subclass(tensor):  # its own storage has the size of the whole tensor, but no memory
+            if is_traceable_wrapper_subclass(tensor):  # the storage around another tensor has a size, but no memory
                 self.see([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]])
             elif isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()

@@ -67,7 +67,7 @@ FAULTS = [
           ', "validation": self.share', "",
           test="test_token_cache.py::test_what_differs_is_said"),
     Fault("micro-batches are as large as steps", "runs/need.py:_shapes",
-          "-(-rows // (train.accumulate * cards))", "rows",
+          "-(-rows // (train.accumulate * share.readers))", "rows",
           test="test_need.py::test_micro_batches_are_rounded_up_and_a_source_has_no_targets"),
     Fault("a source has targets", "runs/need.py:Need.of",
           "/ len(task.spec.model.stacks())", "",
@@ -135,4 +135,7 @@ FAULTS = [
     Fault("a loss that is finite is blamed for its gradient", "train/training.py:Training.advance",
           "if isfinite(loss) else", "if False else",
           test="test_trainer.py::test_a_gradient_gone_wrong_is_named"),
+    Fault("every card holds the whole state", "runs/need.py:Share.of",
+          'devices // sizes["replicate"]', "1",
+          test="test_split.py::TestPlans::test_cards_hold_together_what_none_holds_alone"),
 ]  # fmt: skip

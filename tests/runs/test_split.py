@@ -209,8 +209,8 @@ class TestPlans:
         big: dict[str, Any] = {"model": {"dim": 1024, "heads": 2}, "batch": 16, "device": "cuda"}
         with pytest.raises(HeddleError, match="optimizer state alone need"):
             prepare(config(**big), tmp_path / "alone")
+        copies = config(**big).model_copy(update={"parallel": ParallelConfig(replicate=16)})
         with pytest.raises(HeddleError, match="optimizer state alone need"):
-            copies = config(**big).model_copy(update={"parallel": ParallelConfig(replicate=16)})
             prepare(copies, tmp_path / "copies", ranks=16)
         monkeypatch.setattr(import_module("heddle.runs.plan"), "measure", None)
         planned = prepare(config(**big), tmp_path / "parts", ranks=16)

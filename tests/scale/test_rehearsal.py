@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -177,6 +178,14 @@ def test_parts_of_other_processes_hold_nothing() -> None:
             double = part * 2
             assert double.shape == (4000,)
             assert meter.now == 8000
+
+
+def test_a_tensor_around_another_has_no_memory_of_its_own() -> None:
+    """Such as what a collective within layers returns before it has come."""
+    with Meter() as meter:
+        coming = AsyncCollectiveTensor(torch.ones(1000))
+        meter.see(coming)
+        assert meter.now == 4000
 
 
 def test_what_is_sent_within_layers() -> None:
