@@ -45,7 +45,8 @@ def main(run: str, how: str) -> None:
     if how == "full" and trainer.session.ranks.rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
     if how == "unwritable" and trainer.session.ranks.rank == 1:
-        os.mkdir = refuse
+        system: Any = os
+        system.mkdir = refuse
     if how == "watched":
         trainer.readers.append(lambda report: watch(report, target))
     if how.startswith("killed"):

@@ -201,7 +201,7 @@ def saves(folder: Path, victim: str) -> None:
                 os.kill(os.getpid(), signal.SIGSTOP)
             return once(self, *arguments)
 
-        ShardWriter.write_data = write  # type: ignore[method-assign]
+        ShardWriter.write_data = write  # type: ignore[assignment, method-assign]
 
     ranks, rank = Ranks(folder, has_agent=True), int(victim)
     for each in range(2):
