@@ -40,7 +40,7 @@ def train(
     resume
         Resume this run from its last checkpoint, bit-identical to an uninterrupted run; on cuda with deterministic=true. These
         settings may change: steps, epochs, minutes, threads, evaluate_every, save_every, keep, patience, start_timeout,
-        step_timeout, checkpoint_activations.
+        step_timeout, checkpoint_activations, accumulate.
     seeds
         Train this many runs that differ only in their seed, and report the mean and spread of the final validation loss.
     readings

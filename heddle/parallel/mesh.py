@@ -65,9 +65,8 @@ def check_pipeline(config: ParallelConfig, model: TransformerConfig, train: Trai
     where = f"parallel: pipeline = {config.pipeline}"
     if model.encoder is not None and model.decoder is not None:
         raise HeddleError(f"{where}: a model with an encoder and a decoder cannot be divided")
-    for name, refused in (("lora", train.lora is not None), ("compile = on", compiled)):
-        if refused:
-            raise HeddleError(f"{where} cannot be combined with {name}: leave one out")
+    if compiled:
+        raise HeddleError(f"{where} cannot be combined with compile = on: leave one out")
     if train.accumulate % config.pipeline:
         raise HeddleError(
             f"{where} hands on micro-batches, so accumulate must be a multiple of {config.pipeline}, not {train.accumulate}"

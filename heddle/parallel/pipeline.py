@@ -240,7 +240,7 @@ class Stages(Shards):
         """
         blocks = self.model.last_stack().blocks
         with super().whole_model(), ExitStack() as after:
-            for name in [name for name, _ in self.model.named_parameters()]:  # merged adapters are gone
+            for name in self.shapes:
                 if ".blocks." not in name and self.stage(name) != EVERY:
                     self._put(name, after)
             for stage, layers in enumerate(self.layers):

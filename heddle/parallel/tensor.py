@@ -167,6 +167,10 @@ def _problems(module: nn.Module, processes: int) -> Iterator[str]:
     ranks = {len(each.lora_a) for _, each in adapted(module)}
     for rank in (each for each in ranks if len(torch.arange(each).chunk(processes)) < processes):
         yield f"its adapters of rank {rank} leave a process without a row: set a multiple of {processes}"
+    # torch takes what a row-wise layer has inside for linear layers, too.
+    by_inputs = {layer for layer, style in STYLES[type(module)].items() if style is BY_INPUTS}
+    for name in (name for name, _ in adapted(module) if name in by_inputs):
+        yield f"adapters of {name}, which is cut by inputs, are not divided: leave it out of lora's layers"
     if not isinstance(module, Attention):
         assert isinstance(module.up, nn.Linear)
         if module.up.out_features % processes:

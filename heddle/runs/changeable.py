@@ -6,6 +6,7 @@ from heddle.config.train import LENGTHS
 CHANGEABLE = (
     *(*LENGTHS, "threads", "evaluate_every", "save_every", "keep", "patience", "start_timeout", "step_timeout"),
     "checkpoint_activations",  # which changes the memory, not a number
+    "accumulate",  # which changes only rounding, and the masks of dropout; see `heddle.runs.extend` for the exception
 )
 
 

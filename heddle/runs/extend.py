@@ -10,6 +10,7 @@ from heddle.errors import HeddleError
 from heddle.runs.changeable import CHANGEABLE
 from heddle.runs.layout import check_run
 from heddle.runs.session import read_run
+from heddle.tasks.task import MULTIPLE
 from heddle.train.length import requested_steps, steps_within, warmup_of
 from heddle.train.model_selection import averaged_steps, check_outcome
 from heddle.train.rates import pick_threads
@@ -31,8 +32,8 @@ def extend(run: str | Path, settings: Mapping[str, Any], ranks: int | None = Non
         run: a run directory that no process is training.
         settings: dotted keys and their values: `train.steps` or `train.epochs` in all, or `train.minutes` to add;
             `train.threads`, `train.evaluate_every`, `train.save_every`, `train.keep`, `train.patience`,
-            `train.start_timeout`, `train.step_timeout`, `train.checkpoint_activations`; and how processes
-            divide it, such as `parallel.tensor`.
+            `train.start_timeout`, `train.step_timeout`, `train.checkpoint_activations`, `train.accumulate`; and how
+            processes divide it, such as `parallel.tensor`.
         ranks: how many processes will continue it, if that is known: then a layout that they cannot be is refused.
 
     Returns:
@@ -54,6 +55,11 @@ def extend(run: str | Path, settings: Mapping[str, Any], ranks: int | None = Non
     changes = {key.removeprefix("train."): value for key, value in settings.items()}
     longer = any(name in changes for name in LENGTHS)
     train = config.train.override({**(dict.fromkeys(LENGTHS) if longer else {}), **changes})
+    if train.accumulate != config.train.accumulate and config.chosen.batch_tokens is not None:
+        raise HeddleError(
+            f"{run}: accumulate cannot change: steps of batch_tokens have a multiple of {MULTIPLE} x accumulate records, so "
+            "other records would come together"
+        )
     newest, _ = newest_valid(run)
     done = 0 if newest is None else int(newest.name.rpartition("-")[2])
     chosen = config.chosen

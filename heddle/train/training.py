@@ -15,11 +15,12 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.errors import HeddleError, OutOfMemory, pluralize, ran_out_of_memory
 from heddle.model.cores import share_cores
-from heddle.model.lora import A, merge
+from heddle.model.lora import A, B, adapted, is_adapter, merge
 from heddle.model.roles import layer_of
 from heddle.model.transformer import Transformer
 from heddle.nn.moe import MoE
 from heddle.parallel.collectives import Collectives
+from heddle.parallel.parts import Parts
 from heddle.parallel.ranks import Ranks
 from heddle.tasks.objective import CrossEntropy, Loss
 from heddle.tasks.task import Task, tokens_read
@@ -66,6 +67,7 @@ class Training:
         ema: the moving average of the weights, if there is one.
         best: the evaluation with the lowest validation loss so far, with `patience`.
         ended: whether a reader has asked to end the training.
+        merged: whether adapters that are still there have been added to the weights.
         heap: gives memory back where it has come to be in pieces.
     """
 
@@ -83,6 +85,7 @@ class Training:
     ema: MovingAverage | None = None
     best: BestSoFar | None = None
     ended: bool = False
+    merged: bool = False
     heap: Heap = field(default_factory=Heap)
 
     def __post_init__(self) -> None:
@@ -216,7 +219,8 @@ class Training:
     def own_weights(self) -> dict[str, Tensor]:
         """This process's part of the weights to use."""
         own = {**self.optimizer.masters, **({} if self.ema is None else self.ema.average)}
-        return {name: own.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
+        tensors = {name: own.get(name, tensor).detach() for name, tensor in self.model.state_dict().items()}
+        return {name: each for name, each in tensors.items() if not (self.merged and is_adapter(name))}
 
     def whole_model(self) -> AbstractContextManager[None]:
         """Inside the `with` block, the model computes whole, also if several processes divide its layers: all must call it."""
@@ -262,14 +266,21 @@ class Training:
         learned = {name: each.clone() for name, each in weights.items() if name not in self.optimizer.frozen}
         base = fingerprint({name: each for name, each in weights.items() if name not in learned})
         head = self.model.config.head if lora.head else None
-        masters, parts = self.optimizer.masters, self.optimizer.parts
-        # Rows of B A are rows of B times the whole of A.
-        merge(
-            self.model,
-            masters if parts is None else {n: parts.whole(n, m) if n.endswith(A) else m for n, m in masters.items()},
-        )
+        if (parts := self.optimizer.parts) is None:
+            merge(self.model, self.optimizer.masters)
+        else:
+            self._merge_parts(parts)
         self.optimizer.refresh()
         return Adapter(learned, lora.alpha / lora.rank, base, head)
+
+    def _merge_parts(self, parts: Parts) -> None:
+        """Add what adapters learned to this process's parts of the weights. They stay, without effect, since engines have them."""
+        masters, self.merged = self.optimizer.masters, True
+        for name, layer in adapted(self.model):
+            a, b = (parts.whole(f"{name}.{each}", masters[f"{name}.{each}"]) for each in (A, B))
+            rows, columns = parts.region(f"{name}.weight", (len(b), a.shape[1]))
+            masters[f"{name}.weight"].addmm_(b[rows], a[:, columns], alpha=layer.factor)
+            masters[f"{name}.{B}"].zero_()
 
     def update_best(self, loss: float) -> bool:
         """Note a validation loss of this step; whether it is the lowest so far, with `patience`."""

@@ -39,7 +39,6 @@ def test_what_a_pipeline_goes_with(settings: dict[str, Any], line: str) -> None:
         ("next token, rotary", 3, "interleaved", {}, "has 4 stages, but the model has 3 layers: set depth to 4 or more"),
         ("prefix, distances, experts", 2, "zero-bubble", {}, "cannot divide layers that share tables of relative positions"),
         ("next token, rotary", 2, "1f1b", {"accumulate": 3}, "accumulate must be a multiple of 2, not 3"),
-        ("next token, rotary", 2, "1f1b", {"lora": {"rank": 2}}, "cannot be combined with lora: leave one out"),
         ("next token, rotary", 2, "1f1b", {"compile": "on"}, "cannot be combined with compile = on: leave one out"),
     ],
 )  # fmt: skip

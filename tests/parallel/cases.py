@@ -128,6 +128,7 @@ SOME = {
         case("next token, experts", {"expert": 2}, optimizer="muon"),
         case("next token, experts", PIPELINE, accumulate=2, ema=0.5),
         case("next token, rotary", PIPELINE, accumulate=2, groups=FIRST_STAGE_FROZEN),
+        case("masked, experts", ZERO_BUBBLE, accumulate=2, lora={"rank": 2}),
         case("masked, learned positions", INTERLEAVED, depth=4, optimizer="sgd", accumulate=2),
         case("next token, experts", INTERLEAVED, depth=5, accumulate=2, ema=0.5),
         case("classes, encoder", ZERO_BUBBLE, depth=3, accumulate=4),
@@ -159,6 +160,11 @@ ALL = {
         *(case(name, PIPELINE, accumulate=2) for name, run in tasks.RUNS.items() if len(run.stacks) == 1),
         *across(CUT_BY_LAYERS, [PIPELINE, INTERLEAVED], depth=4, accumulate=4, ema=0.5),
         *across(WITHOUT_TABLES, [ZERO_BUBBLE], depth=4, accumulate=4, ema=0.5),
+        *(
+            case(name, mesh, depth=4, accumulate=2, lora={"rank": 2})
+            for mesh in (PIPELINE, INTERLEAVED, ZERO_BUBBLE)
+            for name in WITHOUT_TABLES
+        ),
         *across(UNEVEN, [PIPELINE, INTERLEAVED, ZERO_BUBBLE], depth=5, accumulate=2, ema=0.5),
         *(
             case(name, mesh, "bf16", depth=4, optimizer="sgd", accumulate=2)

@@ -27,18 +27,19 @@ def test_several_processes_train_what_one_trains(processes: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("model", "rank", "line"),
+    ("model", "lora", "line"),
     [
         (cases.dropping("next token, rotary", **{"decoder.block.mixer.kernel": "sdpa"}), None,
          "decoder.blocks.0.mixer: kernel = 'sdpa' drops weights by random numbers of its own: set kernel = auto"),
-        ({"decoder.block.mixer.kernel": "sdpa"}, 1,
+        ({}, LoRAConfig(layers=("*.down",)), "decoder.blocks.0.ffn: adapters of down, which is cut by inputs, are not divided"),
+        ({"decoder.block.mixer.kernel": "sdpa"}, LoRAConfig(rank=1),
          "decoder.blocks.0.mixer: its adapters of rank 1 leave a process without a row: set a multiple of 2"),
     ],
 )  # fmt: skip
-def test_layers_that_cannot_be_divided_are_refused(model: dict[str, Any], rank: int | None, line: str) -> None:
+def test_layers_that_cannot_be_divided_are_refused(model: dict[str, Any], lora: LoRAConfig | None, line: str) -> None:
     from heddle.parallel.tensor import check_layers
 
     built = build(tasks.config_of("next token, rotary").override(model))
     check_layers(build(tasks.config_of("next token, rotary").override(cases.dropping("next token, rotary"))), 2)
     with pytest.raises(HeddleError, match=re.escape(line)):
-        check_layers(adapt(built, None if rank is None else LoRAConfig(rank=rank)), 2)
+        check_layers(adapt(built, lora), 2)

@@ -87,6 +87,32 @@ def test_minutes_of_records_count_what_a_step_reads(quick: None, tmp_path: Path)
     assert chosen.steps == pytest.approx(120 * chosen.tokens_per_second / read, rel=0.15)
 
 
+def test_micro_batches_change_rounding_alone(begin: Begin, tmp_path: Path) -> None:
+    run = begin(steps=6, save_every=3)
+    Trainer(run).run()
+    other = shutil.copytree(run, tmp_path / "other")
+    shutil.rmtree(other / "checkpoints/step-6")
+    (other / "metrics.jsonl").unlink()
+    assert extend(other, {"train.accumulate": 2}) == ["accumulate: 1 -> 2"]
+    Trainer(other).run()
+    before, after = (next(line for line in lines(each) if line["step"] == 6) for each in (run, other))
+    assert after["loss"] == pytest.approx(before["loss"], rel=0, abs=2e-5)
+    assert after["gradient_norm"] == pytest.approx(before["gradient_norm"], rel=0, abs=2e-5)
+
+
+def test_micro_batches_stay_where_they_decide_which_records_come_together(quick: None, tmp_path: Path) -> None:
+    file, run = tmp_path / "reviews.tsv", tmp_path / "run"
+    file.write_text("text\tlabel\n" + "".join(f"fox {number}\t{'ab'[number % 2]}\n" for number in range(60)))
+    train = {**TRAIN, "batch": None, "batch_tokens": 512, "steps": 4}
+    data = {"sources": [str(file)], "tokenizer": "bytes"}
+    prepare(RunConfig.of({"data": data, "model": SIZES, "task": "classification", "train": train}), run)
+    with pytest.raises(
+        HeddleError, match="accumulate cannot change: steps of batch_tokens have a multiple of 8 x accumul"
+    ):
+        extend(run, {"train.accumulate": 2})
+    assert extend(run, {"train.accumulate": 1, "train.steps": 5}) == ["steps: 4 -> 5"]
+
+
 def test_epochs_count_from_the_start(begin: Begin) -> None:
     run = begin(steps=None, epochs=0.5)
     chosen = SavedConfig.read(run / "config.json").chosen
