@@ -37,8 +37,7 @@ TOO_LARGE = {("gpt2-large", 8), ("gpt2-xl", 8), ("gpt2-xl", 16), ("gpt2-xl", 24)
 
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pass saves is measured once for each of its settings, and norms are whole, as on a card: parts only take longer."""
-    monkeypatch.setattr("heddle.nn.norm.PARTS", 1)
+    """What a pass saves is measured once for each of its settings."""
     measured: dict[str, SavedActivations] = {}
 
     def saved(*settings: Any, **more: Any) -> SavedActivations:

@@ -162,7 +162,7 @@ def test_mistakes_are_one_line(heddle: Heddle, words: list[str], message: str) -
 
 
 def test_predicted_beside_measured(heddle: Heddle, new_machine: Path) -> None:
-    words = ["laptop-tiny", "context=32", "batch=2", "optimizer=adamw", "precision=fp32"]
+    words = ["laptop-tiny", "depth=1", "context=32", "batch=2", "optimizer=adamw", "precision=fp32"]
     result = heddle("plan", *words, "--measure")
     assert "predicted" in result.out
     made = json.loads(heddle("plan", *words, "--measure", "--json").out)
