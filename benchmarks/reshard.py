@@ -3,9 +3,9 @@
     python -m benchmarks.reshard [SETTING=VALUE ...] [--kills N] [--json FILE]
 
 Layouts are 1, 2 and 4 processes that divide the model, 2 groups of 2, 2 times 2 of which two divide each layer (TP), and pipelines
-(PP) of 2 processes, of 2 times 2, and of 2 stages of 2 processes that divide each layer. Each trains a small run of 6 steps and saves
-at step 3. From there, each layout continues each of these runs. Losses, validation loss and gradient norms must agree within 1e-5. On
-the same layout all of them and the published weights must be equal bit for bit.
+(PP) of 2 processes, of 2 times 2, and of 2 stages of 2 processes that divide each layer. Each trains a small run of 6 steps, saved
+at step 3. From there, each layout continues each of these runs. Losses, validation loss and gradient norms must agree within 1e-5.
+On the same layout all of them and the published weights must be equal bit for bit.
 
 With `--kills`, two processes instead train a longer run and are killed N times at random moments of a save. After each kill the
 newest checkpoint must be valid and not older than before. The run must end bit for bit like one without kills. Exit code 1:
