@@ -38,6 +38,8 @@ class Device(NamedTuple):
 
 # The rate of gloo between two processes of one machine: an assumption, which `--measure` tests.
 GLOO = 1 * GIGA
+# Seconds of the smallest kernel, of which a step has at least as many as operations: 2 to 7 µs on an H200 (docs/evidence/decoding.md).
+KERNEL = 5e-6
 DEVICES = (
     Device("b200", 180 * GIB, 2250 * TERA, 75 * TERA, 8000 * GIGA, 900 * GIGA, NDR, 8,
            "NVIDIA DGX B200 datasheet: per GPU an eighth of the system's figures"),

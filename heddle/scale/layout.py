@@ -15,7 +15,7 @@ from heddle.display import displayed, size
 from heddle.errors import HeddleError, pluralize
 from heddle.parallel.mesh import check_layers, check_pipeline, count_readers, mesh_sizes
 from heddle.runs.split import ROOM
-from heddle.scale.devices import Device
+from heddle.scale.devices import KERNEL, Device
 from heddle.scale.measuring import seconds_of_step
 from heddle.scale.rehearsal import PHASES, Step, rehearse
 from heddle.scale.schedules import most_at_once, order_of, waiting
@@ -79,7 +79,8 @@ class Prediction:
         flops: of a step; in a pipeline, of the group that computes most.
         sent: bytes that the device sends in a step, by kind of collective and by `link` or `network`; in a pipeline, one of the
             group that sends most.
-        compute: seconds of the products.
+        compute: seconds of the products, or of as many small kernels, if these take longer.
+        kernels: how many these are; 0: products take longer.
         idle: seconds that the groups of a pipeline wait for micro-batches.
         communication: seconds of the collectives that computing can hide.
         exchange: seconds of those within layers (tensor, context, expert) and between groups of a pipeline, for which computing
@@ -109,6 +110,7 @@ class Prediction:
     flops: int
     sent: Mapping[str, int]
     compute: float
+    kernels: int
     idle: float
     communication: float
     exchange: float
@@ -143,7 +145,8 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
     ends_and_middle = sorted({0, pipeline // 2, pipeline - 1})
     each = {group: rehearse(step, device.node, device.name == "cpu", group) for group in ends_and_middle}
     group = max(each, key=lambda number: _peak(each[number]))
-    numbers, flops = each[group], max(others["flops"] for others in each.values())
+    numbers = each[group]
+    flops, kernels = (max(others[name] for others in each.values()) for name in ("flops", "kernels"))
     sent = max((_sent(others) for others in each.values()), key=lambda counts: sum(counts.values()))
     rates, seconds = (
         {"link": device.link, "network": device.network},
@@ -155,7 +158,9 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
     if device.bf16 is None or device.fp32 is None:
         compute = seconds_of_step(step) * _part(flops, step)
     else:
-        compute = flops / (request.share * (device.bf16 if precision == "bf16" else device.fp32))
+        products = flops / (request.share * (device.bf16 if precision == "bf16" else device.fp32))
+        compute = max(products, KERNEL * kernels)
+        kernels *= compute > products
     head = isinstance(request.model.head, LanguageHeadConfig)
     scores = -(-request.model.table_rows() // sizes["tensor"]) if head else 0
     chunk = chunk_rows(rows * length // sizes["context"], scores) if scores and group == pipeline - 1 else 0
@@ -178,6 +183,7 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
         flops=flops,
         sent=sent,
         compute=compute,
+        kernels=kernels if device.bf16 is not None else 0,
         idle=compute * waiting(order, train.checkpoint_activations) if order else 0.0,
         communication=seconds[""],
         exchange=seconds["layers"] + seconds["stages"],

@@ -50,6 +50,7 @@ class Meter(TorchDispatchMode):
         now: bytes of the storages that are alive and were seen.
         peaks: the most bytes in each phase (see `enter`).
         flops: of matrix products.
+        kernels: operations that compute, of which a device starts one after another.
         sent: bytes that this process sends, by kind of collective and by `link` (in its machine) or `network`; `layers/` of those
             within layers, `stages/` of those to other stages.
         held: bytes when a phase began first.
@@ -57,7 +58,7 @@ class Meter(TorchDispatchMode):
 
     def __init__(self, node: int = 1, gloo: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.node, self.gloo, self.now, self.flops = node, gloo, 0, 0
+        self.node, self.gloo, self.now, self.flops, self.kernels = node, gloo, 0, 0, 0
         self.peaks, self.sent, self.held = Counter[str](), Counter[tuple[str, str]](), dict[str, int]()
         self.phase = "before"
         self.sizes = dict[int, int]()
@@ -94,6 +95,8 @@ class Meter(TorchDispatchMode):
         out = function(*args, **(kwargs or {}))
         self.see((args, out))
         packet = function._overloadpacket
+        name = packet.__name__
+        self.kernels += not (function.is_view or "empty" in name or name == "_unsafe_view")
         counter = FLOPS.get(packet)
         if counter is not None:
             self.flops += counter(*args, **(kwargs or {}), out_val=out)

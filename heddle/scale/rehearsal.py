@@ -191,7 +191,7 @@ def rehearse(step: Step, node: int = 1, gloo: bool = False, place: int = 0) -> N
         place: of the process in the pipeline; on the other axes it is the first.
 
     Returns:
-        Bytes by what they are for, `saved` for the backward pass by a micro-batch; the peak of each phase, `peak/loss`; `flops`;
+        Bytes by what they are for, `saved` for the backward pass by a micro-batch; the peak of each phase, `peak/loss`; `flops`; `kernels`;
         bytes that are sent, `sent/all-gather/link`, within layers `sent/layers/all-reduce/link`, to stages `sent/stages/send/link`.
     """
     train, pipeline = step.train, step.sizes["pipeline"]
@@ -311,9 +311,10 @@ def _count(
     times: int = 1,
 ) -> None:
     """Add what `take` computes and sends, so many times; `when` says of a kind of sending what it is for."""
-    before, sent = meter.flops, meter.sent.copy()
+    before, started, sent = meter.flops, meter.kernels, meter.sent.copy()
     take()
     numbers["flops"] = numbers.get("flops", 0) + times * (meter.flops - before)
+    numbers["kernels"] = numbers.get("kernels", 0) + times * (meter.kernels - started)
     for (kind, where), size in (meter.sent - sent).items():
         name = f"sent/{when(kind)}{kind}/{where}"
         numbers[name] = numbers.get(name, 0) + times * size

@@ -60,6 +60,7 @@ def _lines(request: Request, made: Prediction, label: str) -> Iterator[str]:
     hidden = "hidden by" if made.communication <= made.compute + made.idle else "longer than"
     yield (
         f"a step takes about {_seconds(made.seconds)}: {_seconds(made.compute)} of computing"
+        + (f" ({made.kernels:,} small kernels)" if made.kernels else "")
         + (f", {_seconds(made.idle)} of waiting" if made.idle else "")
         + (f"; {_seconds(made.communication)} of sending are {hidden} it" if made.communication else "")
         + (
