@@ -57,7 +57,8 @@ FAULTS = [
           "{0, pipeline // 2, pipeline - 1}", "{0}", test=GROUPS),
     Fault("a pipeline never waits", "scale/layout.py:Prediction.seconds",
           "self.compute + self.idle", "self.compute", test=GROUPS),
-    Fault("gradients of weights wait for other stages", "scale/schedules.py:_ready",
-          'each.kind == "W" or', "",
+    Fault("other stages wait for gradients of weights", "scale/schedules.py:waiting",
+          'ends.setdefault((each.kind == "F", each.stage, each.number), clocks[process])',
+          'ends[each.kind == "F", each.stage, each.number] = clocks[process]',
           test="test_schedules.py::test_waiting_is_what_is_published"),
 ]  # fmt: skip
