@@ -1,6 +1,5 @@
 """Heads: from hidden vectors to scores of the next token, scores of classes, or one vector per sequence."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -12,36 +11,11 @@ from torch.nn import functional as F
 from heddle.config.model import LanguageHeadConfig
 from heddle.config.train import ProductKind
 from heddle.errors import HeddleError, article
+from heddle.model.rows import Rows
 from heddle.nn.activations import ACTIVATIONS
 from heddle.nn.layout import Layout
 from heddle.nn.norm import LayerNorm
 from heddle.nn.numeric import capped
-
-
-class Rows(ABC):
-    """Which rows of a table this process has, if several processes divide it.
-
-    Attributes:
-        real: how many of them are not padding.
-    """
-
-    real: int
-
-    @abstractmethod
-    def places(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of ids in this process's table, and which are there; other ids get row 0."""
-
-    @abstractmethod
-    def sum(self, x: Tensor) -> Tensor:
-        """The sum over the processes. No gradient passes it."""
-
-    @abstractmethod
-    def largest(self, x: Tensor) -> Tensor:
-        """The largest number of all processes at each place. No gradient passes it."""
-
-    @abstractmethod
-    def join(self, x: Float[Tensor, "*rows P"]) -> Float[Tensor, "*rows V"]:
-        """The columns of all processes."""
 
 
 @dataclass(frozen=True, eq=False)

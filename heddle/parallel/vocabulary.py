@@ -15,7 +15,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.nn import functional as F
 
 from heddle.errors import HeddleError
-from heddle.model.head import LanguageHead, Rows, Scores
+from heddle.model.head import LanguageHead, Scores
+from heddle.model.rows import Rows
 from heddle.model.transformer import Transformer
 from heddle.nn.embedding import Embedding
 

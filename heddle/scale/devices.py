@@ -38,7 +38,7 @@ class Device(NamedTuple):
 
 # The rate of gloo between two processes of one machine: an assumption, which `--measure` tests.
 GLOO = 1 * GIGA
-# Seconds of the smallest kernel, of which a step has at least as many as operations: 2 to 7 µs on an H200 (docs/evidence/decoding.md).
+# Seconds of the smallest kernel: 2 to 7 µs on an H200 (docs/evidence/decoding.md). A step has one for each operation.
 KERNEL = 5e-6
 DEVICES = (
     Device("b200", 180 * GIB, 2250 * TERA, 75 * TERA, 8000 * GIGA, 900 * GIGA, NDR, 8,

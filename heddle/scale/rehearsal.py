@@ -191,8 +191,9 @@ def rehearse(step: Step, node: int = 1, gloo: bool = False, place: int = 0) -> N
         place: of the process in the pipeline; on the other axes it is the first.
 
     Returns:
-        Bytes by what they are for, `saved` for the backward pass by a micro-batch; the peak of each phase, `peak/loss`; `flops`; `kernels`;
-        bytes that are sent, `sent/all-gather/link`, within layers `sent/layers/all-reduce/link`, to stages `sent/stages/send/link`.
+        Bytes by what they are for, `saved` for the backward pass by a micro-batch; the peak of each phase, `peak/loss`; `flops` and
+        `kernels`; bytes that are sent, `sent/all-gather/link`, within layers `sent/layers/all-reduce/link`, to stages
+        `sent/stages/send/link`.
     """
     train, pipeline = step.train, step.sizes["pipeline"]
 

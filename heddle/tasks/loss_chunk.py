@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from heddle.checks import wrong
 from heddle.config.train import ProductKind
-from heddle.model.head import Rows, Scores
+from heddle.model.head import Scores
 from heddle.model.products import is_eager_fp32, of_inputs, of_weights, product
+from heddle.model.rows import Rows
 from heddle.nn.embedding import check_ids
 from heddle.nn.numeric import wide_dtype
 

@@ -137,5 +137,5 @@ FAULTS = [
           test="test_trainer.py::test_a_gradient_gone_wrong_is_named"),
     Fault("every card holds the whole state", "runs/need.py:Share.of",
           'devices // sizes["replicate"]', "1",
-          test="test_split.py::TestPlans::test_cards_hold_together_what_none_holds_alone"),
+          test="test_split.py::test_cards_hold_together_what_none_holds_alone"),
 ]  # fmt: skip

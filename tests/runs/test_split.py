@@ -148,18 +148,17 @@ def test_the_first_way_that_leaves_room_is_taken(there: int, expected: tuple[int
     assert (chosen.accumulate, chosen.checkpoint_activations) == expected
 
 
+@pytest.fixture
+def small_card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    """With a hundredth of its memory free."""
+    put_in(SMALL, monkeypatch)
+    for module in ("need", "split", "plan"):
+        monkeypatch.setattr(import_module(f"heddle.runs.{module}"), "available_memory", lambda device: 8 * GIB // 100)
+    return SMALL
+
+
 @pytest.mark.usefixtures("quick")
 class TestPlans:
-    @pytest.fixture
-    def small_card(self, monkeypatch: pytest.MonkeyPatch) -> Card:
-        """With a hundredth of its memory free."""
-        put_in(SMALL, monkeypatch)
-        for module in ("need", "split", "plan"):
-            monkeypatch.setattr(
-                import_module(f"heddle.runs.{module}"), "available_memory", lambda device: 8 * GIB // 100
-            )
-        return SMALL
-
     def test_a_batch_that_does_not_fit_is_split_and_the_plan_says_it(
         self, small_card: Card, config: Make, tmp_path: Path
     ) -> None:
@@ -201,22 +200,24 @@ class TestPlans:
         with pytest.raises(HeddleError, match=message):
             prepare(config(model=model, device="cuda"), tmp_path / "run")
 
-    def test_cards_hold_together_what_none_holds_alone(
-        self, small_card: Card, config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Its steps cannot be measured on one of them, so their rate is that of products. Copies of the whole are refused."""
-        big: dict[str, Any] = {"model": {"dim": 1024, "heads": 2}, "batch": 16, "device": "cuda"}
-        with pytest.raises(HeddleError, match="optimizer state alone need"):
-            prepare(config(**big), tmp_path / "alone")
-        copies = config(**big).model_copy(update={"parallel": ParallelConfig(replicate=16)})
-        with pytest.raises(HeddleError, match="optimizer state alone need"):
-            prepare(copies, tmp_path / "copies", ranks=16)
-        monkeypatch.setattr(import_module("heddle.runs.plan"), "measure", None)
-        planned = prepare(config(**big), tmp_path / "parts", ranks=16)
-        assert planned.memory <= ROOM * 8 * GIB / 100
-        assert planned.chosen.tokens_per_second == pytest.approx(16 * 0.4 * 1e10 / (6 * planned.parameters))
-
     def test_a_cpu_splits_nothing(self, config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("heddle.runs.need.available_memory", lambda device: 2**26)
         with pytest.raises(HeddleError, match="use a larger accumulate, checkpoint_activations=true"):
             prepare(config(batch=4096), tmp_path / "run")
+
+
+@pytest.mark.usefixtures("quick")
+def test_cards_hold_together_what_none_holds_alone(
+    small_card: Card, config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps cannot be measured on one of them, so their rate is that of products. Copies of the whole are refused."""
+    big: dict[str, Any] = {"model": {"dim": 1024, "heads": 2}, "batch": 16, "device": "cuda"}
+    with pytest.raises(HeddleError, match="optimizer state alone need"):
+        prepare(config(**big), tmp_path / "alone")
+    copies = config(**big).model_copy(update={"parallel": ParallelConfig(replicate=16)})
+    with pytest.raises(HeddleError, match="optimizer state alone need"):
+        prepare(copies, tmp_path / "copies", ranks=16)
+    monkeypatch.setattr(import_module("heddle.runs.plan"), "measure", None)
+    planned = prepare(config(**big), tmp_path / "parts", ranks=16)
+    assert planned.memory <= ROOM * 8 * GIB / 100
+    assert planned.chosen.tokens_per_second == pytest.approx(16 * 0.4 * 1e10 / (6 * planned.parameters))
