@@ -39,7 +39,7 @@ def prove(
             status.update(Text(f"checking: {check}"))
 
         if run_directory is None and kills:
-            raise HeddleError(f"{model} is not a run: leave out --kills")
+            raise HeddleError(f"{model} is not a finished run: train one to its end, or leave out --kills")
         if run_directory is None:
             config_path = RUNS / model
             name, config = changed(str(config_path) if (config_path / "config.json").is_file() else model, changes)

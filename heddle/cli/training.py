@@ -20,6 +20,7 @@ from heddle.display import estimate, metrics
 from heddle.errors import HeddleError
 from heddle.look.readings import Readings
 from heddle.model.device import pick_device
+from heddle.parallel.join import number, process_count
 from heddle.parallel.output import Output, join_quietly, reported
 from heddle.parallel.ranks import Ranks
 from heddle.runs.extend import extend
@@ -237,8 +238,10 @@ def plan_run(config: RunConfig, run: Path, out: Console, json: bool) -> None:
     data = config.data
     if data.store is not None and not Path(data.store).exists():  # a dry run reads a token store but does not write one
         config = config.model_copy(update={"data": data.model_copy(update={"store": None})})
+    if number("RANK", 0):
+        return  # rank 0 plans for all
     with tempfile.TemporaryDirectory() as folder, phases(out) as report:
-        plan = prepare(config, Path(folder) / "run", report)
+        plan = prepare(config, Path(folder) / "run", report, ranks=process_count())
     out.print(describe_plan(plan, run) + "\nnothing was trained (--dry-run)")
     if json:
         print_json({"run": str(run), "sources": name_sources(config.data), **plan.to_dict()})

@@ -30,12 +30,15 @@ def mesh_sizes(config: ParallelConfig, processes: int) -> dict[str, int]:
     words = " x ".join(f"{name} = {size}" for name, size in sizes.items() if size not in (1, "auto")) or "shard = 1"
     if sizes["shard"] == "auto":
         if processes % others:
-            raise HeddleError(f"parallel: {words} does not divide {processes} processes: start a multiple of {others}")
+            raise HeddleError(
+                f"parallel: {words} does not divide {pluralize(processes, 'process')}: use a multiple of {others} "
+                f"(torchrun --nproc-per-node {others}), or set these to 1"
+            )
         sizes["shard"] = processes // others
     elif others * sizes["shard"] != processes:
         raise HeddleError(
-            f"parallel: {words} is for {others * sizes['shard']} processes, but {processes} "
-            f"{'was' if processes == 1 else 'were'} started: start as many, or leave out shard"
+            f"parallel: {words} is for {pluralize(others * sizes['shard'], 'process')}, not for {processes}: use as many "
+            f"(torchrun --nproc-per-node), or set shard = auto"
         )
     if sizes["shard"] * sizes["context"] % config.expert:
         raise HeddleError(

@@ -4,6 +4,8 @@ Blocks gather their parameters when they compute, one block at a time. The preci
 matrices of blocks are cast to it, while tables, norms, routers and a user's modules stay in fp32. Gradients are summed in fp32.
 """
 
+import logging
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -67,6 +69,7 @@ class Shards(Parts):
         device: torch.device | None = None,
     ) -> None:
         check_division(model, config)
+        leave_out_advice()
         kind = (model.device if device is None else device).type
         self.every = make_mesh(sizes, kind)
         mesh = self.every["replicate", "shard", "tensor"]
@@ -207,6 +210,13 @@ class Shards(Parts):
         if division is None or shape != division.shape:
             return tuple(slice(0, size) for size in shape)
         return slices(division.region())
+
+
+def leave_out_advice() -> None:
+    """Leave out two warnings of torch that users take for errors: whole tables are gathered in two steps, and a model's output is a
+    view, which nothing here changes."""
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
 
 def check_division(model: Transformer, config: ParallelConfig) -> None:

@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from heddle.account.machine import usable_precision
+from heddle.config.parallel import ParallelConfig
 from heddle.config.saved import Chosen, SavedConfig
 from heddle.errors import HeddleError, pluralize
 from heddle.prove.verdict import Verdict
@@ -239,7 +240,8 @@ def short_copy(run: Path, place: Path) -> Path:
         (place / name).unlink(missing_ok=True)
     (place / DATA).symlink_to((run / DATA).resolve(), target_is_directory=True)
     copied: Chosen = chosen.model_copy(update=short)
-    (place / CONFIG).write_text(config.model_copy(update={"chosen": copied}).to_json(), encoding="utf-8")
+    alone = config.model_copy(update={"chosen": copied, "parallel": ParallelConfig()})  # one process trains the copy
+    (place / CONFIG).write_text(alone.to_json(), encoding="utf-8")
     return place
 
 

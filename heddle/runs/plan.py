@@ -191,7 +191,7 @@ class SizeCandidate:
     by_onednn: tuple[ProductKind, ...]  # products that oneDNN computes
     rate: float  # tokens per second, of all cards
     train: TrainConfig  # the settings, with the way in which a step of it fits
-    measured: bool  # whether its rate was: one device holds it
+    measured: bool = True  # whether its rate was: one device holds it
 
 
 def _sized(step: Step, precision: str) -> SizeCandidate:

@@ -19,14 +19,14 @@ from tests.prove.tasks import config_of
     [
         ({"schedule": "zero-bubble"}, "schedule = 'zero-bubble' orders the stages of a pipeline: set pipeline above 1"),
         (
-            {"pipeline": 2, "tensor": 2},
-            "pipeline = 2 cannot be combined with tensor = 2: use it with replicate and shard",
+            {"pipeline": 2, "context": 2},
+            "pipeline = 2 cannot be combined with context = 2: use it with replicate",
         ),
-        ({"pipeline": 2, "context": 2}, "pipeline = 2 cannot be combined with context = 2"),
         ({"pipeline": 2, "expert": 2}, "pipeline = 2 cannot be combined with expert = 2"),
     ],
 )
 def test_what_a_pipeline_goes_with(settings: dict[str, Any], line: str) -> None:
+    assert ParallelConfig.of({"pipeline": 2, "tensor": 2, "sequence": True}).sequence
     with pytest.raises(HeddleError, match=re.escape(line)):
         ParallelConfig.of(settings)
 
@@ -90,9 +90,9 @@ def test_auto_takes_the_processes_that_are_left(settings: dict[str, int], proces
 @pytest.mark.parametrize(
     ("settings", "processes", "line"),
     [
-        ({"tensor": 3}, 4, "tensor = 3 does not divide 4 processes: start a multiple of 3"),
-        ({"shard": 4}, 2, "shard = 4 is for 4 processes, but 2 were started"),
-        ({"replicate": 2, "shard": 2}, 1, "replicate = 2 x shard = 2 is for 4 processes, but 1 was started"),
+        ({"tensor": 3}, 4, "tensor = 3 does not divide 4 processes: use a multiple of 3"),
+        ({"shard": 4}, 2, "shard = 4 is for 4 processes, not for 2: use as many"),
+        ({"replicate": 2, "shard": 2}, 1, "replicate = 2 x shard = 2 is for 4 processes, not for 1: use as many"),
         ({"expert": 3}, 4, "expert = 3 does not divide shard x context = 4"),
     ],
 )

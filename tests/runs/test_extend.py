@@ -170,7 +170,7 @@ def test_the_layout_of_processes_changes(begin: Begin) -> None:
 @pytest.mark.parametrize(
     ("settings", "ranks", "line"),
     [
-        ({"parallel.tensor": 3}, 2, "tensor = 3 does not divide 2 processes: start a multiple of 3"),
+        ({"parallel.tensor": 3}, 2, "tensor = 3 does not divide 2 processes: use a multiple of 3"),
         ({"parallel.tensor": 4}, 4, "tensor = 4 cannot divide decoder.blocks.0.mixer: its 2 heads are not a multiple of 4"),
         ({"parallel.expert": 2}, 2, "expert = 2: this model has no experts: leave it out"),
         ({"train.keep": 3}, 3, "batch = 4 cannot be divided among 3 processes: choose a multiple of 3"),

@@ -61,4 +61,7 @@ FAULTS = [
           'ends.setdefault((each.kind == "F", each.stage, each.number), clocks[process])',
           'ends[each.kind == "F", each.stage, each.number] = clocks[process]',
           test="test_schedules.py::test_waiting_is_what_is_published"),
+    Fault("small kernels take no time", "scale/layout.py:predict",
+          "max(products, KERNEL * kernels)", "products",
+          test="test_layout.py::test_time_is_the_products_and_what_they_do_not_hide"),
 ]  # fmt: skip

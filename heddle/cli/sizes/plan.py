@@ -1,6 +1,7 @@
 """`heddle plan`."""
 
 from dataclasses import asdict
+from pathlib import Path
 
 from heddle.account.resolve import CONTEXT, DEPTH, resolve
 from heddle.cli.options import Json
@@ -20,6 +21,7 @@ from heddle.scale.rehearsal import Step
 from heddle.scale.text import compare, describe
 from heddle.train.sizes import batch_size
 from heddle.weights.checkpoints import CONFIG
+from heddle.weights.run import read_config
 
 MOST_RANKS = 8  # processes that --measure starts
 
@@ -105,11 +107,24 @@ def _model(words: tuple[str, ...]) -> tuple[str, RunConfig, TransformerConfig]:
     if not name or (name.endswith(".toml") and {"data", "train", "task"} & set(read_table(name))):
         config = parse_config(words)
         return label, config, config.model.resolve(config.data.tokenizer_size, DEPTH, CONTEXT, config.task)
-    run = RUNS / name
-    _, model = resolve(str(run) if (run / CONFIG).is_file() else name)
+    run = RUNS / name if (RUNS / name / CONFIG).is_file() else Path(name)
+    _, model = resolve(str(run))
     config = parse_config(tuple(rest))
     if config.model.model_fields_set:
         raise HeddleError(
             f"{name} has a model of its own: leave out {', '.join(sorted(config.model.model_fields_set))}"
         )
-    return label, config, model
+    return label, _as_in(run, config) if (run / CONFIG).is_file() else config, model
+
+
+def _as_in(run: Path, words: RunConfig) -> RunConfig:
+    """The settings of a run, with those that the words change."""
+    saved = read_config(run)
+    if saved.train is None or saved.chosen is None:
+        return words
+    train, sizes = saved.train, {"batch", "batch_tokens"}
+    if train.batch is None and train.batch_tokens is None and not sizes & words.train.model_fields_set:
+        train = train.override({"batch": saved.chosen.batch})
+    both = (("train", train, words.train), ("parallel", saved.parallel, words.parallel))
+    changed = {name: own.override({key: getattr(new, key) for key in new.model_fields_set}) for name, own, new in both}
+    return words.model_copy(update=changed)
