@@ -124,10 +124,10 @@ class MoE(nn.Module):
             document = torch.arange(layout.documents, device=logits.device)[:, None]
             member = (layout.segment[:, None, :] == document).to(logits.dtype)  # [B, documents, T]
             counts = self.whole(member @ chosen.to(logits.dtype), layout)  # f_e is counts / (n K), p_e is sums / n
-            tokens = counts.sum(-1).clamp(min=1) / self.router.active
+            choices = counts.sum(-1).clamp(min=1)  # n K
             sums = member @ self.router.shares(logits)
-            balance = (counts * sums).sum(-1) / tokens
-            terms = terms + balance.sum() * (self.balance * logits.shape[-1] / self.router.active)
+            balance = (counts * sums).sum(-1) / choices
+            terms = terms + balance.sum() * (self.balance * logits.shape[-1])
         if self.z:
             squares = logits.logsumexp(-1).square()
             terms = terms + squares.masked_fill(~layout.real, 0.0).sum() * self.z

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from heddle.errors import HeddleError
 from heddle.prove.kills import MinimalTrainer
@@ -45,8 +46,8 @@ def main(run: str, how: str) -> None:
     if how == "full" and trainer.session.ranks.rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))
     if how == "unwritable" and trainer.session.ranks.rank == 1:
-        system: Any = os
-        system.mkdir = refuse
+        writer: Any = HuggingFaceStorageWriter
+        writer.prepare_local_plan = refuse  # where torch makes the folder, if no other process has made it yet
     if how == "watched":
         trainer.readers.append(lambda report: watch(report, target))
     if how.startswith("killed"):

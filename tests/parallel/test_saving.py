@@ -73,9 +73,9 @@ def test_other_layouts_continue(saved: Path, tmp_path: Path) -> None:
         assert extend(runs[layout], {"train.accumulate": parts}) == [f"accumulate: 2 -> {parts}"]
     trained("2", runs["2"])
     trained("2 PP", runs["2 PP"])
-    trained("4", runs["4"], runs["2x2"], runs["2x2 TP"], runs["2x2 PP"])  # four processes each
+    trained("4", *(run for layout, run in runs.items() if LAYOUTS[layout][0] == 4))
     MinimalTrainer(runs["1"]).run()
-    for layout in ("2x2 TP", "2x2 PP"):
+    for layout in ("2x2 TP", "2x2 PP TP"):
         alone = on_layout(runs[layout], tmp_path / f"alone after {layout}", "1", 6)
         assert open_step(alone) == 6
     expected = losses(saved, after=3)

@@ -7,7 +7,7 @@ FAULTS = [
           "[self.spec.seed, examples.held_out, int(key)]", "",
           law="batches", run="masked, rotary", test="test_training.py::test_every_law_holds"),
     Fault("balance of a micro-batch", "nn/moe.py:MoE._terms",
-          "(counts * sums).sum(-1) / tokens", "(counts.sum((0, 1)) * sums.sum((0, 1))).sum() / tokens.sum()",
+          "(counts * sums).sum(-1) / choices", "(counts.sum((0, 1)) * sums.sum((0, 1))).sum() / choices.sum()",
           law="cut of a batch", run="next token, experts", test="test_training.py::test_every_law_holds"),
     Fault("a rank's own count", "train/step.py:train_step",
           "count / ranks", "batch.weights.sum()",
