@@ -1,4 +1,4 @@
-"""The schedules of pipelines as torch orders them: what a process computes one after the other, and how long it waits."""
+"""The schedules of pipelines, as torch orders them: what each process computes, in order, and how long it waits."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -100,7 +100,7 @@ def _held(sends: list[dist.P2POp]) -> list[dist.P2POp]:
 
 
 def order_of(schedule: str, processes: int, micro_batches: int) -> list[list[Pass]]:
-    """What torch lets each process of a pipeline compute, one after the other."""
+    """What torch has each process of a pipeline compute, in order."""
     stages = processes * STAGES[schedule]
     with fake_processes(processes):
         own = [StageOnMesh(nn.Identity(), each, stages, torch.device("cpu")) for each in range(0, stages, processes)]

@@ -181,3 +181,15 @@ def test_a_run_file_and_a_model_file(heddle: Heddle) -> None:
     Path("model.json").write_text(json.dumps(TINY.to_dict()))
     assert heddle("plan", "model.json", "--device", "a100", "batch=4", "--json").json["model"] == "model.json batch=4"
     assert "has a model of its own" in heddle("plan", "model.json", "--device", "a100", "depth=2").err
+
+
+def test_a_run_keeps_its_settings_in_a_plan(heddle: Heddle, tmp_path: Path) -> None:
+    """Those that the words do not change: SGD holds one number beside each weight, and the default optimizer more."""
+    (tmp_path / "text.txt").write_text("To weave is to think with thread. " * 200)
+    sizes = ("depth=1", "dim=16", "heads=2", "context=16", "tokenizer=bytes")
+    run = ("steps=1", "batch=4", "optimizer=sgd", "precision=fp32")
+    assert heddle("train", "text.txt", *sizes, *run, "--name", "runs/small").code == 0
+    words = ("plan", "runs/small", "--world", "2", "--json")
+    made, changed = heddle(*words).json, heddle(*words, "batch=8", "tensor=2").json
+    assert (made["batch"], made["length"], made["precision"], made["state"]) == (4, 16, "fp32", made["parameters"])
+    assert (changed["batch"], changed["sizes"]["tensor"], changed["state"]) == (8, 2, changed["parameters"])
