@@ -47,7 +47,7 @@ class CPULoad:
     Attributes:
         now: when it was read.
         idle: idle time of each core on which this process may run, by its number; empty if the system does not report it.
-        computed: seconds of processor time of this process.
+        computed: seconds of processor time of this process and of its children that have ended.
     """
 
     now: float
@@ -66,7 +66,8 @@ class CPULoad:
                     break
                 if int(name[3:]) in own_cores:
                     idle[int(name[3:])] = (int(ticks[3]) + int(ticks[4])) / os.sysconf("SC_CLK_TCK")
-        return cls(time.perf_counter(), idle, time.process_time())
+        times = os.times()
+        return cls(time.perf_counter(), idle, time.process_time() + times.children_user + times.children_system)
 
     def used_by_others(self, earlier: "CPULoad") -> float:
         """The number of cores that other programs have used since `earlier`; 0 if the system does not report it."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from heddle.account.forward import kernels_by_device, prepared
 from heddle.account.memory import saved_activations, states
+from heddle.account.repeats import Numbers
 from heddle.config.model import LanguageHeadConfig, TransformerConfig
 from heddle.config.parallel import ParallelConfig
 from heddle.config.train import TrainConfig
@@ -83,8 +84,8 @@ class Prediction:
         kernels: how many these are; 0: products take longer.
         idle: seconds that the groups of a pipeline wait for micro-batches.
         communication: seconds of the collectives that computing can hide.
-        exchange: seconds of those within layers (tensor, context, expert) and between groups of a pipeline, for which computing
-            waits.
+        exchange: seconds of those for which computing waits: within layers (tensor, context, expert) and between groups of a
+            pipeline; on a CPU all, since the same cores compute and send.
         update: seconds of those of the update, which it cannot.
         tokens_per_second: of all devices.
     """
@@ -122,30 +123,54 @@ class Prediction:
         """Of a step: what is computed hides what is sent meanwhile."""
         return max(self.compute + self.idle, self.communication) + self.exchange + self.update
 
-    @property
-    def fits(self) -> bool:
-        """Whether it leaves room on the device."""
-        return self.peak <= ROOM * self.memory
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {**asdict(self), "seconds": self.seconds, "fits": self.fits}
+        return {**asdict(self), "seconds": self.seconds}
 
 
-def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> Prediction:
-    """What a layout takes: a micro-batch has the rows that ranks and micro-batches leave.
+@dataclass(frozen=True)
+class Rehearsed:
+    """A step, and what it takes in the groups of a pipeline that differ: the first, the middle and the last."""
+
+    step: Step
+    groups: Mapping[int, Numbers]
+
+    @property
+    def most(self) -> int:
+        """The group whose devices hold most."""
+        return max(self.groups, key=lambda number: _peak(self.groups[number]))
+
+    @property
+    def peak(self) -> int:
+        """Most bytes at a time of a device of that group."""
+        return _peak(self.groups[self.most])
+
+    def fits(self, device: Device) -> bool:
+        """Whether it leaves room on the device."""
+        return self.peak <= ROOM * device.memory
+
+
+def try_layout(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> Rehearsed:
+    """Rehearse a layout: a micro-batch has the rows that ranks and micro-batches leave.
 
     Raises:
         HeddleError: the groups or the adapters do not fit the model.
     """
-    device, length, precision = request.device, request.length, request.precision
+    device, pipeline = request.device, sizes["pipeline"]
     rows = request.batch // (count_readers(sizes) * train.accumulate)
-    step = Step(on_device(request), train, request.parallel, dict(sizes), rows, length, precision)
-    pipeline, schedule = sizes["pipeline"], request.parallel.schedule
+    step = Step(on_device(request), train, request.parallel, dict(sizes), rows, request.length, request.precision)
     ends_and_middle = sorted({0, pipeline // 2, pipeline - 1})
-    each = {group: rehearse(step, device.node, device.name == "cpu", group) for group in ends_and_middle}
-    group = max(each, key=lambda number: _peak(each[number]))
-    numbers = each[group]
+    return Rehearsed(
+        step, {group: rehearse(step, device.node, device.name == "cpu", group) for group in ends_and_middle}
+    )
+
+
+def predict(request: Request, rehearsed: Rehearsed) -> Prediction:
+    """What a layout takes, from its rehearsal."""
+    device, length, precision = request.device, request.length, request.precision
+    step, each, group = rehearsed.step, rehearsed.groups, rehearsed.most
+    train, sizes, rows, numbers = step.train, step.sizes, step.rows, each[group]
+    pipeline, schedule = sizes["pipeline"], request.parallel.schedule
     flops, kernels = (max(others[name] for others in each.values()) for name in ("flops", "kernels"))
     sent = max((_sent(others) for others in each.values()), key=lambda counts: sum(counts.values()))
     rates, seconds = (
@@ -156,7 +181,9 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
         *when, _, where = name.split("/")
         seconds[when[0] if when else ""] += count / rates[where]
     if device.bf16 is None or device.fp32 is None:
-        compute = seconds_of_step(step) * _part(flops, step)
+        compute = seconds_of_step(step)
+        # The cores that compute also send: nothing is hidden.
+        seconds["layers"] += seconds.pop("")
     else:
         products = flops / (request.share * (device.bf16 if precision == "bf16" else device.fp32))
         compute = max(products, KERNEL * kernels)
@@ -178,14 +205,14 @@ def predict(request: Request, train: TrainConfig, sizes: Mapping[str, int]) -> P
         passes=passes,
         layers=sum(stack.depth for stack in request.model.stacks().values()) // step.stages,
         logits=4 * chunk * scores,
-        peak=_peak(numbers),
+        peak=rehearsed.peak,
         memory=device.memory,
         flops=flops,
         sent=sent,
         compute=compute,
         kernels=kernels if device.bf16 is not None else 0,
         idle=compute * waiting(order, train.checkpoint_activations) if order else 0.0,
-        communication=seconds[""],
+        communication=seconds.get("", 0.0),
         exchange=seconds["layers"] + seconds["stages"],
         update=seconds["update"],
         tokens_per_second=0.0,
@@ -200,12 +227,6 @@ def _peak(numbers: Mapping[str, int]) -> int:
 
 def _sent(numbers: Mapping[str, int]) -> dict[str, int]:
     return {name.removeprefix("sent/"): count for name, count in numbers.items() if name.startswith("sent/")}
-
-
-def _part(flops: int, step: Step) -> float:
-    """The part of a whole model's products for its rows that a process computes."""
-    divided = step.sizes["tensor"] * step.sizes["context"] * step.stages > 1
-    return flops / rehearse(step.alone())["flops"] if divided else 1.0
 
 
 def on_device(request: Request) -> TransformerConfig:
@@ -237,7 +258,7 @@ def propose(request: Request) -> Prediction:
     check_pipeline(request.parallel, request.model, several, request.train.compile == "on")
     check_layers(request.parallel, request.model)
     check_batch(request)
-    tried: Prediction | None = None
+    tried: Rehearsed | None = None
     for checkpointed in (False, True):
         if request.train.checkpoint_activations and not checkpointed:
             continue
@@ -245,8 +266,8 @@ def propose(request: Request) -> Prediction:
             if not _may_fit(request, sizes, checkpointed):
                 continue
             best = _fewest(request, sizes, checkpointed)
-            if best.fits:
-                return best
+            if best.fits(request.device):
+                return predict(request, best)
             tried = best if tried is None or best.peak < tried.peak else tried
     raise HeddleError(_too_large(request, tried, meshes[-1]))
 
@@ -296,8 +317,8 @@ def _row_of(model: TransformerConfig, length: int, precision: str, on_cpu: bool,
     return saved_activations(model, 1, length, precision, kernel, checkpointed=checkpointed).bytes
 
 
-def _fewest(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> Prediction:
-    """The prediction with the fewest micro-batches that fit, or, if none do, with the most."""
+def _fewest(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> Rehearsed:
+    """The rehearsal with the fewest micro-batches that fit, or, if none do, with the most."""
     rows = request.batch // count_readers(sizes)
     counts = [count for count in range(1, rows + 1) if rows % count == 0 and count % sizes["pipeline"] == 0]
     if sizes["pipeline"] > 1:
@@ -306,16 +327,20 @@ def _fewest(request: Request, sizes: Mapping[str, int], checkpointed: bool) -> P
         counts = [request.train.accumulate]
 
     @cache
-    def of(count: int) -> Prediction:
+    def of(count: int) -> Rehearsed:
         changes = {"accumulate": count, "checkpoint_activations": checkpointed}
-        return predict(request, request.train.model_copy(update=changes), sizes)
+        return try_layout(request, request.train.model_copy(update=changes), sizes)
 
-    if of(counts[0]).fits or not of(counts[-1]).fits:
-        return of(counts[0]) if of(counts[0]).fits else min((of(counts[0]), of(counts[-1])), key=lambda each: each.peak)
-    return of(counts[bisect_left(counts, True, key=lambda count: of(count).fits)])
+    def fits(count: int) -> bool:
+        return of(count).fits(request.device)
+
+    few, many = of(counts[0]), of(counts[-1])
+    if fits(counts[0]) or not fits(counts[-1]):
+        return few if fits(counts[0]) else min((few, many), key=lambda each: each.peak)
+    return of(counts[bisect_left(counts, True, key=fits)])
 
 
-def _too_large(request: Request, tried: Prediction | None, sizes: Mapping[str, int]) -> str:
+def _too_large(request: Request, tried: Rehearsed | None, sizes: Mapping[str, int]) -> str:
     """What does not fit, in a line."""
     there = f"{ROOM:.0%} of {size(request.device.memory)} of {request.device.name}"
     parts = sizes["shard"] * sizes["context"] * sizes["tensor"] * sizes["pipeline"]

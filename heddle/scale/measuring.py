@@ -3,6 +3,7 @@
 import gc
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -22,7 +23,8 @@ from heddle.model.measured import measured_once
 from heddle.parallel.mesh import count_readers
 from heddle.parallel.pipeline import Stages
 from heddle.scale.meter import Meter
-from heddle.scale.rehearsal import Step, Trainable
+from heddle.scale.rehearsal import Step, Trainable, balanced
+from heddle.scale.schedules import StageAlone, fake_processes
 from heddle.train.step import train_step
 
 STEPS = 5  # that are timed, after two whose bytes are counted
@@ -50,41 +52,74 @@ def measure(step: Step) -> Measured:
     One process counts every allocation, by torch's profiler. Of several, gloo's threads free what a profiler does not see, so the
     storages are counted that are alive after each operation.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        if step.processes == 1:
-            _process(0, folder, step)
-        else:
-            spawn(_process, (folder, step), nprocs=step.processes)
-        measured = [[float(word) for word in path.read_text().split()] for path in Path(folder).glob("measured-*")]
-    peak, seconds = (max(numbers) for numbers in zip(*measured, strict=True))
+    peak, seconds = _together(_process, step.processes, step)
     tokens = count_readers(step.sizes) * step.rows * step.train.accumulate * step.length
     return Measured(int(peak), seconds, tokens / seconds)
 
 
 def seconds_of_step(step: Step) -> float:
-    """Seconds that one of the processes of a step computes, if they share this machine's cores and each computes the whole model.
+    """Seconds that one of the processes of a step computes, if they share this machine's cores.
 
-    One process takes the step alone, on its share of the cores; the answer is kept for this machine.
+    As many processes as there are cores take it, at once: they wait for the same memory and units. None waits for another, since
+    torch's fake backend answers at once. The answer is kept for this machine.
     """
-    world, alone = step.processes, step.alone()
-    threads = max(1, cores() // world)
+    world = step.processes
+    at_once, threads = min(world, cores()), max(1, cores() // world)
     about = {
         "model": step.model.to_dict(),
         "train": step.train.to_dict(),
+        "parallel": {**step.parallel.to_dict(), **step.sizes},
         "rows": [step.rows, step.length],
         "precision": step.precision,
         "threads": threads,
     }
 
-    def timed() -> float:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            return _timed(_trainable(alone), alone)
-        finally:
-            torch.set_num_threads(before)
+    def measured() -> float:
+        (seconds,) = _together(take_alone, at_once, step)
+        return seconds
 
-    return measured_once("planned-step", about, timed) * max(1.0, world * threads / cores())
+    return measured_once("planned-step", about, measured) * world / at_once
+
+
+def _together(work: Callable[[int, str, Step], None], processes: int, step: Step) -> tuple[float, ...]:
+    """Call `work` in so many processes; the largest of each number that they write."""
+    with tempfile.TemporaryDirectory() as folder:
+        if processes == 1:
+            work(0, folder, step)
+        else:
+            spawn(work, (folder, step), nprocs=processes)
+        measured = [[float(word) for word in path.read_text().split()] for path in Path(folder).glob("measured-*")]
+    return tuple(max(numbers) for numbers in zip(*measured, strict=True))
+
+
+def take_alone(number: int, folder: str, step: Step) -> None:
+    """One process of a step, without the others; its place among them is far from that of the next number."""
+    before, world = torch.get_num_threads(), step.processes
+    torch.set_num_threads(max(1, cores() // world))
+    try:
+        with fake_processes(world, number * world // min(world, cores())):
+            trainable = balanced(_trainable(step))
+            if isinstance(trainable.parts, Stages):
+                trainable.parts.kind = StageOfZeros
+            Path(folder, f"measured-{number}").write_text(str(timed(trainable, step)))
+    finally:
+        torch.set_num_threads(before)
+
+
+class StageOfZeros(StageAlone):
+    """A stage that receives zeros, where the fake backend would leave what was in memory."""
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return _zeroed(super().get_fwd_recv_ops(fwd_chunk_id))
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return _zeroed(super().get_bwd_recv_ops(bwd_chunk_id))
+
+
+def _zeroed(receives: list[dist.P2POp]) -> list[dist.P2POp]:
+    for each in receives:
+        each.tensor.detach().zero_()
+    return receives
 
 
 def _process(rank: int, folder: str, step: Step) -> None:
@@ -99,7 +134,7 @@ def _process(rank: int, folder: str, step: Step) -> None:
         else:
             trainable = _trainable(step)
             peak = _metered(trainable, step)
-        seconds = _timed(trainable, step)
+        seconds = timed(trainable, step)
         if rank % (world // step.sizes["pipeline"]) == 0:
             Path(folder, f"measured-{rank}").write_text(f"{peak} {seconds}")
     finally:
@@ -119,10 +154,12 @@ def _batch(trainable: Trainable, step: Step) -> Batch:
     return trainable.batch(step.rows * step.train.accumulate, step.length)
 
 
-def _take(trainable: Trainable, train: TrainConfig, batch: Batch) -> None:
-    train_step(trainable.objective, trainable.optimizer, batch, train.accumulate, 1.0, train.clip)
+def take(trainable: Trainable, train: TrainConfig, batch: Batch) -> tuple[float, float]:
+    """Take the step; what `train_step` returns."""
+    loss_and_norm = train_step(trainable.objective, trainable.optimizer, batch, train.accumulate, 1.0, train.clip)
     if trainable.average is not None:
         trainable.average.update(1)
+    return loss_and_norm
 
 
 def _profiled(step: Step) -> tuple[int, Trainable]:
@@ -133,7 +170,7 @@ def _profiled(step: Step) -> tuple[int, Trainable]:
         batch = _batch(trainable, step)
         for number in range(2):
             with torch.profiler.record_function(f"step {number}"):
-                _take(trainable, step.train, batch)
+                take(trainable, step.train, batch)
     events = profiler.profiler.kineto_results.events()
     (began,) = (event.start_ns() for event in events if event.name() == "step 1")
     held = most = 0
@@ -146,7 +183,7 @@ def _profiled(step: Step) -> tuple[int, Trainable]:
 def _metered(trainable: Trainable, step: Step) -> int:
     """The most bytes of storages that are alive in the second step."""
     batch = _batch(trainable, step)
-    _take(trainable, step.train, batch)
+    take(trainable, step.train, batch)
     with Meter() as meter:
         meter.see((list(trainable.optimizer.masters.values()), trainable.optimizer.state(), batch.parts()))
         meter.see(list(trainable.model.buffers()))
@@ -154,15 +191,16 @@ def _metered(trainable: Trainable, step: Step) -> int:
             meter.see([each.received() for each in trainable.parts.on_mesh])
         meter.see({} if trainable.average is None else trainable.average.average)
         meter.enter("step")
-        _take(trainable, step.train, batch)
+        take(trainable, step.train, batch)
     return meter.peaks["step"]
 
 
-def _timed(trainable: Trainable, step: Step) -> float:
+def timed(trainable: Trainable, step: Step) -> float:
+    """Seconds of a step; the median of `STEPS`, after one that is not timed."""
     batch = _batch(trainable, step)
     times = []
     for _ in range(STEPS + 1):
         began = time.perf_counter()
-        _take(trainable, step.train, batch)
+        take(trainable, step.train, batch)
         times.append(time.perf_counter() - began)
     return median(times[1:])

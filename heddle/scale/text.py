@@ -49,7 +49,7 @@ def _lines(request: Request, made: Prediction, label: str) -> Iterator[str]:
             each = f", about {_size(count / made.passes / made.layers)} a layer" if name == "activations" else ""
             times = f" of {made.passes} passes" if name == "activations" and made.passes > 1 else ""
             yield f"  {_size(count):>9}  {name}{times}{each}"
-    yield f"  {_size(made.peak):>9}  at most at a time, of {_size(made.memory)}: it {'fits' if made.fits else 'is too large'}"
+    yield f"  {_size(made.peak):>9}  at most at a time, of {_size(made.memory)}: it fits"
     if made.sent:
         yield "each device sends in a step" + (", at most" if pipeline > 1 else "")
         for name, count in sorted(made.sent.items(), key=lambda pair: -pair[1]):
@@ -63,11 +63,7 @@ def _lines(request: Request, made: Prediction, label: str) -> Iterator[str]:
         + (f" ({made.kernels:,} small kernels)" if made.kernels else "")
         + (f", {_seconds(made.idle)} of waiting" if made.idle else "")
         + (f"; {_seconds(made.communication)} of sending are {hidden} it" if made.communication else "")
-        + (
-            f", {_seconds(made.exchange)} more {'between groups' if pipeline > 1 else 'within layers'}"
-            if made.exchange
-            else ""
-        )
+        + (f", {_seconds(made.exchange)} more of sending" if made.exchange else "")
         + (f", {_seconds(made.update)} more for the update" if made.update else "")
     )
     if made.idle:

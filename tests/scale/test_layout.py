@@ -9,6 +9,7 @@ from heddle.config import TrainConfig, preset
 from heddle.config.parallel import ParallelConfig
 from heddle.errors import HeddleError
 from heddle.parallel.mesh import mesh_sizes
+from heddle.scale import layout
 from heddle.scale.devices import DEVICES, GIB, KERNEL, find_row
 from heddle.scale.layout import Request, propose
 from tests.cli.conftest import Heddle
@@ -93,6 +94,14 @@ def test_time_is_the_products_and_what_they_do_not_hide() -> None:
     assert made.seconds == max(made.compute, made.communication) + made.exchange + made.update
 
 
+def test_cores_that_compute_also_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "seconds_of_step", lambda step: 2.0)
+    cpu = find_row("cpu")
+    made = propose(request(100, parallel=ParallelConfig(shard=4), device=cpu))
+    assert (made.compute, made.communication) == (2.0, 0.0)
+    assert made.seconds == pytest.approx(2.0 + sum(made.sent.values()) / cpu.link)
+
+
 def test_layers_are_divided_in_every_layout_that_is_tried() -> None:
     """torch caches the groups of a mesh, and each rehearsal ends its groups: the next one needs new ones. So does the next plan."""
     short = TINY.override({"decoder.depth": 1})
@@ -139,7 +148,7 @@ def test_512_processes_are_checked_here(heddle: Heddle) -> None:
     ]
     made = heddle("plan", *words, "--json").json
     assert made["sizes"] == {**ONE, "replicate": 64, "shard": 8}
-    assert made["fits"]
+    assert made["peak"] <= 0.9 * made["memory"]
     assert made["device"]["memory"] == 80 * GIB
     assert {"all-gather/link", "reduce-scatter/link", "all-reduce/network"} <= set(made["sent"])
 
