@@ -6,6 +6,8 @@ import signal
 
 # Before torch is imported: two pytest workers share two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What computes on more threads nevertheless does not spin while it waits for one that another worker keeps from its core.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import tempfile

@@ -165,7 +165,7 @@ def take(trainable: Trainable, train: TrainConfig, batch: Batch) -> tuple[float,
 def _profiled(step: Step) -> tuple[int, Trainable]:
     """The most bytes that are allocated at a time from the making of the model to the end of the second step."""
     gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         trainable = _trainable(step)
         batch = _batch(trainable, step)
         for number in range(2):
