@@ -32,7 +32,7 @@ class Collectives:
         from torch.profiler import ProfilerActivity, profile
 
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-        with profile(activities=activities, acc_events=True) as profiler:
+        with profile(activities=activities) as profiler:
             yield
         result: Any = profiler.profiler
         spans = (

@@ -4,12 +4,14 @@ import sys
 from typing import Any
 
 import torch._dynamo
+import torch.distributed.elastic.rendezvous.c10d_rendezvous_backend
 import torch.distributed.launcher.api
 import torch.distributed.run  # noqa: F401
 
 import heddle.cli.main
 import heddle.cli.train
 import heddle.cli.training
+import heddle.parallel.pipeline
 import heddle.runs.plan  # noqa: F401
 from heddle.tasks.next_token import NextTokenTask
 from tests import forks
