@@ -19,8 +19,8 @@ class Device(NamedTuple):
         bf16: FLOP/s of products in bf16, accumulated in fp32; None: measured here.
         fp32: FLOP/s in fp32, without TF32.
         bandwidth: bytes/s of its memory.
-        link: bytes/s that it sends to others in its machine.
-        network: bytes/s that it sends to other machines.
+        link: bytes/s that it sends to others in its machine; None: measured here.
+        network: bytes/s that it sends to other machines; None: as in its machine.
         node: how many are in a machine.
         source: where the figures are published.
     """
@@ -30,14 +30,12 @@ class Device(NamedTuple):
     bf16: float | None
     fp32: float | None
     bandwidth: float | None
-    link: float
-    network: float
+    link: float | None
+    network: float | None
     node: int
     source: str
 
 
-# The rate of gloo between two processes of one machine: an assumption, which `--measure` tests.
-GLOO = 1 * GIGA
 # Seconds of the smallest kernel: 2 to 7 µs on an H200 (docs/evidence/decoding.md). A step has one for each operation.
 KERNEL = 5e-6
 DEVICES = (
@@ -53,7 +51,7 @@ DEVICES = (
            "NVIDIA L40S datasheet; PCIe 4.0 x16"),
     Device("4090", 24 * GIB, 165.2 * TERA, 82.6 * TERA, 1008 * GIGA, 32 * GIGA, 12.5 * GIGA, 8,
            "NVIDIA Ada GPU architecture whitepaper, appendix A; PCIe 4.0 x16"),
-    Device("cpu", 0, None, None, None, GLOO, GLOO, 2**30, "measured here, but for the links, which are assumed"),
+    Device("cpu", 0, None, None, None, None, None, 2**30, "measured here"),
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from heddle.errors import HeddleError, pluralize
 from heddle.parallel.mesh import check_layers, check_pipeline, count_readers, mesh_sizes
 from heddle.runs.split import ROOM
 from heddle.scale.devices import KERNEL, Device
-from heddle.scale.measuring import seconds_of_step
+from heddle.scale.measuring import gloo_rate, seconds_of_step
 from heddle.scale.rehearsal import PHASES, Step, rehearse
 from heddle.scale.schedules import most_at_once, order_of, waiting
 from heddle.tasks.loss import chunk_rows
@@ -173,10 +173,8 @@ def predict(request: Request, rehearsed: Rehearsed) -> Prediction:
     pipeline, schedule = sizes["pipeline"], request.parallel.schedule
     flops, kernels = (max(others[name] for others in each.values()) for name in ("flops", "kernels"))
     sent = max((_sent(others) for others in each.values()), key=lambda counts: sum(counts.values()))
-    rates, seconds = (
-        {"link": device.link, "network": device.network},
-        dict.fromkeys(("", "layers", "stages", "update"), 0.0),
-    )
+    rates = _rates(device) if sent else {}
+    seconds = dict.fromkeys(("", "layers", "stages", "update"), 0.0)
     for name, count in sent.items():
         *when, _, where = name.split("/")
         seconds[when[0] if when else ""] += count / rates[where]
@@ -227,6 +225,12 @@ def _peak(numbers: Mapping[str, int]) -> int:
 
 def _sent(numbers: Mapping[str, int]) -> dict[str, int]:
     return {name.removeprefix("sent/"): count for name, count in numbers.items() if name.startswith("sent/")}
+
+
+def _rates(device: Device) -> dict[str, float]:
+    """Bytes/s within a machine and between machines."""
+    link = gloo_rate() if device.link is None else device.link
+    return {"link": link, "network": link if device.network is None else device.network}
 
 
 def on_device(request: Request) -> TransformerConfig:

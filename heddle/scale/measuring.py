@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,8 @@ from heddle.scale.schedules import StageAlone, fake_processes
 from heddle.train.step import train_step
 
 STEPS = 5  # that are timed, after two whose bytes are counted
+MESSAGE = 2**18  # numbers of a message, 1 MiB: those of a small layer
+SENT = 16 * 4 * MESSAGE  # bytes that a process sends with each collective, to see gloo's rate
 
 
 @displayed()
@@ -81,7 +84,40 @@ def seconds_of_step(step: Step) -> float:
     return measured_once("planned-step", about, measured) * world / at_once
 
 
-def _together(work: Callable[[int, str, Step], None], processes: int, step: Step) -> tuple[float, ...]:
+def gloo_rate() -> float:
+    """Bytes/s that gloo sends from each of two processes of this machine; the answer is kept for this machine."""
+
+    def measured() -> float:
+        (seconds,) = _together(exchange, 2, None)
+        return SENT / seconds
+
+    return measured_once("gloo", {"bytes": SENT}, measured)
+
+
+def exchange(rank: int, folder: str, nothing: None) -> None:
+    """Send `SENT` bytes with each collective that engines use, in messages of a layer's size."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    try:
+        part, whole = torch.zeros(MESSAGE), torch.zeros(2 * MESSAGE)
+        collectives: tuple[Callable[[], Any], ...] = (
+            lambda: dist.all_gather_into_tensor(whole, part),
+            lambda: dist.reduce_scatter_tensor(part, whole),
+            lambda: dist.all_reduce(part),
+        )
+        times = []
+        for send in collectives:
+            for number in range(SENT // part.nbytes + 1):
+                if number == 1:  # the first one connects
+                    began = time.perf_counter()
+                send()
+            times.append(time.perf_counter() - began)
+        Path(folder, f"measured-{rank}").write_text(str(mean(times)))
+    finally:
+        dist.destroy_process_group()
+
+
+def _together(work: Callable[[int, str, Any], None], processes: int, step: Step | None) -> tuple[float, ...]:
     """Call `work` in so many processes; the largest of each number that they write."""
     with tempfile.TemporaryDirectory() as folder:
         if processes == 1:

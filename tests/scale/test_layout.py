@@ -96,10 +96,10 @@ def test_time_is_the_products_and_what_they_do_not_hide() -> None:
 
 def test_cores_that_compute_also_send(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "seconds_of_step", lambda step: 2.0)
-    cpu = find_row("cpu")
-    made = propose(request(100, parallel=ParallelConfig(shard=4), device=cpu))
+    monkeypatch.setattr(layout, "gloo_rate", lambda: 5e8)
+    made = propose(request(100, parallel=ParallelConfig(shard=4), device=find_row("cpu")))
     assert (made.compute, made.communication) == (2.0, 0.0)
-    assert made.seconds == pytest.approx(2.0 + sum(made.sent.values()) / cpu.link)
+    assert made.seconds == pytest.approx(2.0 + sum(made.sent.values()) / 5e8)
 
 
 def test_layers_are_divided_in_every_layout_that_is_tried() -> None:
@@ -131,7 +131,7 @@ def test_each_device_has_published_figures() -> None:
         if device.name != "cpu":
             assert device.fp32 < device.bf16  # type: ignore[operator]
             assert device.memory >= 24 * 10**9
-            assert device.network <= device.link
+            assert device.network <= device.link  # type: ignore[operator]
 
 
 def test_512_processes_are_checked_here(heddle: Heddle) -> None:
