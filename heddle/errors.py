@@ -145,10 +145,15 @@ def article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in tuple('aeio') else 'a'} {noun}"
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
+def did_you_mean(word: str, choices: Iterable[str], before: str = "") -> str:
     """Return ``" Did you mean 'depth'?"`` for the nearest choice, or an empty string if none is near.
 
     Names that start with the word come first: `gpt2` suggests `gpt2-small` before `gpt1`.
+
+    Args:
+        word: what was written.
+        choices: the names.
+        before: what to write before each of them, such as a table's name and a dot.
     """
     names = list(choices)
     similar = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
@@ -157,5 +162,5 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
         similar = sorted(longer, key=len)[:_LONGER] or similar
     if not similar:
         return ""
-    *quoted, last = [repr(name) for name in similar]
+    *quoted, last = [repr(before + name) for name in similar]
     return f" Did you mean {', '.join(quoted)} or {last}?" if quoted else f" Did you mean {last}?"

@@ -9,6 +9,7 @@ from heddle.cli.options import Device, Json
 from heddle.cli.output import console, find_run, new_run
 from heddle.config.base import parse_overrides, read_table, resolve_alias, set_path
 from heddle.config.key_names import unknown_keys
+from heddle.config.problems import Where, origin
 from heddle.config.run import RunConfig
 from heddle.config.sweep import Variant, variants
 from heddle.errors import HeddleError, together
@@ -106,8 +107,8 @@ def parse_series(words: tuple[str, ...], seeds: int | None = None) -> list[Varia
     return [Variant(variant.settings, _resolve_start(variant.config)) for variant in series]
 
 
-def _parse(words: tuple[str, ...]) -> tuple[dict[str, Any], str, list[str]]:
-    """Parse arguments into one table of settings, with its name in error messages, and the problems with its keys."""
+def _parse(words: tuple[str, ...]) -> tuple[dict[str, Any], Where, list[str]]:
+    """Parse arguments into one table of settings, with its place in error messages, and the problems with its keys."""
     sources, file, settings = split_words(words, "run file")
     data: dict[str, Any] = {} if file is None else read_table(file)
     if not isinstance(data.get("task", {}), dict):
@@ -116,7 +117,7 @@ def _parse(words: tuple[str, ...]) -> tuple[dict[str, Any], str, list[str]]:
     # Setting a kind clears its table, so kinds come before their keys.
     for path in sorted(values, key=lambda path: not path.endswith(".kind")):
         set_path(data, path, values[path])
-    return data, file or "settings", problems
+    return data, origin(file, values), problems
 
 
 def split_words(words: Sequence[str], kind: str) -> tuple[list[str], str | None, dict[str, Any]]:
@@ -152,7 +153,8 @@ def full_keys(settings: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], list
             repeated.append(f"{spelled[path]} and {key}={value} are the same setting; give it once")
         else:
             values[path], spelled[path] = value, text
-    return values, [*unknown_keys(unknown, [field for fields in _fields().values() for field in fields]), *repeated]
+    known = [each for name, fields in _fields().items() for field in fields for each in (field, f"{name}.{field}")]
+    return values, [*unknown_keys(unknown, known), *repeated]
 
 
 def _full_key(key: str) -> str | None:

@@ -10,6 +10,7 @@ from heddle.cli.options import Json
 from heddle.cli.output import console, phases, pluralize, print_json, table
 from heddle.cli.train import split_words
 from heddle.config.base import read_table
+from heddle.config.problems import origin
 from heddle.config.vectors import VectorsConfig
 from heddle.convert.word_vectors import Form, form_of
 from heddle.data.sources.documents import TEXT, python_library, read_documents
@@ -109,8 +110,8 @@ def analogy(file: VectorFile, a: str, b: str, c: str, /, *, count: int = 10, jso
 def _read(words: tuple[str, ...]) -> tuple[list[str], VectorsConfig]:
     """Sources and settings; the command line overrides the settings file."""
     sources, file, settings = split_words(words, "settings file")
-    settings = {**(read_table(file) if file else {}), **settings}
-    return sources or [str(path) for path in python_library()], VectorsConfig.of(settings, file or "settings")
+    data = {**(read_table(file) if file else {}), **settings}
+    return sources or [str(path) for path in python_library()], VectorsConfig.of(data, origin(file, settings))
 
 
 def _load(file: Path, json: bool) -> WordVectors:

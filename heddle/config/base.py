@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from heddle.checks import checked, unique_keys, wrong
 from heddle.config.key_names import ALIASES
-from heddle.config.problems import config_error
+from heddle.config.problems import Where, config_error
 from heddle.display import config_html, config_lines, screen
 from heddle.errors import HeddleError
 
@@ -86,8 +86,12 @@ class Config(BaseModel, metaclass=_OneLine):
         return renamed
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], where: str = "config") -> Self:
+    def of(cls, data: Mapping[str, Any], where: Where = "config") -> Self:
         """Validate plain data (from JSON, TOML or a dict).
+
+        Args:
+            data: a table of keys.
+            where: its name in errors, or a function that says where a dotted key was written.
 
         Raises:
             HeddleError: one line with the key, the problem, and the nearest valid name.
@@ -126,12 +130,17 @@ class Config(BaseModel, metaclass=_OneLine):
         return write_toml(self.model_dump(mode="json", exclude_none=True))
 
     @checked()
-    def override(self, changes: Mapping[str, Any]) -> Self:
-        """A new config with dotted paths replaced, validated again: `override({"decoder.depth": 4})`."""
+    def override(self, changes: Mapping[str, Any], where: str = "config") -> Self:
+        """A new config with dotted paths replaced, validated again: `override({"decoder.depth": 4})`.
+
+        Args:
+            changes: values by dotted path.
+            where: the name of the config in errors.
+        """
         data = self.to_dict()
         for path, value in changes.items():
             set_path(data, path, value)
-        return type(self).of(data)
+        return type(self).of(data, where)
 
 
 def read_table(path: str | Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What the keys of settings are called: other spellings, and the error for an unknown key."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from heddle.errors import did_you_mean
 
@@ -40,29 +40,48 @@ OTHER_NAMES = {
 DEEPER = {"depth": "decoder.depth", "heads": "decoder.block.mixer.heads"}
 
 
-def unknown_keys(keys: Iterable[str], known: Iterable[str], where: str = "") -> list[str]:
-    """The problem with each unknown key, which names the nearest known one. Keys that are near to none share one line."""
-    names = list(known)
-    hints = {key: _hint(key, names) for key in keys}
+def unknown_keys(
+    keys: Iterable[str], known: Iterable[str], where: str = "", elsewhere: Mapping[str, str] | None = None
+) -> list[str]:
+    """The problem with each unknown key, which names the nearest known one. Keys that are near to none share one line.
+
+    Args:
+        keys: dotted, as they are written.
+        known: the keys of the table in which they are, or dotted keys of several tables.
+        where: the end of the line, such as ` in run.toml`.
+        elsewhere: keys of other tables, and what to write for them.
+    """
+    names, others = list(known), elsewhere or {}
+    hints = {key: _hint(key, names, others) for key in keys}
     lines = [f"unknown key {key!r}{where}. {hint}" for key, hint in hints.items() if hint]
     strange = [repr(key) for key, hint in hints.items() if not hint]
     if strange:
         noun = "key" if len(strange) == 1 else "keys"
-        lines.append(f"unknown {noun} {', '.join(strange)}{where}. Known keys: {', '.join(sorted(set(names)))}.")
+        short = sorted({name for name in names if "." not in name})
+        lines.append(f"unknown {noun} {', '.join(strange)}{where}. Known keys: {', '.join(short)}.")
     return lines
 
 
-def _hint(key: str, names: list[str]) -> str:
+def _hint(key: str, names: list[str], elsewhere: Mapping[str, str]) -> str:
     """What to write in place of a key; empty if nothing is near."""
-    leaf = key.rsplit(".", 1)[-1]
+    table, _, leaf = key.rpartition(".")
+    dotted = [name for name in names if "." in name]
+    if table and dotted and (nearest := did_you_mean(key, dotted)):
+        return nearest.strip()
+    before = f"{table}." if table and not dotted else ""
     translated = ALIASES.get(leaf) or OTHER_NAMES.get(leaf)
     if (translated or leaf) == "dim" and "." in key:  # L1-51
         return "A model has one width: set 'dim' at the top level."
     if leaf in DEEPER and "decoder" in names:
         return f"Give the full path: {DEEPER[leaf]!r}."
     if translated:
-        return f"heddle calls it {translated!r}."
-    nearest = did_you_mean(leaf, names)
+        place = before + translated if translated in names else elsewhere.get(translated, translated)
+        return f"heddle calls it {place!r}."
+    if leaf in elsewhere:
+        return f"It is in another table: {elsewhere[leaf]!r}."
+    if table and dotted:  # the table is unknown
+        return did_you_mean(key.partition(".")[0], {name.partition(".")[0] for name in names}).strip()
+    nearest = did_you_mean(leaf, names, before)
     if not nearest and "decoder" in names:
         nearest = next((f" Did you mean {path!r}?" for name, path in DEEPER.items() if did_you_mean(leaf, [name])), "")
     return nearest.strip()

@@ -1,34 +1,80 @@
 """The error for invalid settings: pydantic's problems in one line, by the names that the user wrote."""
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from heddle.checks import short_repr
-from heddle.config.key_names import unknown_keys
+from heddle.config.key_names import ALIASES, unknown_keys
 from heddle.errors import HeddleError, did_you_mean
 
 UNKNOWN = "extra_forbidden"
+WORDS = "the command line"
+ALL = "config"  # the name of what is not in one key
 
 
-def config_error(cls: type[BaseModel], error: ValidationError, where: str) -> HeddleError:
+@dataclass(frozen=True)
+class Origin:
+    """Where settings were written: in a file, and over it on the command line.
+
+    Attributes:
+        file: its name.
+        words: the dotted keys of the command line, by heddle's names.
+    """
+
+    file: str
+    words: tuple[str, ...]
+
+    def __call__(self, key: str = "") -> str:
+        """Where a key, or what is in a table, was written; without a key, all of it."""
+        if any(key == word or key.startswith(f"{word}.") for word in self.words):
+            return WORDS
+        inside = any(not key or word.startswith(f"{key}.") for word in self.words)
+        return f"{self.file} and {WORDS}" if inside else self.file
+
+
+def origin(file: str | None, words: Iterable[str]) -> "Where":
+    """Where settings were written that a command line sets over those of a file, if there is one."""
+    if file is None:
+        return "settings"
+    canonical = (word.rpartition(".") for word in words)
+    return Origin(file, tuple(f"{table}{dot}{ALIASES.get(leaf, leaf)}" for table, dot, leaf in canonical))
+
+
+# The name of the settings in errors, or where each key of them was written.
+Where = str | Callable[[str], str]
+
+
+def place_of(where: Where, key: str = "") -> str:
+    """Where a key was written, in words."""
+    return where if isinstance(where, str) else where(key)
+
+
+def config_error(cls: type[BaseModel], error: ValidationError, where: Where) -> HeddleError:
     """A HeddleError with every validation problem, in one line. Each key is named once, unknown ones first."""
-    unknown: dict[str, tuple[list[str], Any]] = {}  # by table: its unknown keys, and its config class
+    unknown: dict[
+        tuple[str, str], tuple[list[str], Any]
+    ] = {}  # by table and place: its unknown keys, and its config class
     lines: dict[str, str] = {}
     problems = error.errors(include_url=False)
     for problem in problems:
         path = [str(part) for part in problem["loc"]]
         key, table = _key_and_table(cls, path, problem["type"] == UNKNOWN)
         if problem["type"] == UNKNOWN:
-            unknown.setdefault(key.rpartition(".")[0], ([], table))[0].append(key)
+            table_and_place = key.rpartition(".")[0], place_of(where, key)
+            unknown.setdefault(table_and_place, ([], table))[0].append(key)
         # A misspelt key is both unknown and, under its right name, missing; report the unknown one, which the user wrote.
         elif problem["type"] != "missing" or not any(each["type"] == UNKNOWN for each in problems):
-            lines.setdefault(key, _line(problem, key, where))
+            lines.setdefault(key, _line(problem, key, place_of(where, "" if key == ALL else key)))
     first_lines = [
         line
-        for keys, table in unknown.values()
-        for line in unknown_keys(keys, getattr(table, "model_fields", {}), f" in {where}")
+        for (name, place), (keys, table) in unknown.items()
+        for line in unknown_keys(
+            keys, getattr(table, "model_fields", {}), f" in {place}", keys_beside(cls, name) if name else None
+        )
     ]
     return HeddleError(*first_lines, *lines.values())
 
@@ -45,7 +91,7 @@ def _key_and_table(cls: Any, path: list[str], is_unknown: bool) -> tuple[str, An
         if part in getattr(model, "model_fields", {}) or (is_unknown and place == len(path) - 1):
             names.append(part)
         table, model = model, _step(model, part)
-    return ".".join(names) or "config", table
+    return ".".join(names) or ALL, table
 
 
 def _line(problem: ErrorDetails, key: str, where: str) -> str:
@@ -58,8 +104,19 @@ def _line(problem: ErrorDetails, key: str, where: str) -> str:
         kind = problem["ctx"]["tag"]
         return f"{where}: {key}.kind = {kind!r} is not one of {', '.join(expected)}.{did_you_mean(kind, expected)}"
     if problem["type"] == "value_error":
-        return f"{where}: {message}" if key == "config" else f"{where}: {key}: {message}"
+        return f"{where}: {message}" if key == ALL else f"{where}: {key}: {message}"
     return f"{where}: {key} = {short_repr(problem.get('input'))}: {message[0].lower() + message[1:]}"
+
+
+def keys_beside(cls: type[BaseModel], name: str) -> dict[str, str]:
+    """The keys of the other tables of a config that is nothing but tables, such as a run's, and what to write for them."""
+    tables = {table: models_in(field.annotation) for table, field in cls.model_fields.items()}
+    if not all(tables.values()) or name not in tables:
+        return {}
+    keys = {
+        key: f"{table}.{key}" for table in reversed(tables) for model in tables[table] for key in model.model_fields
+    }
+    return {key: path for key, path in keys.items() if key != "kind"}
 
 
 def models_in(annotation: Any) -> list[Any]:

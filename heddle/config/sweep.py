@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 from heddle.checks import at_least, checked
 from heddle.config.base import parse_overrides, resolve_alias
 from heddle.config.model import TransformerConfig
-from heddle.config.problems import models_in
+from heddle.config.problems import Where, models_in, place_of
 from heddle.config.run import RunConfig
 from heddle.display import displayed
 from heddle.errors import HeddleError
@@ -45,13 +45,13 @@ class Variant(NamedTuple):
 
 
 @checked(seeds=at_least(1))
-def variants(table: Mapping[str, Any], seeds: int | None = None, where: str = "settings") -> list[Variant]:
+def variants(table: Mapping[str, Any], seeds: int | None = None, where: Where = "settings") -> list[Variant]:
     """All combinations of the listed values in a table of settings; a single variant if nothing is listed.
 
     Args:
         table: a run file as nested tables, in which a single-valued setting may have a list of values.
         seeds: number of seeds for each combination, counted from `train.seed`; None: only that one.
-        where: the table's name in errors.
+        where: the table's name in errors, or a function that says where a dotted key was written.
 
     Raises:
         HeddleError: a list is empty or has a value twice, the seeds are given twice, there are more than 10,000 combinations, or
@@ -60,14 +60,16 @@ def variants(table: Mapping[str, Any], seeds: int | None = None, where: str = "s
     tried: dict[str, Sequence[Any]] = dict(_tried(table))
     if seeds is not None:
         if SEED in tried:
-            raise HeddleError(f"{where}: seed = {tried[SEED]} and --seeds {seeds} both choose the seeds; leave one out")
+            raise HeddleError(
+                f"{place_of(where, SEED)}: seed = {tried[SEED]} and --seeds {seeds} both choose the seeds; leave one out"
+            )
         first = RunConfig.of(_with(table, {path: values[0] for path, values in tried.items()}), where).train.seed
         tried[SEED] = range(first, first + seeds)
     for path, options in tried.items():
         if not options:
-            raise HeddleError(f"{where}: {_short(path)} = []: give at least one value")
+            raise HeddleError(f"{place_of(where, path)}: {_short(path)} = []: give at least one value")
     if (count := prod(map(len, tried.values()))) > MAX_RUNS:
-        raise HeddleError(f"{where}: {count:,} runs are too many for one series; the limit is {MAX_RUNS:,}")
+        raise HeddleError(f"{place_of(where)}: {count:,} runs are too many for one series; the limit is {MAX_RUNS:,}")
     runs = []
     for values in product(*tried.values()):
         settings = dict(zip(tried, values, strict=True))
@@ -75,10 +77,10 @@ def variants(table: Mapping[str, Any], seeds: int | None = None, where: str = "s
     labels = [variant.label for variant in runs]
     repeated = next((label for label in labels if labels.count(label) > 1), None)
     if repeated is not None:
-        raise HeddleError(f"{where}: {repeated} occurs twice in the series; give each value once")
+        raise HeddleError(f"{place_of(where)}: {repeated} occurs twice in the series; give each value once")
     if len(max(labels, key=len)) > MAX_LABEL:
         raise HeddleError(
-            f"{where}: {len(tried)} settings are too many to name a run by; put some into separate series"
+            f"{place_of(where)}: {len(tried)} settings are too many to name a run by; put some into separate series"
         )
     return runs
 

@@ -54,7 +54,10 @@ def extend(run: str | Path, settings: Mapping[str, Any], ranks: int | None = Non
         raise HeddleError(f"{run}: {', '.join(fixed)} cannot change when a run continues; these can: {allowed}")
     changes = {key.removeprefix("train."): value for key, value in settings.items()}
     longer = any(name in changes for name in LENGTHS)
-    train = config.train.override({**(dict.fromkeys(LENGTHS) if longer else {}), **changes})
+    replaced = {**(dict.fromkeys(LENGTHS) if longer else {}), **changes}
+    own = config.override({**{f"train.{key}": value for key, value in replaced.items()}, **layout}, "settings")
+    train, parallel = own.train, own.parallel
+    assert train is not None
     if train.accumulate != config.train.accumulate and config.chosen.batch_tokens is not None:
         raise HeddleError(
             f"{run}: accumulate cannot change: steps of batch_tokens have a multiple of {MULTIPLE} x accumulate records, so "
@@ -87,7 +90,6 @@ def extend(run: str | Path, settings: Mapping[str, Any], ranks: int | None = Non
             f"average = {train.average} needs the checkpoint of step {gone[0]}, which is not in {run}: give more steps, "
             "or leave out save_every"
         )
-    parallel = config.parallel.override({key.removeprefix(LAYOUT): value for key, value in layout.items()})
     changed = config.model_copy(update={"train": train, "chosen": after, "parallel": parallel})
     if ranks is not None:
         check_run(changed, ranks)

@@ -68,7 +68,11 @@ def test_text_that_is_too_short(refused: Refused, run_a: Path, tmp_path: Path) -
 SETTINGS = {
     "num_layers=4": "unknown key 'num_layers'. heddle calls it 'depth'.",
     "depht=4": "unknown key 'depht'. Did you mean 'depth'?",
-    "model.decoder.depht=4": "depht",
+    "model.decoder.depht=4": "unknown key 'decoder.depht' in model. Did you mean 'decoder.depth'?",
+    "parallel.contxt=2": "unknown key 'parallel.contxt' in settings. Did you mean 'parallel.context'?",
+    "paralel.context=2": "unknown key 'paralel.context'. Did you mean 'parallel.context'?",
+    "decodr.block.norm.kind=rms": "unknown key 'decodr.block.norm.kind'. Did you mean 'decoder'?",
+    "train.depth=2": "unknown key 'train.depth' in settings. It is in another table: 'model.depth'.",
     "depth=0": "model.depth = 0: input should be greater than 0",
     "context=1000000000": "context = 1000000000, but training has 2,787 tokens and validation 310: set context=309 or less",
     "dim=1000000": "the weights, gradients and optimizer state alone need",
@@ -135,6 +139,25 @@ def test_run_files_name_all_that_is_wrong(refused: Refused, tmp_path: Path) -> N
         assert part in line
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("parallel.shard=x", "the command line: parallel.shard = 'x': input should be a valid integer"),
+        ("train.zz=1", "unknown key 'train.zz' in the command line."),
+        ("model.n_layer=0", "the command line: model.depth = 0: input should be greater than 0"),
+        ("train.clip=[1,1]", "run.toml and the command line: clip=1 occurs twice in the series"),
+        ("learning_rate=[]", "the command line: learning_rate = []: give at least one value"),
+        ("batch=4", "run.toml and the command line: train: batch = 4 cannot be split into accumulate = 3"),
+        ("steps=4", "run.toml: train.clip = 'x'"),
+    ],
+)  # fmt: skip
+def test_what_the_command_line_sets_is_not_blamed_on_a_run_file(
+    refused: Refused, tmp_path: Path, words: str, line: str
+) -> None:
+    (tmp_path / "run.toml").write_text('[train]\nclip = "x"\n' if words == "steps=4" else "[train]\naccumulate = 3\n")
+    assert line in refused("train", "run.toml", *words.split())
+
+
 @pytest.mark.parametrize("command", ["serve", "look", "runs"])
 def test_all_runs_that_are_missing_are_named(heddle: Heddle, command: str) -> None:
     result = heddle(command, "a", "b")
@@ -160,7 +183,7 @@ def test_changes_that_are_given_twice(refused: Refused) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("[model]\ndepht = 2\n", "unknown key 'model.depht' in run.toml. Did you mean 'depth'?"),
+        ("[model]\ndepht = 2\n", "unknown key 'model.depht' in run.toml. Did you mean 'model.depth'?"),
         ("[modle]\ndepth = 2\n", "unknown key 'modle' in run.toml. Did you mean 'model'?"),
         (
             '[model]\npreset = "bert-base-like"\ncontext = 16\n',

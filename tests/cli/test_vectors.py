@@ -95,6 +95,7 @@ def test_words_are_shown_as_they_are(heddle: Heddle, tmp_path: Path) -> None:
         (["train", "text.txt", "min_count=999", "--out", "v.txt"], "0 words that occur at least min_count = 999 times"),
         (["train", "text.txt", "learning_rate=10", *SETTINGS, "--out", "v.txt"], "set a lower learning_rate"),
         (["train", "text.txt", "a.toml", "b.toml", "--out", "v.txt"], "only one settings file is allowed"),
+        (["train", "text.txt", "c.toml", "dim=x", "--out", "v.txt"], "the command line: dim = 'x': input should be"),
         (["train", "none.txt", "--out", "v.txt"], "none.txt: no such file or folder"),
         (["near", "none.txt", "cat"], "none.txt: No such file"),
         (["near", "text.txt"], "name a word"),
@@ -105,6 +106,7 @@ def test_words_are_shown_as_they_are(heddle: Heddle, tmp_path: Path) -> None:
 )
 def test_refusals(refused: Callable[..., str], text: str, tmp_path: Path, words: list[str], message: str) -> None:
     (tmp_path / "v3.txt").write_text("a 1 2\nb 2 1\n")
+    (tmp_path / "c.toml").write_text("window = 3\n")
     assert message in refused("vectors", *words)
 
 

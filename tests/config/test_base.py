@@ -32,17 +32,21 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     ("path", "value", "line"),
     [
         ("contxt", 4, "unknown key 'contxt' in config. Did you mean 'context'?"),
-        ("decoder.dept", 4, "unknown key 'decoder.dept' in config. Did you mean 'depth'?"),
-        ("decoder.block.mixer.head", 4, "unknown key 'decoder.block.mixer.head' in config. Did you mean 'heads'?"),
+        ("decoder.dept", 4, "unknown key 'decoder.dept' in config. Did you mean 'decoder.depth'?"),
+        (
+            "decoder.block.mixer.head",
+            4,
+            "unknown key 'decoder.block.mixer.head' in config. Did you mean 'decoder.block.mixer.heads'?",
+        ),
         (
             "decoder.block.ffn",
             {"kind": "gated", "hiden": 8},
-            "unknown key 'decoder.block.ffn.hiden' in config. Did you mean 'hidden'?",
+            "unknown key 'decoder.block.ffn.hiden' in config. Did you mean 'decoder.block.ffn.hidden'?",
         ),
         (
             "decoder.block.mixer.qk_norm",
             {"kind": "rms", "epss": 1e-6},
-            "unknown key 'decoder.block.mixer.qk_norm.epss' in config. Did you mean 'eps'?",
+            "unknown key 'decoder.block.mixer.qk_norm.epss' in config. Did you mean 'decoder.block.mixer.qk_norm.eps'?",
         ),
         (
             "decoder.block.norm",
@@ -110,7 +114,9 @@ def test_names_of_other_codebases_are_refused_with_ours(alias: str, ours: str) -
 def test_a_misnamed_key_is_named_before_the_missing_one() -> None:
     data = changed("decoder.num_layers", 3)
     del data["decoder"]["depth"]
-    with pytest.raises(HeddleError, match=r"^unknown key 'decoder\.num_layers' in config\. heddle calls it 'depth'\.$"):
+    with pytest.raises(
+        HeddleError, match=r"^unknown key 'decoder\.num_layers' in config\. heddle calls it 'decoder\.depth'\.$"
+    ):
         TransformerConfig.of(data)
 
 
@@ -149,7 +155,7 @@ def test_an_alias_replaces_what_it_stands_for() -> None:
 def test_an_unknown_key_far_from_all_lists_them() -> None:
     assert unknown_keys(["qqq"], ["dim", "context"]) == ["unknown key 'qqq'. Known keys: context, dim."]
     assert unknown_keys(["a.contex", "qqq", "zzz"], ["dim", "context"], " in x.toml") == [
-        "unknown key 'a.contex' in x.toml. Did you mean 'context'?",
+        "unknown key 'a.contex' in x.toml. Did you mean 'a.context'?",
         "unknown keys 'qqq', 'zzz' in x.toml. Known keys: context, dim.",
     ]
 

@@ -72,7 +72,7 @@ def test_deeper_keys_have_the_last_word() -> None:
         ({"dim": 100, "heads": 3}, "model: dim = 100 is not divisible by heads = 3"),
         ({"heads": 4, "kv_heads": 3}, "heads = 4 must be a multiple of kv_heads = 3"),
         ({"preset": "gpt-2"}, "unknown preset 'gpt-2'"),
-        ({"decoder": {"dept": 3}}, "unknown key 'decoder.dept' in model. Did you mean 'depth'?"),
+        ({"decoder": {"dept": 3}}, "unknown key 'decoder.dept' in model. Did you mean 'decoder.depth'?"),
         (
             {"decoder": {"block": {"ffn": {"kind": "moe"}}}},
             "model: 'decoder.block.ffn.experts' is missing",
@@ -87,7 +87,10 @@ def test_the_impossible_is_refused_when_it_is_resolved(settings: dict[str, Any],
 @pytest.mark.parametrize(
     ("data", "line"),
     [
-        ({"train": {"lr": 1e-3}}, "unknown key 'train.lr' in config. heddle calls it 'learning_rate'."),
+        ({"train": {"lr": 1e-3}}, "unknown key 'train.lr' in config. heddle calls it 'train.learning_rate'."),
+        ({"train": {"n_layer": 2}}, "unknown key 'train.n_layer' in config. heddle calls it 'model.depth'."),
+        ({"parallel": {"depth": 2}}, "unknown key 'parallel.depth' in config. It is in another table: 'model.depth'."),
+        ({"parallel": {"contxt": 2}}, "unknown key 'parallel.contxt' in config. Did you mean 'parallel.context'?"),
         (
             {"train": {"batch": 10, "accumulate": 4}},
             "batch = 10 cannot be split into accumulate = 4 equal micro-batches",

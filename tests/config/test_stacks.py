@@ -94,7 +94,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"decoder": {**STACK, "overrides": [{"layers": "0", "block": {"mixer": {"window": None}}}]}},
         "mixer.window is None",
     ),
-    ({"decoder": {**STACK, "overrides": [{"layers": "0", "block": {"mixer": {"head": 3}}}]}}, "Did you mean 'heads'?"),
+    ({"decoder": {**STACK, "overrides": [{"layers": "0", "block": {"mixer": {"head": 3}}}]}}, "mixer.heads'?"),
     ({"decoder": {**STACK, "block": {**BLOCK, "wiring": "parallel", "placement": "post"}}}, "needs placement = 'pre'"),
     (
         {"decoder": {**STACK, "block": {**BLOCK, "wiring": "parallel", "ffn": {"kind": "none"}}}},

@@ -163,7 +163,7 @@ def test_the_layout_of_processes_changes(begin: Begin) -> None:
     run = begin()
     assert extend(run, {"parallel.tensor": 2}) == ["tensor: 1 -> 2"]
     assert read_config(run).parallel.tensor == 2
-    with pytest.raises(HeddleError, match="tensors"):
+    with pytest.raises(HeddleError, match=r"'parallel.tensors' in settings. Did you mean 'parallel.tensor'\?"):
         extend(run, {"parallel.tensors": 2})
 
 

@@ -135,7 +135,10 @@ def test_rows_that_do_not_fit_are_refused(
     [
         ({"groups": [{"parameters": "*"}]}, "has no setting"),
         ({"groups": [{"parameters": "*", "frozen": True, "rate": 0.1}]}, "is frozen, so rate and weight_decay"),
-        ({"groups": [{"parametrs": "*"}]}, r"unknown key 'train.groups.parametrs' .* Did you mean 'parameters'"),
+        (
+            {"groups": [{"parametrs": "*"}]},
+            r"unknown key 'train.groups.parametrs' .* Did you mean 'train.groups.parameters'",
+        ),
         ({"momentum": 0.5}, "momentum = 0.5 has no effect with optimizer = muon"),
         ({"optimizer": "adamw", "nesterov": True}, "nesterov = true has no effect with optimizer = adamw"),
         ({"optimizer": "adamw", "matrix_learning_rate": 0.1}, "matrix_learning_rate = 0.1 has no effect"),
