@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from heddle import __version__
 from heddle.cli.streams import drop, open_closed, settle
 from heddle.errors import OUT_OF_MEMORY, HeddleError, did_you_mean, ran_out_of_memory
+from heddle.parallel.early import report
+from heddle.parallel.launcher import process_count
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -68,6 +70,8 @@ GROUPS: dict[tuple[str, str], tuple[Command, ...]] = {
         ("analogy", "vectors:analogy", "Solve an analogy: A is to B as C is to …"),
     ),
 }
+# The commands whose processes share their work under torchrun. Any other would do it once in each.
+DIVIDED = {"train"}
 
 
 class Terminated(KeyboardInterrupt):
@@ -181,6 +185,7 @@ def _call(words: list[str]) -> None:
     from cyclopts.exceptions import CycloptsError, UnknownCommandError, UnusedCliTokensError
 
     app = make_app(words)
+    _check_alone(words)
     try:
         app(_without_dash(app, words), exit_on_error=False, print_error=False)
     except UnusedCliTokensError as error:
@@ -192,6 +197,19 @@ def _call(words: list[str]) -> None:
         raise HeddleError(f"unknown command {word!r}.{hint} See {f'heddle {group}'.rstrip()} --help") from None
     except CycloptsError as error:
         raise HeddleError(" ".join(str(error).split())) from None
+
+
+def _check_alone(words: list[str]) -> None:
+    """Refuse a command under torchrun whose processes would all do the same."""
+    groups = {name: commands for (name, _), commands in GROUPS.items()}
+    length = 2 if words[0] in groups else 1
+    names = {name for name, *_ in groups.get(words[0], COMMANDS)}
+    command = " ".join(words[:length])
+    called = len(words) >= length and words[length - 1] in names and not {"--help", "-h"} & set(words)
+    if called and command not in DIVIDED and process_count() > 1:
+        raise HeddleError(
+            f"`heddle {command}` is for one process, but torchrun started {process_count()}: start it without torchrun"
+        )
 
 
 def _without_dash(app: "App", words: list[str]) -> list[str]:
@@ -232,10 +250,14 @@ def _terminable() -> Iterator[None]:
 
 
 def _fail(message: str, words: list[str], code: int = 2) -> None:
+    report(message, lambda: _speak(message, words), code)
+    sys.exit(code)
+
+
+def _speak(message: str, words: list[str]) -> None:
     if "--json" in words and _options(make_app(words), words).get("--json", True):  # not the file of `bench`
         with suppress(OSError):  # the full disk may be stdout's
             print(json.dumps({"error": message}), flush=True)
     with suppress(OSError):  # stderr may be a broken pipe
-        rank = os.environ.get("RANK", "0")  # set by torchrun; usually every rank fails for the same reason
-        print(f"heddle{'' if rank == '0' else f' (rank {rank})'}: {message}", file=sys.stderr)
-    sys.exit(code)
+        rank = os.environ.get("RANK", "0")  # set by torchrun
+        print(f"heddle{'' if rank == '0' else f' (rank {rank})'}: {message}", file=sys.stderr, flush=True)

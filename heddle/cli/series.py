@@ -17,7 +17,7 @@ from heddle.look.readings import Readings
 from heddle.runs.compare import compare_runs
 from heddle.runs.seed_statistics import SeedStatistics
 from heddle.runs.session import Session
-from heddle.runs.sweep import directory_of, statistics_by_variant, sweep
+from heddle.runs.sweep import check_alone, directory_of, statistics_by_variant, sweep
 from heddle.runs.trainer import Interrupted
 from heddle.train.report import Report
 from heddle.train.training import Reader
@@ -71,6 +71,7 @@ def train_series(
 
 def plan_series(variants: Sequence[Variant], run: Path, out: Console, json: bool) -> None:
     """Print the runs that `train_series` would train."""
+    check_alone()
     names = [str(directory_of(run, variant)) for variant in variants]
     out.print("\n".join(names))
     out.print(f"{pluralize(len(names), 'run')}, one at a time; nothing was trained (--dry-run)")

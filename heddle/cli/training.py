@@ -20,7 +20,7 @@ from heddle.display import estimate, metrics
 from heddle.errors import HeddleError
 from heddle.look.readings import Readings
 from heddle.model.device import pick_device
-from heddle.parallel.join import number, process_count
+from heddle.parallel.launcher import number, process_count
 from heddle.parallel.output import Output, join_quietly, reported
 from heddle.parallel.ranks import Ranks
 from heddle.runs.extend import extend

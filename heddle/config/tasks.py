@@ -31,6 +31,7 @@ class TaskSettings(Config):
         labels: the kind of its records' labels, if it reads labels.
         prefix: possible values of `decoder.prefix` for a decoder alone; the first is the default.
         layouts: the values of `data.layout` that it supports.
+        by_token: whether it scores tokens one by one, and not whole rows, so that processes can divide the tokens of a row.
     """
 
     families: ClassVar[tuple[tuple[str, ...], ...]] = (("decoder",),)
@@ -43,6 +44,7 @@ class TaskSettings(Config):
     labels: ClassVar[Labels] = "classes"
     prefix: ClassVar[tuple[bool, ...]] = (False,)
     layouts: ClassVar[tuple[TextLayout, ...]] = ("concatenate",)
+    by_token: ClassVar[bool] = True
 
     @property
     def has_classes(self) -> bool:
@@ -258,6 +260,7 @@ class ClassificationConfig(LabelSettings):
     fields: ClassVar[tuple[str, ...]] = ("text", "label")
     optional: ClassVar[tuple[str, ...]] = ("pair",)
     counted: ClassVar[str] = "texts"
+    by_token: ClassVar[bool] = False
 
     kind: Literal["classification"] = "classification"
     """Predict the class of a text, or of a pair of texts."""
@@ -289,6 +292,7 @@ class MultiLabelConfig(LabelSettings):
     counted: ClassVar[str] = "texts"
     without: ClassVar[tuple[str, ...]] = ("label_smoothing", "z_loss")
     labels: ClassVar[Labels] = "several"
+    by_token: ClassVar[bool] = False
 
     kind: Literal["multi_label_classification"] = "multi_label_classification"
     """Predict which of several labels a text has."""
@@ -310,6 +314,7 @@ class RegressionConfig(LabelSettings):
     counted: ClassVar[str] = "texts"
     without: ClassVar[tuple[str, ...]] = ("label_smoothing", "z_loss")
     labels: ClassVar[Labels] = "numbers"
+    by_token: ClassVar[bool] = False
 
     kind: Literal["regression"] = "regression"
     """Predict a number."""
@@ -329,6 +334,7 @@ class ContrastiveConfig(TaskSettings):
     special_tokens: ClassVar[tuple[str, ...]] = ("[CLS]", "[SEP]")
     counted: ClassVar[str] = "pairs"
     without: ClassVar[tuple[str, ...]] = ("label_smoothing", "z_loss")
+    by_token: ClassVar[bool] = False
 
     kind: Literal["contrastive"] = "contrastive"
     """Embed texts, so that each text is nearest to its pair among the pairs of its group."""

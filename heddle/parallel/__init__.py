@@ -1,5 +1,6 @@
 """Several processes that train one model together: torchrun starts them, torch.distributed connects them.
 
+- `launcher`: what torchrun says in the environment; `early`: errors before the processes have joined.
 - `join`: join the processes that torchrun started.
 - `ranks`: this process among them, and sums over all.
 - `mesh`: an axis of processes for each way of dividing a training, and what cannot be combined.

@@ -15,30 +15,11 @@ from heddle.errors import HeddleError, pluralize
 from heddle.model.device import pick_device
 from heddle.parallel.board import Board, Store, call_roll, missing_after, of_generation, part_of
 from heddle.parallel.heartbeat import Heartbeat
+from heddle.parallel.launcher import number, process_count
 from heddle.parallel.ranks import Ranks
 
 TRY = 5.0  # seconds of one attempt to reach the store
 MOST = 65535  # number of a port
-
-
-def process_count() -> int:
-    """How many processes torchrun started; without torchrun, 1."""
-    return number("WORLD_SIZE", 1) if "RANK" in os.environ else 1
-
-
-def number(name: str, otherwise: int | None = None) -> int:
-    """What the launcher says in a variable of the environment.
-
-    Raises:
-        HeddleError: it is missing, or not a number.
-    """
-    text = os.environ.get(name, None if otherwise is None else str(otherwise))
-    if text is None or not text.isascii() or not text.isdigit():
-        problem = "is not set" if text is None else f"= {text!r} is not a number"
-        raise HeddleError(
-            f"{name} {problem}: several processes need RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from torchrun"
-        )
-    return int(text)
 
 
 def join_ranks(device: str, start: float = 3600.0, step: float = 100.0) -> Ranks:
@@ -77,6 +58,7 @@ def join_ranks(device: str, start: float = 3600.0, step: float = 100.0) -> Ranks
         torch.cuda.set_device(local)
     board = process().join(rank, count, start, step)
     if not dist.is_initialized():
+        board.agree("", "".join)  # one that has an error leaves, and the next call would wait for it
         # gloo for the tensors that stay on the host, such as the run's name.
         backend = "cpu:gloo,cuda:nccl" if on_cards else "gloo"
         # Not torchrun's store as it is: it still has the addresses of processes that ended before a restart.
@@ -87,13 +69,19 @@ def join_ranks(device: str, start: float = 3600.0, step: float = 100.0) -> Ranks
 
 @dataclass
 class Process:
-    """This process among the others, once it has joined them."""
+    """This process among the others, once it has joined them.
+
+    Attributes:
+        tried: whether it has tried to.
+    """
 
     board: Board | None = None
     heartbeat: Heartbeat | None = None
+    tried: bool = False
 
     def join(self, rank: int, count: int, start: float, step: float) -> Board:
         """The notes that all ranks share, the first time after all of them are there."""
+        self.tried = True
         if self.board is None:
             board = call_roll(part_of(_job(), connect(rank, start)), rank, count, start, step)
             self.heartbeat = Heartbeat(of_generation(part_of(_job(), connect(rank, start)), board.number), board)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from heddle.config.model import TransformerConfig
 from heddle.config.parallel import ParallelConfig
 from heddle.config.positions import BucketsConfig
+from heddle.config.tasks import TaskSettings
 from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError, pluralize
 
@@ -73,6 +74,20 @@ def check_pipeline(config: ParallelConfig, model: TransformerConfig, train: Trai
     if train.accumulate % config.pipeline:
         raise HeddleError(
             f"{where} hands on micro-batches, so accumulate must be a multiple of {config.pipeline}, not {train.accumulate}"
+        )
+
+
+def check_task(config: ParallelConfig, task: TaskSettings) -> None:
+    """Check that processes can divide the rows of a task as the mesh does.
+
+    Raises:
+        HeddleError: they cannot.
+    """
+    if config.context > 1 and not task.by_token:
+        kind = type(task).model_fields["kind"].default
+        raise HeddleError(
+            f"parallel: context = {config.context} divides tokens that are scored one by one, but task.kind = {kind!r} scores "
+            "whole texts: set parallel.context=1, and use replicate or shard"
         )
 
 

@@ -15,24 +15,29 @@ from pathlib import Path
 from heddle.config.train import TrainConfig
 from heddle.errors import OUT_OF_MEMORY, HeddleError, ran_out_of_memory
 from heddle.parallel.board import STOPPED, Board, Lost, versions
-from heddle.parallel.join import join_ranks
+from heddle.parallel.early import SPEAKING
+from heddle.parallel.join import join_ranks, process
 from heddle.parallel.ranks import Ranks
 
 LOGS = "logs"
-SPEAKING = 2.0  # seconds in which rank 0 says why all of them end
 
 
 def join_quietly(device: str, train: TrainConfig) -> Ranks:
     """Join the other processes (see `heddle.parallel.join`).
 
     Raises:
-        SystemExit: one is missing, which another rank reports.
+        SystemExit: one is missing or has failed, which another rank reports.
     """
     try:
         return join_ranks(device, train.start_timeout, train.step_timeout)
     except Lost as error:
-        if error.speaks:
+        board = process().board
+        if error.speaks or (board is not None and board.rank == 0):
             raise
+        with suppress(KeyboardInterrupt, RuntimeError):
+            if board is not None:
+                board.leave()
+            time.sleep(SPEAKING)  # the launcher ends rank 0 once this process has ended
         raise SystemExit(2) from None
 
 

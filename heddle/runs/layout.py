@@ -3,16 +3,17 @@
 from heddle.config.model import TransformerConfig
 from heddle.config.parallel import ParallelConfig
 from heddle.config.saved import SavedConfig
+from heddle.config.tasks import NextTokenConfig, TaskSettings
 from heddle.config.train import TrainConfig
 from heddle.model.build import build
 from heddle.model.lora import adapt
-from heddle.parallel.mesh import check_layers, check_pipeline, mesh_sizes
+from heddle.parallel.mesh import check_layers, check_pipeline, check_task, mesh_sizes
 from heddle.parallel.ranks import Ranks
 from heddle.tasks.task import MULTIPLE
 
 
 def check_layout(config: ParallelConfig, model: TransformerConfig, train: TrainConfig, compiled: bool, ranks: int,
-                 rows: int | None) -> None:  # fmt: skip
+                 rows: int | None, task: TaskSettings | None) -> None:  # fmt: skip
     """Refuse a mesh that these processes cannot be, and a step that they cannot share.
 
     Args:
@@ -22,11 +23,13 @@ def check_layout(config: ParallelConfig, model: TransformerConfig, train: TrainC
         compiled: whether its steps are compiled.
         ranks: how many processes there are.
         rows: of a step; None: as many as tokens fill.
+        task: what it learns; None: to predict the next token.
 
     Raises:
-        HeddleError: the mesh has another size, or the rows of a step cannot be divided among the processes.
+        HeddleError: the mesh has another size, or the rows of a step or their tokens cannot be divided among the processes.
     """
     sizes = mesh_sizes(config, ranks)
+    check_task(config, task or NextTokenConfig())
     check_pipeline(config, model, train, compiled)
     Ranks(0, ranks).on(sizes).check_batch(MULTIPLE * train.accumulate if rows is None else rows, train.accumulate)
 
@@ -41,7 +44,7 @@ def check_run(config: SavedConfig, ranks: int) -> None:
     assert train is not None
     assert chosen is not None
     rows = chosen.batch if chosen.batch_tokens is None else None
-    check_layout(config.parallel, config.model, train, chosen.compile, ranks, rows)
+    check_layout(config.parallel, config.model, train, chosen.compile, ranks, rows, config.task)
     check_division(config.parallel, config.model, train)
 
 

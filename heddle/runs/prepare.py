@@ -77,7 +77,7 @@ def check_ranks(resolved: Resolved, ranks: int) -> None:
     """
     config, device, model = resolved.config, resolved.device.type, resolved.smallest
     rows = batch_size(config, model.context, device, cards(device, ranks)) if has_rows(config) else None
-    check_layout(config.parallel, model, config.train, config.train.compile == "on", ranks, rows)
+    check_layout(config.parallel, model, config.train, config.train.compile == "on", ranks, rows, config.task)
     if resolved.has_depth:
         check_division(config.parallel, model, config.train)
 

@@ -17,7 +17,7 @@ from heddle.config.train import LENGTHS, TrainConfig
 from heddle.data.raw import Tell
 from heddle.display import displayed
 from heddle.errors import HeddleError
-from heddle.parallel.join import process_count
+from heddle.parallel.launcher import process_count
 from heddle.runs.compare import differences, flat
 from heddle.runs.prepare import prepare
 from heddle.runs.resolve import resolve
@@ -69,6 +69,16 @@ class Member:
     problem: str | None = None
 
 
+def check_alone() -> None:
+    """Refuse a series under torchrun.
+
+    Raises:
+        HeddleError: it started several processes.
+    """
+    if process_count() > 1:
+        raise HeddleError("a series trains its runs one at a time in one process; start it without torchrun")
+
+
 @checked(variants=SOME)
 def sweep(
     variants: Sequence[Variant], run: str | Path, tell: Tell = lambda line: None, watch: Watch | None = None
@@ -95,8 +105,7 @@ def sweep(
     """
     if len({each.label for each in variants} - {""}) < len(variants):
         raise HeddleError("sweep: variants must differ in their settings; make it with heddle.config.variants")
-    if process_count() > 1:
-        raise HeddleError("a series trains its runs one at a time in one process; start it without torchrun")
+    check_alone()
     planned = [(directory_of(Path(run), variant), variant) for variant in variants]
     for _, variant in planned:
         resolve(variant.config)  # refuses what cannot be trained, before anything is

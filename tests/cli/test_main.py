@@ -13,12 +13,13 @@ import pytest
 import torch
 
 import heddle as package
-from heddle.cli.main import COMMANDS, GROUPS, _options, _without_dash, make_app
+from heddle.cli.main import COMMANDS, DIVIDED, GROUPS, _options, _without_dash, make_app
 from heddle.config.problems import models_in
 from heddle.config.run import RunConfig
+from heddle.parallel.join import process
 from tests import programs
 
-from .conftest import Heddle
+from .conftest import Heddle, Result
 
 SHOWN = ["train", "generate", "eval", "count", "presets", "import", "export", "runs", "tokenizer", "vectors"]
 
@@ -167,6 +168,27 @@ def test_unknown_words(heddle: Heddle, words: list[str], message: str) -> None:
     assert result.err.startswith("heddle: ")
     assert result.err.count("\n") == 1
     assert message in result.err
+
+
+CALLS = [[name] for name, *_ in COMMANDS] + [[group, name] for (group, _), rows in GROUPS.items() for name, *_ in rows]
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if " ".join(call) not in DIVIDED], ids=" ".join)
+def test_a_command_for_one_process_is_refused_under_torchrun(
+    call: list[str], heddle: Heddle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By rank 0; here it finds no other. A single process of torchrun is as good as none."""
+    process.cache_clear()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    line = f"`heddle {' '.join(call)}` is for one process, but torchrun started 2: start it without torchrun"
+    assert heddle(*call) == Result(2, "", f"heddle: {line}\n")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert "torchrun" not in heddle(*call, "--help").out
+
+
+def test_the_commands_that_divide_their_work_exist() -> None:
+    assert {" ".join(call) for call in CALLS} >= DIVIDED
 
 
 FAILURES = [

@@ -9,9 +9,9 @@ from heddle.config import TransformerConfig
 from heddle.config.parallel import ParallelConfig
 from heddle.config.train import TrainConfig
 from heddle.errors import HeddleError
-from heddle.parallel.mesh import check_layers, check_pipeline, count_processes, cut_layers, mesh_sizes
+from heddle.parallel.mesh import check_layers, check_pipeline, check_task, count_processes, cut_layers, mesh_sizes
 from heddle.parallel.ranks import Ranks
-from tests.prove.tasks import config_of
+from tests.prove.tasks import RUNS, config_of
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,20 @@ def test_a_pipeline_that_cannot_work_is_refused(
         refuse(config, config_of(run, depth), TrainConfig.of(settings))
     refuse(config, config_of("next token, rotary", 4), TrainConfig.of({"accumulate": 2}))
     refuse(ParallelConfig(), config_of(run, depth), TrainConfig.of(settings))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_tokens_of_rows_that_are_scored_whole_are_not_divided(run: str) -> None:
+    """Exactly the tasks whose batches `cut_tokens` refuses at the first step."""
+    task = RUNS[run].task
+    check_task(ParallelConfig.of({"tensor": 2}), task)
+    if not run.startswith(("classes", "labels", "numbers", "contrast")):
+        check_task(ParallelConfig.of({"context": 2}), task)
+        return
+    with pytest.raises(
+        HeddleError, match=r"context = 2 divides tokens that are scored one by one, but task.kind = '\w+' scores"
+    ):
+        check_task(ParallelConfig.of({"context": 2}), task)
 
 
 def test_earlier_stages_have_one_more_layer() -> None:

@@ -145,11 +145,17 @@ def outcome(folder: Path, **more: Any) -> None:
     print(json.dumps({"logs": logs, "errors": errors, "output": output, "steps": steps, **more}))
 
 
-def both(folder: Path, *settings: str, change: Change = lambda: None, other: tuple[str, ...] = ()) -> Ranks:
-    """Two ranks; rank 1 has a change, and perhaps other settings."""
+def both(
+    folder: Path,
+    *settings: str,
+    change: Change = lambda: None,
+    other: tuple[str, ...] = (),
+    command: list[str] | None = None,
+) -> Ranks:
+    """Two ranks that train, or have another command; rank 1 has a change, and perhaps other settings."""
     ranks = Ranks(folder)
-    ranks.start(0, words(folder, *settings))
-    ranks.start(1, words(folder, *(other or settings)), change)
+    ranks.start(0, command or words(folder, *settings))
+    ranks.start(1, command or words(folder, *(other or settings)), change)
     return ranks
 
 
@@ -272,6 +278,11 @@ def refused(folder: Path, what: str) -> None:
         "settings": lambda: both(folder, "steps=5", other=("steps=9",)),
         "text": lambda: both(folder, "steps=5", change=copied),
         "batch": lambda: both(folder, "steps=5", "batch=3"),
+        "words": lambda: both(folder, "steps=x"),
+        "words of rank 0": lambda: both(folder, "steps=x", other=("steps=5",)),
+        "words of rank 1": lambda: both(folder, "steps=5", other=("steps=x",)),
+        "cards": lambda: both(folder, "steps=5", "device=cuda:0"),
+        "command": lambda: both(folder, command=["eval", "run"]),
         "heads": lambda: both(folder, "steps=5", "tensor=2", "heads=3", "dim=18"),
     }[what]()
     last = ranks.wait(1)

@@ -93,6 +93,11 @@ def test_sigterm_to_one_rank_saves_and_ends_all(tmp_path: Path) -> None:
         ("version", r"{} has heddle = 0.0.9, but rank 0 on \S+ has \S+"),
         ("settings", r"{} has train.steps = 9, but rank 0 on \S+ has 5"),
         ("batch", r"batch = 3 cannot be divided among 2 processes: choose a multiple of 2"),
+        ("words", r"settings: train.steps = 'x': input should be a valid integer, .*"),
+        ("words of rank 0", r"settings: train.steps = 'x': input should be a valid integer, .*"),
+        ("words of rank 1", r"{} failed: settings: train.steps = 'x': input should be a valid integer, .*"),
+        ("cards", r"device = 'cuda:0': 2 processes take a GPU each: set device = cuda"),
+        ("command", r"`heddle eval` is for one process, but torchrun started 2: start it without torchrun"),
         ("heads", r"parallel: tensor = 2 cannot divide decoder.blocks.0.mixer: its 3 heads are not a multiple of 2"),
     ],
 )

@@ -12,7 +12,7 @@ from heddle.config.model import TransformerConfig
 from heddle.config.presets import preset, preset_names
 from heddle.config.run import RunConfig
 from heddle.errors import HeddleError
-from heddle.parallel.mesh import count_readers, mesh_sizes
+from heddle.parallel.mesh import check_task, count_readers, mesh_sizes
 from heddle.scale.devices import find_row
 from heddle.scale.layout import SHARE, Prediction, Request, propose
 from heddle.scale.measuring import Measured
@@ -61,6 +61,7 @@ def plan(
     if measure and (row.name != "cpu" or world > MOST_RANKS):
         raise HeddleError(f"--measure takes steps here: use --device cpu and at most --world {MOST_RANKS}")
     label, config, model = _model(words)
+    check_task(config.parallel, config.task)
     length = model.longest_text()
     precision = config.train.precision
     if precision == "auto":
@@ -127,4 +128,4 @@ def _as_in(run: Path, words: RunConfig) -> RunConfig:
         train = train.override({"batch": saved.chosen.batch})
     both = (("train", train, words.train), ("parallel", saved.parallel, words.parallel))
     changed = {name: own.override({key: getattr(new, key) for key in new.model_fields_set}) for name, own, new in both}
-    return words.model_copy(update=changed)
+    return words.model_copy(update={**changed, "task": saved.task or words.task})
