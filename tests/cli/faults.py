@@ -9,7 +9,7 @@ FAULTS = [
     Fault("words are blamed on the run file", "cli/train.py:_parse",
           "origin(file, values)", "origin(file, ())",
           test="test_bad_input.py::test_what_the_command_line_sets_is_not_blamed_on_a_run_file"),
-    Fault("a file's name is taken for the flag", "cli/main.py:_fail",
+    Fault("a file's name is taken for the flag", "cli/main.py:_speak",
           'get("--json", True)', 'get("--json", True) + 1',
           test="test_main.py::test_an_error_is_json_on_stdout_where_json_is_a_flag"),
     Fault("settings change before the device is sought", "cli/training.py:resume_run",
