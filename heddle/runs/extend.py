@@ -16,7 +16,7 @@ from heddle.train.model_selection import averaged_steps, check_outcome
 from heddle.train.rates import pick_threads
 from heddle.weights.checkpoints import CONFIG, checkpoints
 from heddle.weights.files import MANIFEST, Hold, relist, write_file
-from heddle.weights.run import newest_valid, read_config
+from heddle.weights.run import SavedConfig, newest_valid, read_config
 
 LAYOUT = "parallel."  # the start of the keys that say how processes divide a run
 
@@ -93,16 +93,20 @@ def extend(run: str | Path, settings: Mapping[str, Any], ranks: int | None = Non
     changed = config.model_copy(update={"train": train, "chosen": after, "parallel": parallel})
     if ranks is not None:
         check_run(changed, ranks)
+    _write(run, changed)
+    pairs = ((config.train, train), (chosen, after), (config.parallel, parallel))
+    differences = {name: pair for before, now in pairs for name, pair in _differences(before, now).items()}
+    return [f"{name}: {old} -> {now}" for name, (old, now) in differences.items() if name != "minutes"]
+
+
+def _write(run: Path, config: SavedConfig) -> None:
     hold = Hold(run)
     try:
-        write_file(run / CONFIG, changed.to_json().encode(), replace=True)
+        write_file(run / CONFIG, config.to_json().encode(), replace=True)
         if (run / MANIFEST).is_file():  # published weights stay valid with the new config
             relist(run, CONFIG)
     finally:
         hold.release()
-    pairs = ((config.train, train), (chosen, after), (config.parallel, parallel))
-    differences = {name: pair for before, now in pairs for name, pair in _differences(before, now).items()}
-    return [f"{name}: {old} -> {now}" for name, (old, now) in differences.items() if name != "minutes"]
 
 
 def _differences(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
