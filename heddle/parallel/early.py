@@ -36,9 +36,12 @@ def report(message: str, speak: Callable[[], None], code: int) -> None:
     def leave(signal_number: int, frame: FrameType | None) -> None:
         os._exit(code)
 
-    signal.signal(signal.SIGTERM, leave)  # the launcher ends the others once one of them has ended
-    if not tell(message) and not leads:
-        speak()
+    before = signal.signal(signal.SIGTERM, leave)  # the launcher ends the others once one of them has ended
+    try:
+        if not tell(message) and not leads:
+            speak()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def has_tried() -> bool:

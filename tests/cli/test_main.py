@@ -185,6 +185,7 @@ def test_a_command_for_one_process_is_refused_under_torchrun(
     assert heddle(*call) == Result(2, "", f"heddle: {line}\n")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert "torchrun" not in heddle(*call, "--help").out
+    process.cache_clear()
 
 
 def test_the_commands_that_divide_their_work_exist() -> None:
