@@ -50,7 +50,7 @@ def peak(numbers: dict[str, int]) -> int:
 def test_one_process_holds_what_was_predicted(
     name: str, length: int, train: dict[str, object], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heddle.scale.measuring._timed", lambda *_: 1.0)  # how long they take is not compared
+    monkeypatch.setattr("heddle.scale.measuring.timed", lambda *_: 1.0)  # how long they take is not compared
     config, settings = preset(name), TrainConfig.of(train)
     step = Step(config, settings, WHOLE, ONE, 2, length, precision)
     assert peak(rehearse(step)) == pytest.approx(measure(step).peak, rel=0.03)
