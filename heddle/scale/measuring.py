@@ -24,7 +24,7 @@ from heddle.model.measured import measured_once
 from heddle.parallel.mesh import count_readers
 from heddle.parallel.pipeline import Stages
 from heddle.scale.meter import Meter
-from heddle.scale.rehearsal import Step, Trainable, balanced
+from heddle.scale.rehearsal import Step, Trainable
 from heddle.scale.schedules import StageAlone, fake_processes
 from heddle.train.step import train_step
 
@@ -99,10 +99,10 @@ def exchange(rank: int, folder: str, nothing: None) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     try:
-        part, whole = torch.zeros(MESSAGE), torch.zeros(2 * MESSAGE)
+        part, parts = torch.zeros(MESSAGE), [torch.zeros(MESSAGE), torch.zeros(MESSAGE)]
         collectives: tuple[Callable[[], Any], ...] = (
-            lambda: dist.all_gather_into_tensor(whole, part),
-            lambda: dist.reduce_scatter_tensor(part, whole),
+            lambda: dist.all_gather(parts, part),
+            lambda: dist.reduce_scatter(part, parts),
             lambda: dist.all_reduce(part),
         )
         times = []
@@ -134,7 +134,7 @@ def take_alone(number: int, folder: str, step: Step) -> None:
     torch.set_num_threads(max(1, cores() // world))
     try:
         with fake_processes(world, number * world // min(world, cores())):
-            trainable = balanced(_trainable(step))
+            trainable = _trainable(step)
             if isinstance(trainable.parts, Stages):
                 trainable.parts.kind = StageOfZeros
             Path(folder, f"measured-{number}").write_text(str(timed(trainable, step)))

@@ -101,7 +101,7 @@ class Summed(nn.Module):
 
 
 class Balanced(DividedExperts):
-    """Experts of which each gets as many tokens as the others."""
+    """Experts of which each gets as many tokens as the others: tensors without memory do not say how many."""
 
     def travels(self, load: Tensor, most: int) -> tuple[Tensor, list[int], list[int]]:
         processes = self.group.size()
@@ -181,15 +181,6 @@ class Trainable:
         return _bytes(master.grad for master in self.optimizer.masters.values() if master.grad is not None)
 
 
-def balanced(trainable: Trainable) -> Trainable:
-    """The same with experts that get equally many tokens: without the other processes, nobody says how many."""
-    for module in trainable.model.modules():
-        if isinstance(module, DividedExperts):
-            divided: Any = module
-            divided.__class__ = Balanced
-    return trainable
-
-
 def rehearse(step: Step, node: int = 1, gloo: bool = False, place: int = 0) -> Numbers:
     """Bytes, FLOPs and communication of a step of one process of a mesh.
 
@@ -236,7 +227,11 @@ def _rehearse(step: Step, meter: Meter) -> Numbers:
     micro = step.train.accumulate if step.stages > 1 else min(step.train.accumulate, 2)
     # A mesh reads the numbers of its processes, which are not fake.
     with mode if step.processes == 1 else nullcontext():
-        trainable = balanced(Trainable(model, step, micro))
+        trainable = Trainable(model, step, micro)
+    for module in model.modules():
+        if isinstance(module, DividedExperts):
+            divided: Any = module
+            divided.__class__ = Balanced
     with mode:
         trainable.remember()
     numbers = trainable.held()

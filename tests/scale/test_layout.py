@@ -129,9 +129,13 @@ def test_each_device_has_published_figures() -> None:
     for device in DEVICES:
         assert device.source
         if device.name != "cpu":
-            assert device.fp32 < device.bf16  # type: ignore[operator]
+            assert device.bf16 is not None
+            assert device.fp32 is not None
+            assert device.fp32 < device.bf16
             assert device.memory >= 24 * 10**9
-            assert device.network <= device.link  # type: ignore[operator]
+            assert device.network is not None
+            assert device.link is not None
+            assert device.network <= device.link
 
 
 def test_512_processes_are_checked_here(heddle: Heddle) -> None:

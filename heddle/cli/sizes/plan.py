@@ -79,8 +79,10 @@ def plan(
         device=row,
         share=share,
     )
-    made = propose(request)
-    measured = _measure(request, made) if measure else None
+    with console(as_json=True).status("rehearsing a step") as status:
+        made = propose(request)
+        status.update("taking steps")
+        measured = _measure(request, made) if measure else None
     if json:
         document = {"model": label, "device": row._asdict(), "batch": request.batch, "length": length, **made.to_dict()}
         print_json(document | ({} if measured is None else {"measured": asdict(measured)}))
