@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from heddle.checks import checked
+from heddle.config.saved import SavedConfig
 from heddle.config.train import LENGTHS
 from heddle.errors import HeddleError
 from heddle.runs.changeable import CHANGEABLE
@@ -16,7 +17,7 @@ from heddle.train.model_selection import averaged_steps, check_outcome
 from heddle.train.rates import pick_threads
 from heddle.weights.checkpoints import CONFIG, checkpoints
 from heddle.weights.files import MANIFEST, Hold, relist, write_file
-from heddle.weights.run import SavedConfig, newest_valid, read_config
+from heddle.weights.run import newest_valid, read_config
 
 LAYOUT = "parallel."  # the start of the keys that say how processes divide a run
 
