@@ -60,18 +60,24 @@ def runs_in(folder: str | Path) -> list[Path]:
 def settings_of(config: SavedConfig) -> dict[str, Any]:
     """A run's settings as one flat table, with what was decided in place of what was left open.
 
-    Keys have no section, except those of the task: `learning_rate`, `decoder.depth`, `task.share`; `from` is the run whose weights
-    it started with.
+    Keys have no section, except those of the task and of the layout: `learning_rate`, `decoder.depth`, `task.share`,
+    `parallel.tensor`; `from` is the run whose weights it started with.
     """
-    parts = {"train": config.train, "data": config.data, "task": config.task, "model": config.model}
+    parts = {
+        "train": config.train,
+        "data": config.data,
+        "task": config.task,
+        "parallel": config.parallel,
+        "model": config.model,
+    }
     tables = {name: {} if part is None else flat(part.to_dict()) for name, part in parts.items()}
     chosen = {} if config.chosen is None else config.chosen.to_dict()
     decided = {key: value for key, value in chosen.items() if key not in MEASURED}
     if "start" in decided:
         start = decided.pop("start")
         decided["from"] = None if start is None else start["run"]
-    task = {f"task.{key}": value for key, value in tables["task"].items()}
-    return {**tables["train"], **decided, **tables["data"], **task, **tables["model"]}
+    named = {f"{name}.{key}": value for name in ("task", "parallel") for key, value in tables[name].items()}
+    return {**tables["train"], **decided, **tables["data"], **named, **tables["model"]}
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from heddle.config.parallel import ParallelConfig
 from heddle.errors import HeddleError
 from heddle.runs import Trainer, compare_runs, plot_runs, runs_in, write_csv, write_events
 from heddle.runs.compare import differences
@@ -52,6 +53,8 @@ def test_records_have_the_best_score_and_what_differs(begin: Begin, tmp_path: Pa
     deep = begin("deep", learning_rate=1e-3, model={"depth": 2})
     write_lines(slow, lines_of(0.25))
     (slow / "speed.json").write_text('{"tokens": 1000, "seconds": 8.0}')
+    divided = read_config(fast).model_copy(update={"parallel": ParallelConfig(tensor=2)})
+    (fast / "config.json").write_text(divided.to_json(), encoding="utf-8")
     one, two = compare_runs([slow, fast])
     assert (one["step"], one["steps"], one["state"]) == (4, 8, "begun")
     assert (one["validation_loss"], one["scored"]) == (3.5, "an estimate")
@@ -59,7 +62,8 @@ def test_records_have_the_best_score_and_what_differs(begin: Begin, tmp_path: Pa
     assert (one["best_loss"], one["best_error"], one["best_step"]) == (3.25, 0.125, 2)
     assert (one["tokens_per_second"], one["seconds"]) == (125.0, 8.0)
     assert (two["best_loss"], two["seconds"]) == (None, None)
-    assert (one["differs"], two["differs"]) == ({"learning_rate": 1e-3}, {"learning_rate": 2e-3})
+    assert one["differs"] == {"learning_rate": 1e-3, "parallel.tensor": 1}
+    assert two["differs"] == {"learning_rate": 2e-3, "parallel.tensor": 2}
     assert {"decoder.depth"} == compare_runs([slow, deep])[1]["differs"].keys()
     assert compare_runs([slow])[0]["differs"] == {}
     assert runs_in(tmp_path) == [deep, fast, slow]
