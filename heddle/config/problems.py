@@ -13,6 +13,7 @@ from heddle.errors import HeddleError, did_you_mean
 
 UNKNOWN = "extra_forbidden"
 WORDS = "the command line"
+EXPECTED = "Input should be "  # how pydantic begins
 ALL = "config"  # the name of what is not in one key
 
 
@@ -58,7 +59,7 @@ def config_error(cls: type[BaseModel], error: ValidationError, where: Where) -> 
     unknown: dict[
         tuple[str, str], tuple[list[str], Any]
     ] = {}  # by table and place: its unknown keys, and its config class
-    lines: dict[str, str] = {}
+    firsts: dict[str, ErrorDetails] = {}  # by key
     problems = error.errors(include_url=False)
     for problem in problems:
         path = [str(part) for part in problem["loc"]]
@@ -68,7 +69,9 @@ def config_error(cls: type[BaseModel], error: ValidationError, where: Where) -> 
             unknown.setdefault(table_and_place, ([], table))[0].append(key)
         # A misspelt key is both unknown and, under its right name, missing; report the unknown one, which the user wrote.
         elif problem["type"] != "missing" or not any(each["type"] == UNKNOWN for each in problems):
-            lines.setdefault(key, _line(problem, key, place_of(where, "" if key == ALL else key)))
+            first = firsts.setdefault(key, problem)
+            first["msg"] = _either(first, problem)
+    lines = [_line(problem, key, place_of(where, "" if key == ALL else key)) for key, problem in firsts.items()]
     first_lines = [
         line
         for (name, place), (keys, table) in unknown.items()
@@ -76,7 +79,16 @@ def config_error(cls: type[BaseModel], error: ValidationError, where: Where) -> 
             keys, getattr(table, "model_fields", {}), f" in {place}", keys_beside(cls, name) if name else None
         )
     ]
-    return HeddleError(*first_lines, *lines.values())
+    return HeddleError(*first_lines, *lines)
+
+
+def _either(first: ErrorDetails, other: ErrorDetails) -> str:
+    """The message of the first problem of a key; with both, if they are those of a union such as a number or "auto"."""
+    messages = [problem["msg"].partition(", unable")[0] for problem in (first, other)]
+    one_value = first["input"] is other["input"] and first["loc"] != other["loc"]
+    if not one_value or not all(message.startswith(EXPECTED) for message in messages):
+        return first["msg"]
+    return f"{messages[0]}, or {messages[1].removeprefix(EXPECTED)}"
 
 
 def _key_and_table(cls: Any, path: list[str], is_unknown: bool) -> tuple[str, Any]:

@@ -142,7 +142,7 @@ def test_run_files_name_all_that_is_wrong(refused: Refused, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("parallel.shard=x", "the command line: parallel.shard = 'x': input should be a valid integer"),
+        ("parallel.shard=x", "the command line: parallel.shard = 'x': input should be a valid integer, or 'auto'"),
         ("train.zz=1", "unknown key 'train.zz' in the command line."),
         ("model.n_layer=0", "the command line: model.depth = 0: input should be greater than 0"),
         ("train.clip=[1,1]", "run.toml and the command line: clip=1 occurs twice in the series"),

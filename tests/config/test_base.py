@@ -61,6 +61,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ),
         ("dim", "wide", "config: dim = 'wide': input should be a valid integer, unable to parse string as an integer"),
         ("dim", 0, "config: dim = 0: input should be greater than 0"),
+        (
+            "decoder.block.mixer.scale",
+            "x",
+            "config: decoder.block.mixer.scale = 'x': input should be 'head_dim' or 'dim', or a valid number",
+        ),
         ("dim", float("nan"), "config: dim = nan: input should be a finite number"),
         (
             "decoder.block.norm",
