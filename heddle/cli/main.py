@@ -14,7 +14,7 @@ from heddle import __version__
 from heddle.cli.streams import drop, open_closed, settle
 from heddle.errors import OUT_OF_MEMORY, HeddleError, did_you_mean, ran_out_of_memory
 from heddle.parallel.early import report
-from heddle.parallel.launcher import process_count
+from heddle.parallel.launcher import number, process_count
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -72,6 +72,7 @@ GROUPS: dict[tuple[str, str], tuple[Command, ...]] = {
 }
 # The commands whose processes share their work under torchrun. Any other would do it once in each.
 DIVIDED = {"train"}
+HELP = {"--help", "-h", "--version"}
 
 
 class Terminated(KeyboardInterrupt):
@@ -109,7 +110,7 @@ def make_app(words: Sequence[str] = ()) -> "App":
         suppress_keyboard_interrupt=False,  # handled by `run`
     )
     first, second = [*words, "", ""][:2]
-    settings_help = _settings_help(first) if {"--help", "-h"} & set(words) else None
+    settings_help = _settings_help(first) if HELP & set(words) else None
     _register(app, COMMANDS, first, settings_help)
     for (name, help), commands in GROUPS.items():
         group = App(name=name, help=help)
@@ -157,7 +158,9 @@ def run(argv: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # escape characters that the terminal cannot encode
     try:
         with _terminable():
-            if words in ([], ["--help"], ["-h"]):
+            if (not words or HELP & set(words)) and number("RANK", 0) > 0:
+                pass  # rank 0 prints the help
+            elif words in ([], ["--help"], ["-h"]):
                 print(overview())
             else:
                 _call(words)
@@ -205,7 +208,7 @@ def _check_alone(words: list[str]) -> None:
     length = 2 if words[0] in groups else 1
     names = {name for name, *_ in groups.get(words[0], COMMANDS)}
     command = " ".join(words[:length])
-    called = len(words) >= length and words[length - 1] in names and not {"--help", "-h"} & set(words)
+    called = len(words) >= length and words[length - 1] in names and not HELP & set(words)
     if called and command not in DIVIDED and process_count() > 1:
         raise HeddleError(
             f"`heddle {command}` is for one process, but torchrun started {process_count()}: start it without torchrun"

@@ -188,6 +188,18 @@ def test_a_command_for_one_process_is_refused_under_torchrun(
     process.cache_clear()
 
 
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["train", "--help"]], ids=" ".join)
+def test_help_is_printed_by_the_first_process_alone(
+    words: list[str], heddle: Heddle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = heddle(*words)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, out in enumerate((expected.out, "")):
+        monkeypatch.setenv("RANK", str(rank))
+        assert heddle(*words) == Result(0, out, "")
+    assert expected.out
+
+
 def test_the_commands_that_divide_their_work_exist() -> None:
     assert {" ".join(call) for call in CALLS} >= DIVIDED
 
