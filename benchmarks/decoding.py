@@ -6,10 +6,10 @@ Every contender is a separate process with the same threads; they take turns, on
 call of each is not timed: it loads libraries and packs heddle's weights or compiles, which is reported separately. The ids must
 agree: where a row first differs, the logits of the two ids in Hugging Face transformers must be within rounding of each other.
 
-`--unpacked` adds heddle without packed weights, `--rounded int8 int4` heddle with rounded weights, whose ids differ,
-`--compiled` heddle with compiled steps, with each kind of weights, and Hugging Face's model under torch.compile with a static
-cache and frozen weights, the fastest that was found for it. `--tree DIRECTORY` adds another checkout of heddle. `heddle bench`
-measures decoding on a GPU.
+`--unpacked` adds heddle without packed weights, `--rounded int8 int4` heddle with rounded weights, whose ids differ.
+`--compiled` adds heddle with compiled steps, with each kind of weights, and Hugging Face's model under torch.compile with a
+static cache and frozen weights, the fastest that was found for it. `--llama` adds llama.cpp (the package xllamacpp) with the
+same weights as GGUF files. `--tree DIRECTORY` adds another checkout of heddle. `heddle bench` measures decoding on a GPU.
 """
 
 import argparse
@@ -26,7 +26,9 @@ from statistics import median
 from typing import Any
 
 NEAR = {"fp32": 1e-3, "bf16": 0.25}  # logits this near to the largest may be the largest with different rounding
-ROUNDED = ("int8", "int4")
+ROUNDED = {"int8": "Q8_0", "int4": "Q4_0"}  # heddle's kinds of weights, and llama.cpp's of as many bits
+PLAIN = {"fp32": "F32", "bf16": "BF16"}
+LLAMA = "llama.cpp"
 COMPILED = ", compiled"
 Ids = list[list[int]]
 
@@ -107,6 +109,22 @@ def transformers_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids],
     return decode, gap
 
 
+def llama_decodes(arguments: argparse.Namespace) -> Callable[[Ids], Ids]:
+    """llama.cpp's server, with a slot for each text; ids of tokens are only known where their log probabilities are asked for."""
+    from benchmarks.gguf_files import serve
+
+    context = arguments.prompt + arguments.tokens
+    servers = {rows: serve(Path(arguments.weights), context, arguments.threads, rows) for rows in arguments.batch}
+    request = {"n_predict": arguments.tokens, "temperature": 0.0, "cache_prompt": False, "ignore_eos": True}
+
+    def decode(texts: Ids, probabilities: int = 0) -> Ids:
+        answer = servers[len(texts)].handle_completions({**request, "prompt": texts, "n_probs": probabilities})
+        choices = sorted(answer["choices"], key=lambda choice: choice["index"])
+        return [[step["id"] for step in (choice["logprobs"] or {"content": []})["content"]] for choice in choices]
+
+    return decode
+
+
 def contender(arguments: argparse.Namespace) -> None:
     """A process that decodes on request: lines of JSON in, lines of JSON out."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
@@ -119,6 +137,8 @@ def contender(arguments: argparse.Namespace) -> None:
     read = 0
     if arguments.library.startswith("transformers"):
         decode, gap = transformers_decodes(arguments)
+    elif arguments.library == LLAMA:
+        decode = llama_decodes(arguments)
     elif arguments.library != "peak":
         decode, read = heddle_decodes(arguments)
     print(json.dumps({"bytes": read}), flush=True)
@@ -131,7 +151,7 @@ def contender(arguments: argparse.Namespace) -> None:
             answer = {"gap": gap(request["texts"], request["others"])}
         else:
             began = time.perf_counter()
-            ids = decode(request["texts"])
+            ids = decode(**request)
             answer = {"seconds": time.perf_counter() - began, "ids": ids}
         print(json.dumps(answer), flush=True)
 
@@ -143,6 +163,7 @@ class Process:
         words = [sys.executable, __file__, "--contender", "--library", library, "--weights", str(weights)]
         for name in ("precision", "threads", "prompt", "tokens"):
             words += [f"--{name}", str(getattr(arguments, name))]
+        words += ["--batch", *map(str, arguments.batch)]
         # Waiting threads must not spin while another contender has the cores.
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
         if tree is not None:
@@ -172,7 +193,8 @@ class Process:
 def race(arguments: argparse.Namespace) -> dict[str, Any]:
     """Check that all generate the same ids, then time them in turns."""
     import heddle
-    from heddle.convert import export_model
+    from benchmarks.gguf_files import ascii_tokenizer, rounded
+    from heddle.convert import export_gguf, export_model
     from heddle.weights import save
 
     with tempfile.TemporaryDirectory() as folder:
@@ -195,6 +217,13 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
             for kind in ("heddle", *arguments.rounded):
                 name = kind if kind == "heddle" else f"heddle, {kind}"
                 running[f"{name}{COMPILED}"] = Process(arguments, f"{kind}{COMPILED}", ours)
+        if arguments.llama:
+            ascii_tokenizer(vocabulary, ours)
+            export_gguf(ours, Path(folder) / "F32.gguf")
+            for kind in dict.fromkeys((PLAIN[arguments.precision], *(ROUNDED[each] for each in arguments.rounded))):
+                file = Path(folder) / f"{kind}.gguf"
+                file = file if file.exists() else rounded(Path(folder) / "F32.gguf", file, kind)
+                running[f"{LLAMA}, {kind}"] = Process(arguments, LLAMA, file)
         if arguments.tree is not None:
             running[f"heddle of {arguments.tree.name}"] = Process(arguments, "heddle", ours, arguments.tree)
         ceiling = Process(arguments, "peak", ours)
@@ -204,7 +233,9 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         for name, process in running.items():
             answers = {batch: process.ask(texts=each) for batch, each in texts.items()}
             first[name] = answers[arguments.batch[0]]["seconds"]
-            if not name.startswith("transformers") and not name.removesuffix(COMPILED).endswith(ROUNDED):
+            if not name.startswith(("transformers", LLAMA)) and not name.removesuffix(COMPILED).endswith(
+                tuple(ROUNDED)
+            ):
                 judged = [running["transformers"].ask(texts=texts[b], others=answers[b]["ids"])["gap"] for b in answers]
                 gaps[name] = max(judged)
             print(f"{name}: ready", file=sys.stderr)
@@ -242,6 +273,8 @@ def report(
     for batch, each in seconds.items():
         for name, times in each.items():
             ratios = [reference / own for reference, own in zip(each["transformers"], times, strict=True)]
+            beside = f"{LLAMA}, {_bits(name, arguments.precision)}"
+            against = [reference / own for reference, own in zip(each.get(beside, ()), times, strict=beside in each)]
             work = batch * arguments.tokens
             rates: dict[str, Callable[[list[float]], float]] = {
                 "tokens_per_second": median,
@@ -256,6 +289,7 @@ def report(
                     "ratio": median(ratios),
                     "least_ratio": min(ratios),
                     "largest_ratio": max(ratios),
+                    "times_llama": [median(against), min(against), max(against)] if against else None,
                     "share_of_bandwidth": running[name].bytes * arguments.tokens / median(times) / memory,
                     "seconds": times,
                 }
@@ -272,6 +306,16 @@ def report(
     }
 
 
+def _is_rounded(contender: str) -> bool:
+    return contender.removesuffix(COMPILED).endswith((*ROUNDED.keys(), *ROUNDED.values()))
+
+
+def _bits(contender: str, precision: str) -> str:
+    """llama.cpp's kind of weights beside which a contender stands."""
+    kind = contender.removesuffix(COMPILED).rpartition(", ")[2]
+    return ROUNDED.get(kind, PLAIN[precision])
+
+
 def show(result: dict[str, Any]) -> None:
     """The results as a table."""
     peak = {name: f"{rate / 1e9:,.0f}" for name, rate in result["peak"].items()}
@@ -283,6 +327,7 @@ def show(result: dict[str, Any]) -> None:
     columns = (
         "tokens/s, median (min to max)",
         "times transformers, median of the rounds (min to max)",
+        "times llama.cpp of as many bits",
         "of the bandwidth",
     )
     print(f"| batch | contender | {' | '.join(columns)} |")
@@ -291,7 +336,8 @@ def show(result: dict[str, Any]) -> None:
         speed = f"{row['tokens_per_second']:.1f} ({row['slowest']:.1f} to {row['fastest']:.1f})"
         ratio = f"{row['ratio']:.2f} ({row['least_ratio']:.2f} to {row['largest_ratio']:.2f})"
         share = f"{row['share_of_bandwidth']:.0%}" if row["share_of_bandwidth"] else ""
-        print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} | {share} |")
+        llama = "{:.2f} ({:.2f} to {:.2f})".format(*row["times_llama"]) if row["times_llama"] else ""
+        print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} | {llama} | {share} |")
     usual = {row["contender"]: median(row["seconds"]) for row in reversed(result["contenders"])}
     summary = ", ".join(f"{name} {first - usual[name]:+.2f} s" for name, first in result["first_call"].items())
     print(f"\nThe first call, including packing, compared with the median one: {summary}.")
@@ -314,6 +360,7 @@ def main() -> None:
     parser.add_argument("--unpacked", action="store_true", help="also heddle without packed weights")
     parser.add_argument("--rounded", nargs="+", default=[], choices=ROUNDED, help="also heddle with rounded weights")
     parser.add_argument("--compiled", action="store_true", help="also heddle with compiled steps")
+    parser.add_argument("--llama", action="store_true", help="also llama.cpp, for each kind of weights")
     parser.add_argument("--tree", type=Path, help="another checkout of heddle to compare with")
     parser.add_argument("--json", type=Path)
     for name in ("--library", "--weights"):
@@ -330,4 +377,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     main()

@@ -94,7 +94,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 TEXT = "The weaver lifts the heddle, and the shuttle passes; 12 picks to the inch.\nThe warp is held: it can't slip.\n"
 TOP = 5  # tokens whose log probabilities are compared at each step
-QUIET = -1  # llama.cpp's verbosity
 
 
 @dataclass(frozen=True)
@@ -149,20 +148,6 @@ def unprintable(tokenizer: Any) -> list[int]:
     ]
 
 
-def serve(file: Path) -> Any:
-    """llama.cpp with a file loaded: one thread, and a cache in fp32."""
-    import xllamacpp
-
-    parameters = xllamacpp.CommonParams()
-    parameters.model.path = str(file)
-    parameters.n_ctx, parameters.n_parallel, parameters.n_threads_http = 128, 1, 1
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
-    parameters.warmup, parameters.fit_params, parameters.verbosity = False, False, QUIET
-    parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    return xllamacpp.Server(parameters)
-
-
 def continued(server: Any, prompt: Any, tokens: int, never: list[int]) -> tuple[list[int], list[dict[int, float]]]:
     """The ids of llama.cpp's greedy continuation, the end included, and at each step the log probabilities of the best tokens."""
     request = {"prompt": prompt, "n_predict": tokens, "temperature": 0.0, "n_probs": TOP, "cache_prompt": False}
@@ -176,38 +161,14 @@ def continued(server: Any, prompt: Any, tokens: int, never: list[int]) -> tuple[
     ]
 
 
-def rounded(folder: Path) -> None:
-    """Write `q8_0.gguf`: `model.gguf` with those matrices in Q8_0 that `llama-quantize` rounds, too."""
-    import gguf
-    import numpy as np
-
-    reader = gguf.GGUFReader(folder / "model.gguf")
-    name = reader.fields["general.architecture"].contents()
-    writer = gguf.GGUFWriter(folder / "q8_0.gguf", name)
-    kind = gguf.GGMLQuantizationType.Q8_0
-    for key, entry in reader.fields.items():
-        if key != "general.architecture" and not key.startswith("GGUF."):
-            part = entry.types[-1] if entry.types[0] == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(key, entry.contents(), entry.types[0], part)
-    for tensor in reader.tensors:
-        matrix = len(tensor.shape) > 1 and tensor.shape[0] % 32 == 0 and "_norm" not in tensor.name
-        data = np.array(tensor.data)
-        if matrix and "ffn_gate_inp" not in tensor.name and tensor.name != "position_embd.weight":
-            writer.add_tensor(tensor.name, gguf.quants.quantize(data, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(tensor.name, data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def compare(name: str, count: int, tokens: int, folder: Path, eighths: bool = True) -> list[Outcome]:
     """One family's file in fp32 and, with `eighths`, in Q8_0."""
+    from benchmarks.gguf_files import rounded
+
     write(name, folder)
     outcomes = [compared(name, "fp32", folder / "model.gguf", folder / "run", count, tokens)]
     if eighths:
-        rounded(folder)
+        rounded(folder / "model.gguf", folder / "q8_0.gguf")
         outcomes.append(compared(name, "Q8_0", folder / "q8_0.gguf", folder / "run", count, tokens))
     return outcomes
 
@@ -216,6 +177,7 @@ def compared(name: str, weights: str, file: Path, run: Path, count: int, tokens:
     """What both make of the same prompts."""
     import torch
 
+    from benchmarks.gguf_files import serve
     from heddle.config import SamplingConfig
     from heddle.generate.text import text_engine
     from heddle.weights import load
@@ -228,7 +190,7 @@ def compared(name: str, weights: str, file: Path, run: Path, count: int, tokens:
     while engine:
         for event in engine.step():
             ours[event.row].append(event.token)
-    server, never = serve(file), unprintable(tokenizer)
+    server, never = serve(file, 128, exact=True), unprintable(tokenizer)
     equal, worst, parted = 0, 0.0, list[float]()
     for prompt, actual in zip(prompts, ours, strict=True):
         ids = tokenizer.encode(prompt)
