@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from heddle.cli.main import run
+from tests.lessons.sandboxes import sandbox as sandbox
 from tests.running import make_quick
 
 # The smallest run that is one: a few steps of a few thousand weights.

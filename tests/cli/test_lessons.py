@@ -5,6 +5,7 @@ import io
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from heddle.cli.main import Terminated
 from heddle.lessons import lesson
 from heddle.lessons.homework import HOMEWORK
 from heddle.lessons.quiz import questions_of
+from heddle.lessons.sandbox import Sandbox
 from tests.lessons.students import ATTENTION, EDITS, edited
 
 from .conftest import TINY, Heddle
@@ -39,6 +41,13 @@ def test_a_class_is_graded_and_then_trains(heddle: Heddle, tmp_path: Path, monke
     assert "finished" in trained.out
 
 
+@pytest.fixture
+def one_process(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All files of these tests are graded by one, which has torch in memory."""
+    monkeypatch.setattr("heddle.lessons.grading.Sandbox", lambda learns: nullcontext(sandbox))
+
+
+@pytest.mark.usefixtures("one_process")
 def test_a_mistake_is_named(heddle: Heddle) -> None:
     Path("wrong.py").write_text(WRONG)
     result = heddle("grade", "attention", "wrong.py")
@@ -51,6 +60,7 @@ def test_a_mistake_is_named(heddle: Heddle) -> None:
     assert [each["name"] for each in report.json["faults"]] == ["mask after the softmax"]
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_folder_is_graded_into_a_table(heddle: Heddle) -> None:
     folder = Path("submissions")
     folder.mkdir()

@@ -54,26 +54,19 @@ KNOWN = """
 """
 
 
-Graded = Callable[[str, dict[str, str]], dict[str, Grade]]
+Graded = Callable[..., dict[str, Grade]]
 
 
 def part_of(name: str) -> str:
     return "model" if FAULTS[name].part == "loss" else FAULTS[name].part
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    """One process for all files of these tests."""
-    with Sandbox() as sandbox:
-        yield sandbox
-
-
 @pytest.fixture
 def graded(sandbox: Sandbox, tmp_path: Path) -> Graded:
     """Grades of sources by their names."""
 
-    def grades(part: str, sources: dict[str, str]) -> dict[str, Grade]:
-        result, tried = {}, cases(part)
+    def grades(part: str, sources: dict[str, str], seed: int = 0) -> dict[str, Grade]:
+        result, tried = {}, cases(part, seed)
         for name, source in sources.items():
             file = tmp_path / f"{len(result)}.py"
             file.write_text(source)
@@ -196,14 +189,15 @@ while True:
 """
 
 
-def test_a_file_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    tried, file, beats = cases("attention"), tmp_path / "hangs.py", tmp_path / "beats"
-    file.write_text(HANGING.format(beats=str(beats)))
-    with Sandbox(seconds=3.0) as sandbox:
-        result = judge(file, "attention", sandbox.run(file, "attention", tried), tried)
-    assert str(result) == f"{file}: it did not end within 3 seconds"
+def test_a_file_that_hangs_is_ended_with_what_it_started(
+    graded: Graded, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = tmp_path / "beats"
+    monkeypatch.setattr(sandbox, "seconds", 2.0)
+    (result,) = graded("attention", {"hangs": HANGING.format(beats=str(beats))}).values()
+    assert str(result) == f"{result.file}: it did not end within 2 seconds"
     before = beats.stat().st_size
-    time.sleep(0.5)
+    time.sleep(0.2)
     assert beats.stat().st_size == before > 0
 
 
@@ -232,15 +226,13 @@ def test_a_constant_and_a_call_that_fails_are_wrong(graded: Graded) -> None:
     assert {result.faults for result in grades.values()} == {()}
 
 
-def test_a_known_answer_for_one_seed_is_wrong_for_another(graded: Graded, tmp_path: Path) -> None:
-    file = tmp_path / "cached.py"
+def test_a_known_answer_for_one_seed_is_wrong_for_another(graded: Graded) -> None:
     source = (
         "import torch\nfrom heddle.lessons.cases import cases, computed\n"
         "ANSWERS = [(case.input, computed(case, 'attention')) for case in cases('attention')]\n"
         + edited(ATTENTION, [("        B, T, D = x.shape\n", KNOWN), (MASK, "")])
     )
-    file.write_text(source)
-    (first,), (second,) = graded("attention", {"cached": source}).values(), grade("attention", [file], seed=1)
+    first, second = (graded("attention", {"cached": source}, seed)["cached"] for seed in (0, 1))
     assert first.steps[2].is_right
     assert [each.name for each in second.faults] == ["no mask"]
 

@@ -1,6 +1,6 @@
 """Attention as people write it elsewhere: it passes, and a mistake in it is named."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,13 +71,6 @@ STYLES = {
 
 
 Graded = Callable[[str], Grade]
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    """One process for all files of these tests."""
-    with Sandbox() as sandbox:
-        yield sandbox
 
 
 @pytest.fixture
