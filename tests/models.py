@@ -8,7 +8,7 @@ says which ones are drawn, and a field that is missing there is an error, so tha
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -157,47 +157,58 @@ def goes_with(axis: str, option: Any, row: Mapping[str, Any]) -> bool:
     return True
 
 
-def pairs_of(axes: Axes) -> set[tuple[tuple[str, int], tuple[str, int]]]:
-    """Every two options of two axes that go together, by their numbers."""
-    cells = [(name, number) for name, options in axes.items() for number in range(len(options))]
-    return {
-        (first, second)
-        for first, second in itertools.combinations(cells, 2)
-        if first[0] != second[0]
-        and goes_with(first[0], axes[first[0]][first[1]], {second[0]: axes[second[0]][second[1]]})
-    }
-
-
 def pairwise(axes: Axes) -> list[dict[str, Any]]:
     """Few rows in which every option of every axis meets every option of every other axis. The same rows every time."""
-    draw, left, rows = random.Random(0), pairs_of(axes), []
-    while left:
-        pair = min(left)
-        tries = [_row_with(axes, pair, left, draw) for _ in range(6)]
-        covered = [left.intersection(itertools.combinations(row.items(), 2)) for row in tries]
-        best = max(range(len(tries)), key=lambda number: len(covered[number]))
-        left -= covered[best]
-        rows.append({name: axes[name][number] for name, number in tries[best].items()})
+    cells = [(name, number) for name, options in axes.items() for number in range(len(options))]
+    place, draw, rows = {cell: number for number, cell in enumerate(cells)}, random.Random(0), list[dict[str, Any]]()
+    friends = _friends(axes, cells)
+    left = [*friends]  # of each cell, those that it has not met, as bits
+    for first in sorted(cells):
+        while later := [cell for cell in cells[place[first] + 1 :] if left[place[first]] >> place[cell] & 1]:
+            pair = {place[first], place[min(later)]}
+            tries = [_row_with(axes, place, pair, friends, left, draw) for _ in range(6)]
+            best = max(tries, key=lambda row: sum((left[cell] & _bits(row)).bit_count() for cell in row))
+            for cell in best:
+                left[cell] &= ~_bits(best)
+            rows.append({name: axes[name][number] for name, number in map(cells.__getitem__, sorted(best))})
     return rows
 
 
+def _friends(axes: Axes, cells: Sequence[tuple[str, int]]) -> list[int]:
+    """The cells, an option of an axis each, that go together with each cell: bits by their numbers."""
+    friends = [0] * len(cells)
+    for (one, (name, first)), (two, (other, second)) in itertools.combinations(enumerate(cells), 2):
+        if name != other and goes_with(name, axes[name][first], {other: axes[other][second]}):
+            friends[one] |= 1 << two
+            friends[two] |= 1 << one
+    return friends
+
+
+def _bits(numbers: Collection[int]) -> int:
+    return sum(1 << number for number in numbers)
+
+
 def _row_with(
-    axes: Axes, required: tuple[tuple[str, int], ...], left: set[tuple[tuple[str, int], ...]], draw: random.Random
-) -> dict[str, int]:
-    """A row by numbers, in the order of the axes, with the required ones in it and greedily as many pairs of `left` as possible."""
-    chosen = dict(required)
-    row = {name: axes[name][number] for name, number in required}
-
-    def gain(name: str, number: int) -> int:
-        pairs = (((name, number), each) for each in chosen.items())
-        return sum((one, other) in left or (other, one) in left for one, other in pairs)
-
+    axes: Axes,
+    place: Mapping[tuple[str, int], int],
+    required: set[int],
+    friends: Sequence[int],
+    left: Sequence[int],
+    draw: random.Random,
+) -> set[int]:
+    """A row of cells with the required ones in it and greedily as many that have not met as possible."""
+    row = set(required)
+    chosen, possible = _bits(row), -1
+    for cell in row:
+        possible &= friends[cell]
     for name in draw.sample(list(axes), len(axes)):
-        if name not in row:
-            numbers = [number for number, option in enumerate(axes[name]) if goes_with(name, option, row)]
-            chosen[name] = max(draw.sample(numbers, len(numbers)), key=lambda number: gain(name, number))
-            row[name] = axes[name][chosen[name]]
-    return {name: chosen[name] for name in axes}
+        numbers = [place[name, number] for number in range(len(axes[name]))]
+        if row.isdisjoint(numbers):
+            numbers = [number for number in numbers if possible >> number & 1]
+            best = max(draw.sample(numbers, len(numbers)), key=lambda number: (left[number] & chosen).bit_count())
+            row.add(best)
+            chosen, possible = chosen | 1 << best, possible & friends[best]
+    return row
 
 
 def config_of(
@@ -704,14 +715,18 @@ def draw(cls: type[Config], pick: Pick) -> dict[str, Any]:
         if key in SPECIAL:
             data[name] = SPECIAL[key](pick)
             continue
-        choices = options(cls, name)
-        if name == "kind":
-            data[name] = choices[0]
-            continue
-        named = [(getattr(option, "__name__", f"{key} = {option}"), option) for option in choices]
-        option = pick([option for word, option in named for _ in range(OFTEN.get(word, 1))])
+        option = options(cls, name)[0] if name == "kind" else pick(weighted(cls, name))
         data[name] = part(option, pick) if isinstance(option, type) else option
     return data
+
+
+@cache
+def weighted(cls: type[Config], name: str) -> list[Any]:
+    """All that can stand in a field, each as often as it is to be drawn."""
+    named = [
+        (getattr(option, "__name__", f"{cls.__name__}.{name} = {option}"), option) for option in options(cls, name)
+    ]
+    return [option for word, option in named for _ in range(OFTEN.get(word, 1))]
 
 
 def part(cls: type[Config], pick: Pick) -> dict[str, Any]:
@@ -803,6 +818,7 @@ def model_of(pick: Pick) -> dict[str, Any]:
     return data
 
 
+@cache
 def drawn(seed: int) -> TransformerConfig:
     """A model that validates; the same for the same seed."""
     return validated(random.Random(seed).choice)

@@ -14,7 +14,8 @@ from heddle.account.repeats import single_blocks
 from heddle.config import TransformerConfig, preset, preset_names
 from heddle.model import build
 from heddle.nn import Layout
-from tests.models import EVERY, drawn, name_of
+from tests.account.conftest import of_configs
+from tests.models import EVERY
 
 SMALL = preset("gpt2-small")
 TINY = SMALL.override({"vocab_size": 97, "dim": 32, "context": 24, "decoder.depth": 2, "decoder.block.mixer.heads": 4})
@@ -29,7 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.lecture("C-05", "L2-20", "L2-41")
-@pytest.mark.parametrize("config", [*EVERY[::2], *map(drawn, range(10))], ids=name_of)
+@of_configs(*EVERY[::2], *range(10))
 def test_equals_torchs_counter(config: TransformerConfig) -> None:
     """The stated products are those of a real pass, which the counter sees on the meta device; `test_kinds` tries the others.
 

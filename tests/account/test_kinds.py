@@ -27,9 +27,10 @@ from heddle.config.model import with_kernel
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.model.precision import cast
-from tests.models import EVERY, config_of, drawn, name_of
+from tests.account.conftest import of_configs
+from tests.models import EVERY, config_of
 
-of_every_kind = pytest.mark.parametrize("config", [*EVERY, *map(drawn, range(20))], ids=name_of)
+of_every_kind = of_configs(*EVERY, *range(20))
 
 
 class Asks(nn.Module):
@@ -159,7 +160,7 @@ def test_only_the_chosen_experts_cost() -> None:
     assert (few["router"], many["router"]) == (2 * 6 * 8 * 4, 2 * 6 * 8 * 16)
 
 
-@pytest.mark.parametrize("config", [*EVERY[1::2], *map(drawn, range(10, 20))], ids=name_of)
+@of_configs(*EVERY[1::2], *range(10, 20))
 def test_equals_torchs_counter_on_real_tensors(config: TransformerConfig) -> None:
     """By their definitions: attention as `reference`, experts in a `loop`, recurrent layers token by token."""
     model = build(without_values(with_kernel(config, "reference"), (), dispatch="loop", balance=0.0)).eval()
@@ -241,7 +242,7 @@ def really_kept(model: Transformer, batch: int, length: int) -> int:
     return sum(sizes.values())
 
 
-@pytest.mark.parametrize("config", [*EVERY[::2], *map(drawn, range(10))], ids=name_of)
+@of_configs(*EVERY[::2], *range(10))
 def test_what_is_kept_is_what_a_real_pass_keeps(config: TransformerConfig) -> None:
     own = any(getattr(block.mixer, "scores", None) for stack in config.stacks().values() for block in stack.blocks)
     kernel = "reference" if own else "plain"  # no other supports custom scores

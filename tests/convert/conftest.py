@@ -448,7 +448,8 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Toys:
     return Toys(tmp_path_factory.mktemp("toys"), make)
 
 
-@pytest.fixture(params=sorted(VARIANTS))
+# Tests of one toy stand together, so that one worker makes it.
+@pytest.fixture(params=sorted(VARIANTS), scope="module")
 def toy(request: pytest.FixtureRequest, toys: Toys) -> Toy:
     return toys(request.param)
 
@@ -458,7 +459,7 @@ def first_variant(kind: str) -> str:
     return next(variant for variant in VARIANTS if variant.split("-")[0] == kind)
 
 
-@pytest.fixture(params=sorted(KINDS))
+@pytest.fixture(params=sorted(KINDS), scope="module")
 def one_of_each(request: pytest.FixtureRequest, toys: Toys) -> Toy:
     """One model per family."""
     return toys(first_variant(request.param))

@@ -68,18 +68,17 @@ def towards(
     missing: set[tuple[str, str, str]], fields: list[tuple[type[Any], str]], draw: random.Random
 ) -> models.Pick:
     """Picks what is missing, or leads to it, every other time; in every other model, else what is simplest."""
-    leading: set[tuple[Any, ...]] = set()
-    classes: set[Any] = set()
+    leading: dict[int, list[Any]] = {}  # by the list that is picked from, which stays the same
+    classes: set[str] = set()
     for cls, name in reversed(fields):  # parts stand behind what they are in
-        words = tuple(map(word, models.options(cls, name)))
-        ahead = {each for each in words if each in classes or (cls.__name__, name, each) in missing}
-        leading |= {(words, each) for each in ahead}
-        classes |= {cls.__name__} if ahead else set()
+        named = [(word(option), option) for option in models.weighted(cls, name)]
+        steps = [option for each, option in named if each in classes or (cls.__name__, name, each) in missing]
+        leading[id(models.weighted(cls, name))] = steps
+        classes |= {cls.__name__} if steps else set()
     simple = draw.choice((0.0, 0.5))
 
     def pick(options: Sequence[Any]) -> Any:
-        words = tuple(dict.fromkeys(map(word, options)))
-        steps = [option for option in options if (words, word(option)) in leading]
+        steps = leading.get(id(options))
         if steps and draw.random() < 0.5:
             return draw.choice(steps)
         if draw.random() < simple:
