@@ -21,7 +21,7 @@ from heddle.train.optimizer import Optimizer
 from heddle.train.training import Training, moving_average
 from tests.prove import tasks
 
-STEPS = 5
+STEPS = 3
 
 
 def store_of(name: str) -> Store:
@@ -49,7 +49,7 @@ def training(
     model: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Training:
-    """A run of five steps from weights at which every part has a say; `divide` divides the model among `ranks`.
+    """A run of a few steps from weights at which every part has a say; `divide` divides the model among `ranks`.
 
     Args:
         model: what is different in the model's config, by path.
@@ -73,7 +73,7 @@ def training(
         objective=eager if parts is None else parts.wrap(eager),
         learning_rate=1e-2,
         warmup=1,
-        steps=STEPS,
+        steps=train.steps,
         ranks=Ranks() if ranks is None else ranks,
         ema=moving_average(train, optimizer, {}),
     )
