@@ -1,17 +1,11 @@
 """heddle's own models put to the checks of `heddle.prove`: there is no other list of laws.
 
 They run in float64, where rounding excuses nothing: what is allowed is 8 times a model's own error, which is about 1e-15 there.
-
-Every pair of choices is in some model, and every law meets every choice: of many models, a law is tried on a share. What says the
-same in two ways, such as a cache filled one by one and in chunks, is tried on every model in one of them.
-
-HEDDLE_EVERY_LAW=1 python -m pytest tests/laws/test_laws.py      tries every law on every model
 """
 
 import json
-import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -31,7 +25,6 @@ Test = Callable[..., Any]
 # There are many models, and every pair of choices is in one of them. Texts of this length leave every window, reach past every
 # convolution, and are packed and cut unevenly; the faults of test_planted.py are found at it.
 LENGTH = 12
-FEW = 12  # models, of which every law is tried on all
 
 
 def holds(subject: Subject, law: str) -> Verdict:
@@ -70,38 +63,14 @@ def _subject(config: str, dtype: torch.dtype) -> Subject:
 
 
 def of(*laws: str, models: Sequence[TransformerConfig]) -> Callable[[Test], Test]:
-    """Run with each of these laws and its share of the models; the test says which rows of the lectures they settle."""
+    """Run with each of these laws and models; the test says which rows of the lectures they settle."""
+
+    def marked(test: Test) -> Test:
+        named = pytest.mark.parametrize("law", laws)(test)
+        return pytest.mark.parametrize("config", models, ids=name_of)(named)
+
     assert len(models) > 1
-    shares = max(2, len(laws))
-    starts = range(shares) if len(laws) > 1 else [[*CHECKS].index(laws[0])]
-    pairs = [(law, config) for law, start in zip(laws, starts, strict=False) for config in share(models, start, shares)]
-    names = [f"{law}-{name_of(config)}" for law, config in pairs]
-    return pytest.mark.parametrize(("law", "config"), pairs, ids=names)
-
-
-def share(models: Sequence[TransformerConfig], start: int, shares: int) -> list[TransformerConfig]:
-    """Each second, or third, of many models, and those of the others that have a choice which is in none of them."""
-    if len(models) < FEW or "HEDDLE_EVERY_LAW" in os.environ:
-        return [*models]
-    has = [set(choices(config.to_dict())) for config in models]
-    dealt = [number for number in range(len(models)) if number % shares == start % shares]
-    missing = set().union(*has).difference(*(has[number] for number in dealt))
-    while missing:
-        dealt.append(max(range(len(models)), key=lambda number: len(missing & has[number])))
-        missing -= has[dealt[-1]]
-    return [models[number] for number in dealt]
-
-
-def choices(part: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """What stands in each field of a config, by the names of the fields above it."""
-    if isinstance(part, Mapping):
-        for name, value in part.items():
-            yield from choices(value, f"{place}.{name}")
-    elif isinstance(part, list) and any(isinstance(each, Mapping) for each in part):
-        for each in part:
-            yield from choices(each, place)
-    else:
-        yield place, repr(part)
+    return marked
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-11, what: str = "") -> None:
