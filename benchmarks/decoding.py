@@ -133,7 +133,8 @@ def contender(arguments: argparse.Namespace) -> None:
     from heddle.account import copy_rate, matmul_rate
 
     torch.set_num_threads(arguments.threads)
-    decode = gap = None
+    decode: Callable[..., Ids] | None = None
+    gap: Any = None
     read = 0
     if arguments.library.startswith("transformers"):
         decode, gap = transformers_decodes(arguments)

@@ -28,7 +28,8 @@ HEADS = tuple(
     for tied, bias, cap in itertools.product((True, False), (True, False), (None, 3.0))
 )
 TERMS = ((0.0, 0.0), (0.1, 0.0), (0.0, 0.02), (0.1, 0.02))  # label smoothing and the factor of the z-loss
-CASES: dict[str, list[Any]] = {
+Case = tuple[tuple[int, int], dict[str, Any], tuple[float, float]]
+CASES: dict[str, list[Case]] = {
     "all": [*itertools.product(SIZES, HEADS, TERMS)],
     # Every head with every size, and all terms with each head and with each size.
     "some": [
@@ -85,7 +86,7 @@ def main(folder: Path, which: str) -> None:
     torch.set_num_threads(1)
     ranks = join_ranks("cpu")
     mesh = init_device_mesh("cpu", (ranks.count,), mesh_dim_names=("tensor",))
-    gaps = {str(each): gap(mesh, config(*each[0], each[1]), each[2]) for each in CASES[which]}
+    gaps = {f"{size}, {head}, {terms}": gap(mesh, config(*size, head), terms) for size, head, terms in CASES[which]}
     if ranks.leads:
         (folder / "gaps.json").write_text(json.dumps(gaps))
     dist.destroy_process_group()
