@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import heddle
 from tests.device.functions import Functions
@@ -174,6 +174,10 @@ def numbers_of(tensor: Tensor) -> Tensor:
 
 
 class _Operations(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and it is asked for at every operation
+
     def __init__(self, gpu: "Imitation") -> None:
         super().__init__()
         self.gpu = gpu
@@ -272,7 +276,7 @@ class Imitation:
         def compute() -> Any:
             return function(*args, **kwargs)
 
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction():  # the mode itself is off while it handles an operation
             if self.graph is None:
                 return self._given_back(call, compute())
             if call.moves:

@@ -55,12 +55,12 @@ def test_one_text_at_a_time() -> None:
         one = [list(stream(model, PROMPTS[2], each, 0)) for each in SAMPLINGS[:4]]
         return one, naive(model, PROMPTS[0], SAMPLINGS[1], 0), list(generate(model, PROMPTS[:3], SAMPLINGS[2], 0))
 
-    check(ways, *ALONE[:3])
+    check(ways, ALONE[0])
 
 
 @imitated
 def test_guessed_tokens() -> None:
-    check(lambda model: rows(model, LIMITS[0], draft_source=PromptLookup()), *GUESSED[:2])
+    check(lambda model: rows(model, LIMITS[0], draft_source=PromptLookup()), GUESSED[1])
 
     def drafted(model: Transformer) -> Any:
         draft = tiny(config_of()).to(model.device)
@@ -88,7 +88,7 @@ def test_beam_search() -> None:
             inputs = {"prompts": [[]] * 3, "sources": PROMPTS[:3]}
         return dict(beam_search(model, config=BeamConfig(beams=3, max_tokens=6), end_of_text=0, **inputs))
 
-    check(ways, ALONE[0], *[config for config in FAMILIES if config.encoder is not None][:2])
+    check(ways, ALONE[0], *[config for config in FAMILIES if config.encoder is not None][:1])
 
 
 @imitated

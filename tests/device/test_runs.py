@@ -46,7 +46,7 @@ def in_a_folder(test: Callable[[Path], Any]) -> Any:
 @imitated
 @pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
 def test_an_optimizers_state_is_restored_on_the_device(name: str) -> None:
-    """Two steps, its state by way of the host, three steps: the same as five."""
+    """Two steps, its state by way of the host, one more step: the same as three."""
     store = store_of("next token, rotary")
 
     def begun() -> Training:
@@ -76,7 +76,7 @@ def base(place: Path) -> Path:
 
 
 def configured(place: Path, name: str, device: str, **more: Any) -> RunConfig:
-    settings = {**TRAIN, "device": device, "steps": 5, "evaluate_every": 2, "save_every": 2, **OPTIMIZERS[name], **more}
+    settings = {**TRAIN, "device": device, "steps": 4, "evaluate_every": 2, "save_every": 2, **OPTIMIZERS[name], **more}
     if name != "lora":
         return run_config(write_corpus(place), **settings)
     sources = {"sources": [str(write_corpus(place))]}
@@ -84,7 +84,7 @@ def configured(place: Path, name: str, device: str, **more: Any) -> RunConfig:
 
 
 @imitated
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["sgd", "bf16", "ema", "lora"])  # of AdamW and Muon, too
 def test_a_run_that_is_stopped_and_resumed_ends_alike(name: str) -> None:
     def runs(place: Path) -> None:
         whole, stopped = place / "whole", place / "stopped"

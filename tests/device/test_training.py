@@ -24,8 +24,8 @@ FAMILIES = list(RUNS)
 ROUNDING = 1e-6  # in fp32
 
 
-def five_steps(name: str, precision: str, **settings: Any) -> None:
-    """Five steps and a score."""
+def learned(name: str, precision: str, **settings: Any) -> None:
+    """A few steps and a score."""
     store, rounding = store_of(name), ROUNDING
     expected = outcome(training(name, store, "cpu", precision, optimizer="sgd", **settings))
     if precision == "bf16":  # the device may be as far from fp32 as the CPU is, on the other side
@@ -38,13 +38,13 @@ def five_steps(name: str, precision: str, **settings: Any) -> None:
 @imitated
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_task_and_family_learns_as_on_the_cpu(name: str) -> None:
-    five_steps(name, "fp32")
+    learned(name, "fp32")
 
 
 @imitated
 @pytest.mark.parametrize("name", FAMILIES[1::4])
 def test_in_bf16(name: str) -> None:
-    five_steps(name, "bf16", checkpoint_activations=True, accumulate=2, ema=0.9)
+    learned(name, "bf16", checkpoint_activations=True, accumulate=2, ema=0.9)
 
 
 GENERATED = [name for name in FAMILIES if "packed" in name or "prefix" in name] + [
