@@ -30,6 +30,7 @@ from heddle.weights import newest_valid
 from tests import running
 from tests.parallel.cases import launch
 from tests.parallel.resharding import LAYOUTS, losses, on_layout, trained
+from tests.parallel.saving import SLOW
 
 CLOSE = 1e-5
 SETTINGS: dict[str, Any] = {"steps": 6, "save_every": 3, "evaluate_every": 6, "optimizer": "muon", "ema": 0.5}
@@ -69,7 +70,7 @@ def kills(folder: Path, settings: dict[str, Any], number: int, draw: random.Rand
     trained("2", expected)
     steps, bad = [0], 0
     for _ in range(number):
-        moment = draw.uniform(0, 5)
+        moment = draw.uniform(0, SLOW)
         with pytest.raises(AssertionError):  # the program fails
             launch(2, "tests.parallel.saving", str(run), f"killed {moment}")
         checkpoint, notes = newest_valid(run)

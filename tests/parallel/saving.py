@@ -1,8 +1,8 @@
 """A program for several ranks: trains a run and prints how that went, `saving.py RUN watched|full|unwritable|"killed MOMENT"`.
 
-`watched` prints after each step whether the checkpoint of step 3 is being written. `full` gives rank 1 no room for a file,
-`unwritable` no right to make a folder. `killed` kills every process so many seconds after the first checkpoint is begun, which
-takes five, or as soon as it is `named`.
+`watched` prints after each step whether the checkpoint of step 3 is being written, which takes `SLOW` seconds. `full` gives rank 1
+no room for a file, `unwritable` no right to make a folder. `killed` kills every process so many seconds after the first checkpoint
+is begun, which takes as long, or as soon as it is `named`.
 """
 
 import errno
@@ -24,11 +24,13 @@ from heddle.train.report import Report
 from heddle.weights.files import SLOW_SAVE, being_written
 
 ROOM = 2000  # bytes
+SLOW = 2.5  # seconds that a checkpoint takes at least
+LAST = 5  # the last step that is watched
 
 
 def kill_in_save(target: Path, moment: str) -> None:
     """Kill this process while a directory is written."""
-    os.environ[SLOW_SAVE] = "5"
+    os.environ[SLOW_SAVE] = "0" if moment == "named" else str(SLOW)
 
     def wait() -> None:
         while not (target.exists() if moment == "named" else being_written(target)):
@@ -49,6 +51,7 @@ def main(run: str, how: str) -> None:
         writer: Any = HuggingFaceStorageWriter
         writer.prepare_local_plan = refuse  # where torch makes the folder, if no other process has made it yet
     if how == "watched":
+        os.environ[SLOW_SAVE] = str(SLOW)
         trainer.readers.append(lambda report: watch(report, target))
     if how.startswith("killed"):
         kill_in_save(target, how.split()[1])
@@ -69,6 +72,8 @@ def watch(report: Report, target: Path) -> None:
     while report.step > int(target.name.removeprefix("step-")) and not (being_written(target) or target.exists()):
         time.sleep(0.01)
     print(report.step, being_written(target))
+    if report.step == LAST:
+        os.environ[SLOW_SAVE] = "0"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """A program: ranks that train together, and what happens to them, `scenes.py SCENE FOLDER`. It prints what came of it as JSON.
 
-Ranks are forks of this process, which has imported what they need. Their standard output and error are files of the folder.
+Ranks are forks of this process, which has imported what they need. Their standard output and error are files of the folder. Since
+ranks mostly wait, `several` plays more than one scene at once.
 """
 
 import json
@@ -41,7 +42,7 @@ SETTINGS = {
         "evaluate_every": 100,
         "save_every": 100,
         "step_timeout": 20,
-        "start_timeout": 30,
+        "start_timeout": 60,
     },
 }
 Change = Callable[[], None]
@@ -88,7 +89,7 @@ class Ranks:
     def signal(self, rank: int, number: int) -> None:
         os.kill(self.pids[rank], number)
 
-    def wait(self, rank: int, seconds: float = 20.0) -> int | None:
+    def wait(self, rank: int, seconds: float = 60.0) -> int | None:
         """Its exit code; None if it does not end."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -364,7 +365,7 @@ def logs(folder: Path) -> None:
 
 def restarted(folder: Path) -> None:
     """torchrun's agent starts two ranks again after each of two kills, and they continue; nobody disturbs another run."""
-    settings = ("steps=24", "save_every=4", "evaluate_every=12", "dropout=0.1")
+    settings = ("steps=12", "save_every=2", "evaluate_every=6", "dropout=0.1")
     for name, kills in (("alone", 0), ("killed", 2)):
         (folder / name).mkdir()
         text(folder / name)
@@ -375,14 +376,43 @@ def restarted(folder: Path) -> None:
     print(json.dumps({"alone": lines["alone"], "killed": lines["killed"], "logs": logs, "output": output}))
 
 
+def several(folder: Path, scenes: str) -> None:
+    """Scenes with their words, as JSON; each has a process and a folder of its own."""
+    children = []
+    for number, (name, *words) in enumerate(json.loads(scenes)):
+        (place := folder / str(number)).mkdir()
+        if not (child := os.fork()):
+            code = 1
+            try:
+                os.dup2(os.open(folder / f"{number}.json", os.O_WRONLY | os.O_CREAT), 1)
+                play(name, place, *words)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    if sum(os.waitpid(child, 0)[1] for child in children):
+        raise RuntimeError("a scene broke off")
+    print(json.dumps([json.loads((folder / f"{number}.json").read_text()) for number in range(len(children))]))
+
+
+def play(scene: str, folder: Path, *words: str) -> None:
+    """A scene in a folder, which has a text."""
+    text(folder)
+    globals()[scene](folder, *words)
+
+
 def agent(folder: Path, kills: int, command: list[str]) -> None:
-    """Two ranks started by torchrun's own agent, ; rank 1 kills itself and, once they run again, rank 0."""
+    """Two ranks started by torchrun's own agent; rank 1 kills itself and, once they run again, rank 0."""
 
     def rank() -> None:
         number, restarts = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
         write(folder, os.environ["RANK"])
         if restarts == 1 - number < kills:
-            once, step = Trainer._one_step, 7 if number == 1 else 15
+            once, step = Trainer._one_step, 3 if number == 1 else 7
 
             def broken(self: Trainer) -> Any:
                 if self.session.step == step:
@@ -399,6 +429,4 @@ def agent(folder: Path, kills: int, command: list[str]) -> None:
 
 if __name__ == "__main__":
     scene, place, *more = sys.argv[1:]
-    if not (Path(place) / "text.txt").exists():
-        text(Path(place))
-    globals()[scene](Path(place), *more)
+    play(scene, Path(place), *more)

@@ -28,34 +28,38 @@ def scene(name: str, folder: Path, *words: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize(
-    ("victim", "how", "line"),
-    [
+def scenes(folder: Path, *scenes: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What came of each, all at once: their processes mostly wait."""
+    words = ("parallel.imported", "parallel.scenes", "several", str(folder), json.dumps(scenes))
+    results: list[dict[str, Any]] = json.loads(programs.forked(*words))
+    return results
+
+
+def test_a_rank_that_stops_or_ends_is_named(tmp_path: Path) -> None:
+    """By rank 0 or, without it, by the next one, within the time-out and ten seconds."""
+    cases = [
         (1, "SIGSTOP", r"heddle: step \d+: {} has not answered for 1.5 s \(step_timeout\); no checkpoint exists yet\n"),
         (0, "SIGSTOP", r"heddle \(rank 1\): step \d+: {} or the launcher has not answered; no checkpoint exists yet\n"),
         (1, "SIGKILL", r"heddle: step \d+: {} has ended; no checkpoint exists yet\n"),
-    ],
-)  # fmt: skip
-def test_a_rank_that_stops_or_ends_is_named(victim: int, how: str, line: str, tmp_path: Path) -> None:
-    """By rank 0 or, without it, by the next one, within the time-out and ten seconds."""
-    done = scene("gone", tmp_path, str(victim), how)
-    assert done["code"] == 2
-    assert done["seconds"] < LIMIT + 10
-    assert re.fullmatch(line.format(MEMBER.format(victim)), done["errors"][f"err-{1 - victim}"])
-    assert done["errors"][f"err-{victim}"] == ""
-    assert done["steps"] == []  # each process has a part of the last steps only
+    ]  # fmt: skip
+    results = scenes(tmp_path, *(("gone", str(victim), how) for victim, how, _ in cases))
+    for (victim, _, line), done in zip(cases, results, strict=True):
+        assert done["code"] == 2
+        assert done["seconds"] < LIMIT + 10
+        assert re.fullmatch(line.format(MEMBER.format(victim)), done["errors"][f"err-{1 - victim}"])
+        assert done["errors"][f"err-{victim}"] == ""
+        assert done["steps"] == []  # each process has a part of the last steps only
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_stops_while_it_saves_is_named(victim: int, tmp_path: Path) -> None:
+def test_a_rank_that_stops_while_it_saves_is_named(tmp_path: Path) -> None:
     """The others wait for a checkpoint as long as for a start, but not once a step has failed."""
-    done = scene("saves", tmp_path, str(victim))
-    assert done["code"] == 2
-    assert done["seconds"] < LIMIT + 10
-    line = rf"step \d+: {MEMBER.format(victim)} has not answered for 1.5 s \(step_timeout\)"
-    assert re.search(rf"{line}; the last good checkpoint is \S+step-4\n", done["errors"][f"err-{1 - victim}"])
-    assert done["steps"] == [4]
-    assert victim == 0 or not list((tmp_path / "run").rglob(".*"))  # a stopped process removes nothing
+    for victim, done in enumerate(scenes(tmp_path, ("saves", "0"), ("saves", "1"))):
+        assert done["code"] == 2
+        assert done["seconds"] < LIMIT + 10
+        line = rf"step \d+: {MEMBER.format(victim)} has not answered for {LIMIT} s \(step_timeout\)"
+        assert re.search(rf"{line}; the last good checkpoint is \S+step-4\n", done["errors"][f"err-{1 - victim}"])
+        assert done["steps"] == [4]
+    assert not list((tmp_path / "1" / "run").rglob(".*"))  # a stopped process removes nothing
 
 
 def test_rank_0_may_publish_longer_than_a_step(tmp_path: Path) -> None:
@@ -87,9 +91,8 @@ def test_sigterm_to_one_rank_saves_and_ends_all(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("what", "line"),
-    [
+def test_a_start_that_cannot_work_is_refused_once_and_leaves_nothing(tmp_path: Path) -> None:
+    cases = [
         ("version", r"{} has heddle = 0.0.9, but rank 0 on \S+ has \S+"),
         ("settings", r"{} has train.steps = 9, but rank 0 on \S+ has 5"),
         ("batch", r"batch = 3 cannot be divided among 2 processes: choose a multiple of 2"),
@@ -99,14 +102,13 @@ def test_sigterm_to_one_rank_saves_and_ends_all(tmp_path: Path) -> None:
         ("cards", r"device = 'cuda:0': 2 processes take a GPU each: set device = cuda"),
         ("command", r"`heddle eval` is for one process, but torchrun started 2: start it without torchrun"),
         ("heads", r"parallel: tensor = 2 cannot divide decoder.blocks.0.mixer: its 3 heads are not a multiple of 2"),
-    ],
-)
-def test_a_start_that_cannot_work_is_refused_once_and_leaves_nothing(what: str, line: str, tmp_path: Path) -> None:
-    done = scene("refused", tmp_path, what)
-    assert done["codes"] == [2, 2]
-    assert re.fullmatch(rf"heddle: {line.format(MEMBER.format(1))}\n", done["errors"]["err-0"])
-    assert done["errors"]["err-1"] == done["output"] == ""
-    assert done["left"] == ["err-0.txt", "err-1.txt", "out-0.txt", "out-1.txt", "text.txt"]
+    ]
+    results = scenes(tmp_path, *(("refused", what) for what, _ in cases))
+    for (what, line), done in zip(cases, results, strict=True):
+        assert done["codes"] == [2, 2], what
+        assert re.fullmatch(rf"heddle: {line.format(MEMBER.format(1))}\n", done["errors"]["err-0"])
+        assert done["errors"]["err-1"] == done["output"] == ""
+        assert done["left"] == ["err-0.txt", "err-1.txt", "out-0.txt", "out-1.txt", "text.txt"]
 
 
 def test_a_rank_whose_copy_of_the_run_differs_is_refused(tmp_path: Path) -> None:
@@ -117,18 +119,15 @@ def test_a_rank_whose_copy_of_the_run_differs_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("rank", "line"),
-    [
-        (0, r"heddle: missing after 1 s \(start_timeout\): rank 1 of 2\n"),
-        (1, r"heddle \(rank 1\): missing after 1 s \(start_timeout\): rank 0, which should answer at 127.0.0.1:\d+\n"),
-    ],
-)
-def test_a_rank_that_never_starts_is_named(rank: int, line: str, tmp_path: Path) -> None:
-    done = scene("alone", tmp_path, str(rank))
-    assert done["code"] == 2
-    assert re.fullmatch(line, done["errors"][f"err-{rank}"])
-    assert done["left"] == [f"err-{rank}.txt", f"out-{rank}.txt", "text.txt"]
+def test_a_rank_that_never_starts_is_named(tmp_path: Path) -> None:
+    lines = [
+        r"heddle: missing after 1 s \(start_timeout\): rank 1 of 2\n",
+        r"heddle \(rank 1\): missing after 1 s \(start_timeout\): rank 0, which should answer at 127.0.0.1:\d+\n",
+    ]
+    for rank, done in enumerate(scenes(tmp_path, ("alone", "0"), ("alone", "1"))):
+        assert done["code"] == 2
+        assert re.fullmatch(lines[rank], done["errors"][f"err-{rank}"])
+        assert done["left"] == [f"err-{rank}.txt", f"out-{rank}.txt", "text.txt"]
 
 
 def test_an_error_of_another_rank_is_named_and_its_log_has_all_of_it(tmp_path: Path) -> None:
@@ -141,16 +140,15 @@ def test_an_error_of_another_rank_is_named_and_its_log_has_all_of_it(tmp_path: P
     assert re.search(line, done["logs"]["rank-0.txt"])
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_runs_out_of_memory_is_named_once(rank: int, tmp_path: Path) -> None:
+def test_a_rank_that_runs_out_of_memory_is_named_once(tmp_path: Path) -> None:
     """With the step and what is left, each of them once."""
-    done = scene("fails", tmp_path, f"memory-{rank}")
-    assert done["codes"] == [2, 2]
-    who = "" if rank == 0 else f"{MEMBER.format(1)} failed: "
-    what = "step 5: out of memory with 2 rows of 16 tokens at a time: use [^;]*"
-    left = r"the last good checkpoint is \S+step-4; continue with: [^;]*"
-    assert re.fullmatch(f"heddle: {who}{what}; {left}\n", done["errors"]["err-0"])
-    assert done["errors"]["err-1"] == ""
+    for rank, done in enumerate(scenes(tmp_path, ("fails", "memory-0"), ("fails", "memory-1"))):
+        assert done["codes"] == [2, 2]
+        who = "" if rank == 0 else f"{MEMBER.format(1)} failed: "
+        what = "step 5: out of memory with 2 rows of 16 tokens at a time: use [^;]*"
+        left = r"the last good checkpoint is \S+step-4; continue with: [^;]*"
+        assert re.fullmatch(f"heddle: {who}{what}; {left}\n", done["errors"]["err-0"])
+        assert done["errors"]["err-1"] == ""
 
 
 def test_a_full_disk_of_rank_0_ends_all_and_leaves_nothing_half_written(tmp_path: Path) -> None:
