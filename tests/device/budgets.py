@@ -2,8 +2,8 @@
 
     python -m tests.device.lower        measure, and lower what has fallen in budgets.toml; new cases are added
 
-A model of four layers takes a training step whose loss is in 16 chunks and whose norms would be cut into 16 parts, as a large batch
-is; or it decodes one token. Sizes are small, since they change no count.
+A model of twelve layers takes a training step whose loss is in 48 chunks and whose norms would be cut into 48 parts, as a batch of
+65,536 tokens is; or it decodes one token. Sizes are small, since they change no count.
 """
 
 import tomllib
@@ -27,7 +27,7 @@ from tests.prove.tasks import TOKENIZER
 from tests.toys import LLAMA, TOYS
 
 TABLE = Path(__file__).with_suffix(".toml")
-ROWS, CONTEXT, DEPTH = 16, 64, 4
+ROWS, CONTEXT, DEPTH = 48, 64, 12
 Counts = tuple[int, int]
 """Syncs and launches."""
 
