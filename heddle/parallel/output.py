@@ -121,7 +121,8 @@ def _report(error: BaseException, board: Board, output: Output) -> None:
         try:
             failure = board.failure()
             board.fail(_reason(error))
-            board.leave()
+            with suppress(KeyboardInterrupt):  # the launcher may end this process meanwhile, which still says why
+                board.leave()
         except RuntimeError:  # the store is gone, so nobody else can say it
             output.speak()
             return
