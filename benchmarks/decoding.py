@@ -234,9 +234,9 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
         for name, process in running.items():
             answers = {batch: process.ask(texts=each) for batch, each in texts.items()}
             first[name] = answers[arguments.batch[0]]["seconds"]
-            if not name.startswith(("transformers", LLAMA)) and not name.removesuffix(COMPILED).endswith(
-                tuple(ROUNDED)
-            ):
+            if name == f"{LLAMA}, {PLAIN[arguments.precision]}":
+                answers = {batch: process.ask(texts=each, probabilities=1) for batch, each in texts.items()}
+            if not name.startswith("transformers") and not _is_rounded(name):
                 judged = [running["transformers"].ask(texts=texts[b], others=answers[b]["ids"])["gap"] for b in answers]
                 gaps[name] = max(judged)
             print(f"{name}: ready", file=sys.stderr)

@@ -14,7 +14,7 @@ from heddle import __version__
 from heddle.cli.streams import drop, open_closed, settle
 from heddle.errors import OUT_OF_MEMORY, HeddleError, did_you_mean, ran_out_of_memory
 from heddle.parallel.early import report
-from heddle.parallel.launcher import number, process_count
+from heddle.parallel.launcher import follows, process_count
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -158,9 +158,9 @@ def run(argv: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # escape characters that the terminal cannot encode
     try:
         with _terminable():
-            if (not words or HELP & set(words)) and number("RANK", 0) > 0:
-                pass  # rank 0 prints the help
-            elif words in ([], ["--help"], ["-h"]):
+            if (not words or HELP & set(words)) and follows():
+                return
+            if words in ([], ["--help"], ["-h"]):
                 print(overview())
             else:
                 _call(words)

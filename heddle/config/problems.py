@@ -85,8 +85,9 @@ def config_error(cls: type[BaseModel], error: ValidationError, where: Where) -> 
 def _either(first: ErrorDetails, other: ErrorDetails) -> str:
     """The message of the first problem of a key; with both, if they are those of a union such as a number or "auto"."""
     messages = [problem["msg"].partition(", unable")[0] for problem in (first, other)]
-    one_value = first["input"] is other["input"] and first["loc"] != other["loc"]
-    if not one_value or not all(message.startswith(EXPECTED) for message in messages):
+    same_place = first is not other and first["loc"][:-1] == other["loc"][:-1]
+    of_union = same_place and bool(other["loc"]) and isinstance(other["loc"][-1], str)  # not two items of a list
+    if not of_union or not all(message.startswith(EXPECTED) for message in messages):
         return first["msg"]
     return f"{messages[0]}, or {messages[1].removeprefix(EXPECTED)}"
 

@@ -10,6 +10,11 @@ def process_count() -> int:
     return number("WORLD_SIZE", 1) if "RANK" in os.environ else 1
 
 
+def follows() -> bool:
+    """Whether this is one of several processes, and not the first, which speaks for all."""
+    return process_count() > 1 and number("RANK") > 0
+
+
 def number(name: str, otherwise: int | None = None) -> int:
     """What the launcher says in a variable of the environment.
 

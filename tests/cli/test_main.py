@@ -197,6 +197,8 @@ def test_help_is_printed_by_the_first_process_alone(
     for rank, out in enumerate((expected.out, "")):
         monkeypatch.setenv("RANK", str(rank))
         assert heddle(*words) == Result(0, out, "")
+    monkeypatch.delenv("WORLD_SIZE")  # another program's RANK
+    assert heddle(*words) == expected
     assert expected.out
 
 
