@@ -55,6 +55,9 @@ def test_a_mistake_is_named(heddle: Heddle) -> None:
     assert "six tokens  WRONG  row 0, token 0, channel 9 is" in result.out
     assert "The mask comes after the softmax" in result.out
     assert "3 of 5 steps are wrong." in result.out
+    other = heddle("grade", "attention", "wrong.py", "--seed", "1")
+    assert (other.code, "The mask comes after the softmax" in other.out) == (1, True)
+    assert other.out != result.out  # of other inputs and weights
     report = heddle("grade", "attention", "wrong.py", "--json")
     assert (report.code, report.json["grade"]) == (1, 0.4)
     assert [each["name"] for each in report.json["faults"]] == ["mask after the softmax"]

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -104,11 +105,20 @@ class Ranks:
 
 def act(folder: Path, name: str, command: list[str], change: Change = lambda: None) -> None:
     """This process runs a command from now on, and ends with it; what it prints are files."""
-    code: Any = 1
-    try:
+
+    def run() -> None:
         write(folder, name)
         change()
         cli.run(command)
+
+    ended_with(run)
+
+
+def ended_with(call: Change) -> None:
+    """This process makes the call, and ends with it."""
+    code: Any = 1
+    try:
+        call()
         code = 0
     except SystemExit as end:
         code = end.code or 0
@@ -382,17 +392,8 @@ def several(folder: Path, scenes: str) -> None:
     for number, (name, *words) in enumerate(json.loads(scenes)):
         (place := folder / str(number)).mkdir()
         if not (child := os.fork()):
-            code = 1
-            try:
-                os.dup2(os.open(folder / f"{number}.json", os.O_WRONLY | os.O_CREAT), 1)
-                play(name, place, *words)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
+            os.dup2(os.open(folder / f"{number}.json", os.O_WRONLY | os.O_CREAT), 1)
+            ended_with(partial(play, name, place, *words))
         children.append(child)
     if sum(os.waitpid(child, 0)[1] for child in children):
         raise RuntimeError("a scene broke off")
