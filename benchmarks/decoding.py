@@ -314,7 +314,7 @@ def _is_rounded(contender: str) -> bool:
 def _bits(contender: str, precision: str) -> str:
     """llama.cpp's kind of weights beside which a contender stands."""
     kind = contender.removesuffix(COMPILED).rpartition(", ")[2]
-    return ROUNDED.get(kind, PLAIN[precision])
+    return kind if kind in ROUNDED.values() else ROUNDED.get(kind, PLAIN[precision])
 
 
 def show(result: dict[str, Any]) -> None:

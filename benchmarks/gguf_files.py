@@ -45,7 +45,7 @@ def ascii_tokenizer(size: int, folder: Path) -> None:
     letters = [chr(code) for code in range(33, 127)]
     pieces = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges: list[tuple[str, str]] = [(a, b) for a in letters for b in letters]
-    merges += [(a + b, c) for a, b in merges[: len(letters) * 5] for c in letters]
+    merges += [(a + b, c) for a, b in merges if a < b for c in letters]  # else b and c would merge first
     merges = merges[: size - len(pieces) - 1]
     vocabulary = {piece: id for id, piece in enumerate([*pieces, *("".join(pair) for pair in merges), "<|endoftext|>"])}
     tokenizer = Tokenizer(BPE(vocabulary, merges))
