@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # uv does not read pip's variable. Empty is fine.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 
-.PHONY: setup demo test check docs docs-serve clean
+.PHONY: setup demo test test-all check docs docs-serve clean
 
 setup: $(STAMP)
 	@echo "ready: .venv/bin/heddle"
@@ -16,6 +16,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@scripts/check tests
+
+test-all: $(STAMP)
+	@scripts/check tests thorough
 
 check: $(STAMP)
 	@scripts/check

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 
 # Before torch is imported: two pytest workers share two cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -45,7 +46,9 @@ def seeded() -> None:
     """Random numbers are the same in every run and in any order of the tests."""
     import torch  # tests of tokenizers and configs alone do not wait for it
 
-    torch.manual_seed(0)
+    # Without a GPU, torch.manual_seed keeps the stack of each call for one to come, which takes longer than many tests.
+    seed = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+    seed(0)
 
 
 @pytest.fixture
@@ -59,6 +62,16 @@ def pytest_configure() -> None:
     """A shell lets its background jobs ignore Ctrl-C; tests raise it and expect it to arrive."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What tests do with a model that is there for a pair of options is thorough."""
+    models = sys.modules.get("tests.models")
+    pairs = {id(config) for config in getattr(models, "FOR_PAIRS", ())}
+    for item in items:
+        arguments = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if any(id(argument) in pairs for argument in arguments):
+            item.add_marker("thorough")
 
 
 def pytest_collection_finish() -> None:

@@ -1,7 +1,8 @@
 """Where tests get their models: few in which every pair of choices occurs, and random ones out of every choice there is.
 
 `COMBINATIONS` are small decoders, in which each option of each axis meets each of every other unless the two refuse each other;
-`ENCODERS` and `BOTH` are few. `drawn(seed)` is any model that validates: what can be chosen is read off the config classes.
+`FEW` of them have every option once. `ENCODERS` and `BOTH` are few. `drawn(seed)` is any model that validates: what can be
+chosen is read off the config classes.
 A choice among names, yes and no, kinds, or something and nothing is drawn as soon as a class has it. A number cannot be: `VALUES`
 says which ones are drawn, and a field that is missing there is an error, so that nothing is forgotten.
 """
@@ -172,6 +173,16 @@ def pairwise(axes: Axes) -> list[dict[str, Any]]:
                 left[cell] &= ~_bits(best)
             rows.append({name: axes[name][number] for name, number in map(cells.__getitem__, sorted(best))})
     return rows
+
+
+def every_option(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Few of these rows in which every option is that they have."""
+    cells = [{(name, repr(option)) for name, option in row.items()} for row in rows]
+    missing, chosen = set[tuple[str, str]]().union(*cells), list[int]()
+    while missing:
+        chosen.append(max(range(len(rows)), key=lambda number: len(cells[number] & missing)))
+        missing -= cells[chosen[-1]]
+    return [rows[number] for number in sorted(chosen)]
 
 
 def _friends(axes: Axes, cells: Sequence[tuple[str, int]]) -> list[int]:
@@ -451,7 +462,12 @@ LAYERED = [
         head_transform=True,
     ),
 ]
-COMBINATIONS = [*(config_of(**row) for row in pairwise(AXES)), *ALONE, *PREFIXED, *LAYERED]
+_ROWS = pairwise(AXES)
+_WITH_EVERY_OPTION = every_option(_ROWS)
+FEW = [config_of(**row) for row in _WITH_EVERY_OPTION]
+# These are there for their pairs of options; tests of them are `thorough`.
+FOR_PAIRS = [config_of(**row) for row in _ROWS if row not in _WITH_EVERY_OPTION]
+COMBINATIONS = [*FEW, *FOR_PAIRS, *ALONE, *PREFIXED, *LAYERED]
 
 
 ALIKE: list[dict[str, Any]] = [

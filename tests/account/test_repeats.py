@@ -71,6 +71,7 @@ RECURRENT = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "precision"), [("gru", "fp32"), ("beside attention", "fp32"), ("both", "bf16")])
 def test_a_few_tokens_say_what_all_would(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recurrent layer's cost grows by the same amount with each token, even where attention beside it skips blocks."""
@@ -83,6 +84,7 @@ def test_a_few_tokens_say_what_all_would(name: str, precision: str, monkeypatch:
         assert stepped(config, 10, measure) == measure(config, 10)
 
 
+@pytest.mark.thorough
 def test_a_deep_model_is_accounted_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All its passes together go through fewer layers than it has."""
     layers: list[Block] = []

@@ -15,6 +15,7 @@ from heddle.account.tables import amount, short
 from heddle.config import ModelChoice, RunConfig, SavedConfig, preset, preset_names
 from heddle.errors import HeddleError
 from heddle.model import build
+from tests.thorough import thorough
 
 SMALL = preset("gpt2-small")
 TINY = preset("laptop-tiny")
@@ -202,7 +203,7 @@ def test_what_holds_no_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.lecture("L2-09")
-@pytest.mark.parametrize("dim", [4096, 8192])
+@pytest.mark.parametrize("dim", [4096, *thorough(8192)])
 def test_a_preset_can_be_counted_with_another_width(dim: int, capsys: pytest.CaptureFixture[str]) -> None:
     """As `heddle count gpt3-6.7b dim=8192` does; the name says so, and no printed figure is set beside it."""
     name, config = changed("gpt3-6.7b", [f"dim={dim}"])

@@ -47,6 +47,7 @@ def one_process(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heddle.lessons.grading.Sandbox", lambda learns: nullcontext(sandbox))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_process")
 def test_a_mistake_is_named(heddle: Heddle) -> None:
     Path("wrong.py").write_text(WRONG)
@@ -63,6 +64,7 @@ def test_a_mistake_is_named(heddle: Heddle) -> None:
     assert [each["name"] for each in report.json["faults"]] == ["mask after the softmax"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_process")
 def test_a_folder_is_graded_into_a_table(heddle: Heddle) -> None:
     folder = Path("submissions")

@@ -72,6 +72,7 @@ def test_it_answers_and_drains(run_a: Path) -> None:
         assert process.wait(30) in (0, 143, -signal.SIGTERM)
 
 
+@pytest.mark.thorough
 def test_a_second_interrupt_ends_it_at_once(run_a: Path) -> None:
     with serving(run_a) as (process, url):
         assert process.stderr is not None

@@ -60,6 +60,7 @@ def test_every_task_of_the_lectures_goes_from_data_to_an_answer(heddle: Heddle, 
     assert np.isfinite(history.losses).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.lecture("L1-74")
 def test_a_recurrent_translator_reverses_words(heddle: Heddle, tmp_path: Path) -> None:
     """It reads a sentence in one language, then writes it in another: two GRUs, the second with attention to the first's output."""

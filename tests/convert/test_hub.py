@@ -109,6 +109,7 @@ def test_a_model_is_fetched_and_only_what_is_read(hub: Hub, tmp_path: Path) -> N
     assert all(torch.equal(fetched[name], local[name]) for name in local)
 
 
+@pytest.mark.thorough
 def test_a_model_that_cannot_be_had_is_one_line(hub: Hub, tmp_path: Path) -> None:
     run = tmp_path / "run"
     requests: list[tuple[str, Path, dict[str, str]]] = [

@@ -4,10 +4,11 @@ import pytest
 
 from tests.device import budgets
 from tests.device.imitated import imitated
+from tests.thorough import thorough
 
 
 @imitated
-@pytest.mark.parametrize("case", budgets.CASES)
+@pytest.mark.parametrize("case", [*budgets.DECODINGS, *thorough(*budgets.TRAININGS)])
 def test_no_budget_is_exceeded(case: str) -> None:
     text = budgets.excess(budgets.read()[case], budgets.measure(case))
     assert not text, f"{case}: {text}"

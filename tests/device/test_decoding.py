@@ -14,6 +14,7 @@ from tests.device.imitation import Imitation
 from tests.generate.test_engine import FAMILIES, LIMITS, SAMPLINGS, cannot_take_back, run, source_of, tiny
 from tests.models import config_of
 from tests.serve.conftest import TOKENIZER, models
+from tests.thorough import thorough
 
 ROUNDING = 1e-5  # of log probabilities: the CPU takes another attention kernel
 PROMPTS = [[1, 5, 2], [7], [3, 3, 9, 4, 6, 2, 8], [1, 5, 2], [4, 4, 4, 4, 4], [2, 9]]
@@ -42,11 +43,14 @@ def rows(model: Transformer, limits: EngineConfig, **more: Any) -> dict[int, Any
 
 
 @imitated
-@pytest.mark.parametrize("number", range(len(FAMILIES)))
+@pytest.mark.parametrize(
+    "number", [*range(0, len(FAMILIES), 3), *thorough(*(number for number in range(len(FAMILIES)) if number % 3))]
+)
 def test_every_family_and_sampling(number: int) -> None:
     check(lambda model: rows(model, LIMITS[number % 4]), FAMILIES[number])
 
 
+@pytest.mark.thorough
 @imitated
 def test_one_text_at_a_time() -> None:
     """The loop without a cache, the loop with one, and the engine's for many prompts."""
@@ -58,6 +62,7 @@ def test_one_text_at_a_time() -> None:
     check(ways, ALONE[0])
 
 
+@pytest.mark.thorough
 @imitated
 def test_guessed_tokens() -> None:
     check(lambda model: rows(model, LIMITS[0], draft_source=PromptLookup()), GUESSED[1])

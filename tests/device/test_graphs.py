@@ -16,6 +16,7 @@ from tests.device.imitated import imitated
 from tests.device.imitation import Imitation
 from tests.device.test_decoding import ALONE, GUESSED, PROMPTS, ROUNDING, rows
 from tests.generate.test_engine import FAMILIES, LIMITS, run, tiny
+from tests.thorough import thorough
 
 GREEDY = SamplingConfig(temperature=0, max_tokens=24)
 OTHER = next(number for number, config in enumerate(FAMILIES) if config not in ALONE)  # none of them is captured
@@ -61,7 +62,9 @@ def check_steps(change: Callable[[Transformer, int], None], cut: Callable[..., N
 
 
 @imitated
-@pytest.mark.parametrize("number", [number for number, config in enumerate(FAMILIES) if config in ALONE] + [OTHER])
+@pytest.mark.parametrize(
+    "number", [OTHER, *thorough(*(number for number, config in enumerate(FAMILIES) if config in ALONE))]
+)
 def test_every_family_and_sampling(number: int) -> None:
     config = FAMILIES[number]
     expected = rows(tiny(config), LIMITS[number % 4])

@@ -25,6 +25,7 @@ from tests.device.imitation import Imitation, OnDevice, Place
 from tests.device.test_runs import configured, in_a_folder
 from tests.runs.test_resume import train, written
 from tests.serve.conftest import TOKENIZER, models
+from tests.thorough import thorough
 
 STEPS = {"steps": 7, "evaluate_every": 2, "save_every": 2, "clip": 0}  # clipping allocates before an update begins
 LATE = 6  # after two evaluations and two checkpoints
@@ -90,7 +91,7 @@ def resumed(gpu: Imitation, places: tuple[str, ...], name: str, saved: int, plac
 @imitated
 @pytest.mark.parametrize(
     ("places", "name", "saved"),
-    [(FORWARD, "adamw", 5), (BACKWARD, "sgd", 5), (UPDATE, "muon", 4), (BATCH, "ema", 5)],
+    [(UPDATE, "muon", 4), *thorough((FORWARD, "adamw", 5), (BACKWARD, "sgd", 5), (BATCH, "ema", 5))],
 )
 def test_a_late_step(places: list[str], name: str, saved: int) -> None:
     """The steps before it are saved, unless its update had begun."""
@@ -101,7 +102,7 @@ def test_a_late_step(places: list[str], name: str, saved: int) -> None:
 @imitated
 @pytest.mark.parametrize(
     ("sampled", "size"),
-    [(False, "4 rows of 16 tokens to score"), (True, r"1 text of up to \d+ tokens? at a time")],
+    [(True, r"1 text of up to \d+ tokens? at a time"), *thorough((False, "4 rows of 16 tokens to score"))],
 )
 def test_a_late_evaluation(sampled: bool, size: str) -> None:
     """The steps before it are saved, too; only its score is missing. Also where it samples a text."""
@@ -198,6 +199,7 @@ def test_weights_that_do_not_fit_stay_where_they_are() -> None:
         assert model.device.type == "cuda"
 
 
+@pytest.mark.thorough
 @imitated
 def test_texts_that_do_not_fit() -> None:
     """One error for every way to generate; afterwards nothing of their caches is held, and texts that fit are the same."""
@@ -234,6 +236,7 @@ def test_texts_that_do_not_fit() -> None:
             assert text() == expected
 
 
+@pytest.mark.thorough
 @imitated
 def test_a_server_goes_on() -> None:
     """Texts that do not fit end with the line, also those that wait; nothing of them is held, and the next ones are the same."""

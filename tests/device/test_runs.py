@@ -24,6 +24,7 @@ from tests.device.trainings import outcome, store_of, training
 from tests.running import TRAIN, make_quick, run_config, write_corpus
 from tests.runs.test_resume import train, written
 from tests.serve.conftest import TOKENIZER, models
+from tests.thorough import thorough
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw"},
@@ -44,7 +45,7 @@ def in_a_folder(test: Callable[[Path], Any]) -> Any:
 
 
 @imitated
-@pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", *thorough("muon", "sgd")])
 def test_an_optimizers_state_is_restored_on_the_device(name: str) -> None:
     """Two steps, its state by way of the host, one more step: the same as three."""
     store = store_of("next token, rotary")
@@ -84,7 +85,7 @@ def configured(place: Path, name: str, device: str, **more: Any) -> RunConfig:
 
 
 @imitated
-@pytest.mark.parametrize("name", ["sgd", "bf16", "ema", "lora"])  # of AdamW and Muon, too
+@pytest.mark.parametrize("name", ["bf16", *thorough("sgd", "ema", "lora")])  # of AdamW and Muon, too
 def test_a_run_that_is_stopped_and_resumed_ends_alike(name: str) -> None:
     def runs(place: Path) -> None:
         whole, stopped = place / "whole", place / "stopped"
@@ -100,7 +101,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_alike(name: str) -> None:
 
 
 @imitated
-@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("double", [True, *thorough(False)])
 def test_a_run_is_the_cpus(double: bool) -> None:
     """`auto` takes the device; also one without float64, as a Mac's."""
 

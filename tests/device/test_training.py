@@ -17,6 +17,7 @@ from tests.device.imitation import Imitation
 from tests.device.trainings import outcome, store_of, training
 from tests.models import tokens_of
 from tests.prove.tasks import RUNS
+from tests.thorough import thorough
 
 FAMILIES = list(RUNS)
 # Norms, losses, rotations and mixtures add in another order on a device. All learn by SGD: of what is rounding alone, Adam would
@@ -36,11 +37,12 @@ def learned(name: str, precision: str, **settings: Any) -> None:
 
 
 @imitated
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES[::2], *thorough(*FAMILIES[1::2])])
 def test_every_task_and_family_learns_as_on_the_cpu(name: str) -> None:
     learned(name, "fp32")
 
 
+@pytest.mark.thorough
 @imitated
 @pytest.mark.parametrize("name", FAMILIES[1::4])
 def test_in_bf16(name: str) -> None:
@@ -54,7 +56,7 @@ GENERATED = [name for name in FAMILIES if "packed" in name or "prefix" in name] 
 
 
 @imitated
-@pytest.mark.parametrize("name", GENERATED)
+@pytest.mark.parametrize("name", thorough(*GENERATED))
 def test_generated_attention_learns_as_on_the_cpu(name: str) -> None:
     """Packed rows, prefixes and padding by FlexAttention where torch can generate it, without a mask of all scores."""
     store = store_of(name)

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from heddle.config import AlibiConfig, BucketsConfig, ConvolutionConfig, RecurrentConfig
 from tests import programs
 from tests.models import config_of
@@ -21,6 +23,7 @@ MODELS = {
 }
 
 
+@pytest.mark.thorough
 def test_a_forward_pass_is_one_graph() -> None:
     tables = {name: config.to_dict() for name, config in MODELS.items()}
     counts = json.loads(programs.traced("laws.graphs_of_models", stdin=json.dumps(tables)))

@@ -41,6 +41,7 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
         reject()
 
 
+@pytest.mark.thorough
 def test_nothing_is_forgotten() -> None:
     """Every option of every class occurs in some model that validates, and no row of values is left over.
 
@@ -111,6 +112,7 @@ def chosen(config: Config) -> Iterator[tuple[str, str, str]]:
         yield from chosen(block)
 
 
+@pytest.mark.thorough
 @given(tables())
 @settings(max_examples=EXAMPLES)
 def test_what_validates_works_and_what_cannot_is_refused(table: dict[str, Any]) -> None:
@@ -126,6 +128,7 @@ def test_what_validates_works_and_what_cannot_is_refused(table: dict[str, Any]) 
         predicts_what_was_trained(config)
 
 
+@pytest.mark.thorough
 @given(tables())
 @settings(max_examples=EXAMPLES // 20, suppress_health_check=list(HealthCheck))
 def test_what_validates_is_accounted_for(table: dict[str, Any]) -> None:

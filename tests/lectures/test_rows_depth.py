@@ -71,6 +71,7 @@ def depths(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("depth")
 
 
+@pytest.mark.thorough
 @pytest.mark.lecture("L1-42")
 def test_two_layers_learn_what_one_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next sign of a row that repeats after an unknown period. Three seeds: 0.96 to 1.00 by two layers, 0.55 to 0.56 by one."""
@@ -111,6 +112,7 @@ def remembered(seed: int, **ffn: Any) -> Learned:
         return learn(model_of(task, seed, ffn=ffn), task, 150, rows=256, seed=seed)
 
 
+@pytest.mark.thorough
 @pytest.mark.lecture("L1-44")
 def test_a_feed_forward_with_an_activation_computes_what_attention_cannot() -> None:
     """What is right of a random table of 16 × 16, over three seeds.
@@ -123,6 +125,7 @@ def test_a_feed_forward_with_an_activation_computes_what_attention_cannot() -> N
     assert remembered(0, kind="none").accuracy < 0.55
 
 
+@pytest.mark.thorough
 @pytest.mark.lecture("L2-68")
 def test_a_mixture_represents_more_than_the_dense_layer_that_computes_as_much() -> None:
     """Of the same table, with 16 hidden units for each token: three seeds, 0.84 to 0.96 of 16 experts, 0.45 to 0.64 of one layer.

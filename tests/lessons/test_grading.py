@@ -21,6 +21,7 @@ from heddle.lessons.sandbox import Sandbox
 from heddle.lessons.steps import learning_steps
 from heddle.lessons.tasks import KINDS, random_tokens
 from tests.lessons.students import ATTENTION, EDITS, JOIN, MASK, MODEL, RIGHT, SOFTMAX, edited, fused
+from tests.thorough import thorough
 
 STYLES = {"separate": str, "fused": fused}
 KERNEL = edited(
@@ -81,7 +82,7 @@ def test_every_fault_has_a_file() -> None:
 
 
 @pytest.mark.lecture("L1-90", "L1-91", "L1-92")
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", ["separate", *thorough(*(style for style in STYLES if style != "separate"))])
 @pytest.mark.parametrize("part", HOMEWORK)
 def test_each_mistake_is_named_and_a_right_file_passes(part: str, style: str, graded: Graded) -> None:
     sources = {
@@ -113,6 +114,7 @@ def pairs() -> Iterator[tuple[str, str]]:
                 yield one, other
 
 
+@pytest.mark.thorough
 def test_pairs_of_mistakes_are_named(graded: Graded) -> None:
     """Where one mistake hides the other, the one that is left is named."""
     every, random = list(pairs()), Random(0)
@@ -189,6 +191,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 def test_a_file_that_hangs_is_ended_with_what_it_started(
     graded: Graded, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +229,7 @@ def test_a_constant_and_a_call_that_fails_are_wrong(graded: Graded) -> None:
     assert {result.faults for result in grades.values()} == {()}
 
 
+@pytest.mark.thorough
 def test_a_known_answer_for_one_seed_is_wrong_for_another(graded: Graded) -> None:
     source = (
         "import torch\nfrom heddle.lessons.cases import cases, computed\n"
@@ -237,6 +241,7 @@ def test_a_known_answer_for_one_seed_is_wrong_for_another(graded: Graded) -> Non
     assert [each.name for each in second.faults] == ["no mask"]
 
 
+@pytest.mark.thorough
 def test_a_model_is_trained(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(MODEL)
@@ -245,6 +250,7 @@ def test_a_model_is_trained(tmp_path: Path) -> None:
     assert [step.name for step in right.steps[-2:]] == ["no leak", "learning"]
 
 
+@pytest.mark.thorough
 def test_a_leak_shows_in_the_loss_on_random_tokens(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(edited(MODEL, EDITS["one token too many"]), names)

@@ -133,6 +133,7 @@ def recurrent_translator(seed: int) -> Transformer:
     return build(TransformerConfig.of({**sizes, **stacks}), seed=seed)
 
 
+@pytest.mark.thorough
 @pytest.mark.lecture("L3-37")
 def test_attention_before_transformers_lets_a_recurrent_decoder_look_back() -> None:
     """Six digits in reverse: with all states in sight they are right, with the last digit alone only the first is."""

@@ -73,6 +73,7 @@ def test_every_command_of_the_map_is_one(heading: str) -> None:
         parsed(words)
 
 
+@pytest.mark.thorough
 @pytest.mark.lecture("L1-01")
 def test_the_outline_of_deck_001_is_the_first_part_of_the_map_and_runs(heddle: Heddle, run_a: Path) -> None:
     """Its six topics in their order; each command is run, and prints something. `prove` and `train` run in tests of their own."""

@@ -18,7 +18,7 @@ from heddle.model import Transformer
 from heddle.nn import Causal, Everything, Layout
 from tests.lectures.golden import Case, Rule, attention, same, scope
 from tests.look.inputs import inputs_of
-from tests.models import BOTH, COMBINATIONS, EVERY, awake, config_of, name_of, tokens_of
+from tests.models import BOTH, EVERY, FEW, awake, config_of, name_of, tokens_of
 
 WITH_KERNELS = [each for each in EVERY if any(block.mixer.kind == "attention" for block in each.last()[1].blocks)]
 
@@ -182,7 +182,7 @@ def test_without_its_mask_a_decoder_sees_the_future() -> None:
 
 @pytest.mark.lecture("L1-41")
 def test_every_layer_and_head_has_a_map() -> None:
-    model = awake(COMBINATIONS[0])
+    model = awake(FEW[0])
     maps = attended(model, tokens_of(1, 5))
     blocks = [block for block in model.config.decoder.blocks if block.mixer.kind == "attention"]
     assert list(maps) == [f"decoder.{n}.mixer" for n in range(len(blocks))]

@@ -12,7 +12,7 @@ from heddle.errors import HeddleError
 from heddle.look import Edit, ablate, edited, replace, steer, trace
 from heddle.model import Transformer
 from tests.look.inputs import inputs_of
-from tests.models import BOTH, COMBINATIONS, awake, config_of, name_of, tokens_of
+from tests.models import BOTH, FEW, awake, config_of, name_of, tokens_of
 
 
 def hidden(model: Transformer, edits: Sequence[Edit] = ()) -> Tensor:
@@ -38,7 +38,7 @@ def check(config: TransformerConfig, edit: Edit, change: Callable[[Any], None]) 
 
 HEADS = [
     each
-    for each in (*COMBINATIONS[::6], *BOTH[::3])
+    for each in (*FEW, *BOTH[::3])
     if each.last()[1].blocks[0].mixer.kind == "attention" and each.last()[1].block.placement != "bare"
 ]
 

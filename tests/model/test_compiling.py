@@ -19,6 +19,7 @@ from tests.models import config_of
 PROGRAM = "model.compiled_steps"
 
 
+@pytest.mark.thorough
 def test_every_family_draws_the_same_tokens_in_few_graphs() -> None:
     """Over rows alone and together, of equal and unequal lengths, and over capacities of the cache."""
     report = json.loads(programs.traced(PROGRAM, "families"))
@@ -116,6 +117,7 @@ def test_a_model_has_steps_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tokens(other, PROMPTS, 8) == right(other)
 
 
+@pytest.mark.thorough
 def test_a_changed_step_is_captured_anew_among_guesses_too_or_refused() -> None:
     report = json.loads(programs.traced(PROGRAM, "changes"))
     assert len(report) == 3
@@ -125,17 +127,20 @@ def test_a_changed_step_is_captured_anew_among_guesses_too_or_refused() -> None:
 needs_compiler = pytest.mark.skipif(not device.has_compiler(), reason="torch.compile needs a C++ compiler")
 
 
+@pytest.mark.thorough
 @needs_compiler
 def test_the_compiler_computes_the_same() -> None:
     """For one row. `inductor trained int8` has the compiler's own products, `both graphs trained` several rows, in minutes."""
     assert float(programs.traced(PROGRAM, "libraries", "trained")) < 1e-5
 
 
+@pytest.mark.thorough
 def test_steps_of_rounded_weights_are_captured() -> None:
     """In the compiler's code they differ by the rounding of rows to bf16, here by nothing."""
     assert float(programs.traced(PROGRAM, "captured", "int8")) < 1e-5
 
 
+@pytest.mark.thorough
 @needs_compiler
 def test_the_cache_on_disk_never_serves_code_for_another_width_of_vectors() -> None:
     widest = torch.backends.cpu.get_cpu_capability()

@@ -411,6 +411,7 @@ def test_gradients_of_plain_are_autograds_of_the_formula(
         torch.testing.assert_close(actual, right, rtol=0, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_lowering_and_attending_are_one_graph() -> None:
     """And compute the reference, gradients too."""
     counts = json.loads(programs.traced("nn.graphs_of_kernels"))

@@ -540,6 +540,7 @@ def test_routings_are_trees() -> None:
     assert doubled.terms == 1
 
 
+@pytest.mark.thorough
 def test_one_graph_holds_it_whole() -> None:
     programs.traced("nn.graphs_of_experts")
 

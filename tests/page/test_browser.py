@@ -19,6 +19,7 @@ from heddle.page.panels import PANELS, answer
 from tests.page.conftest import CHROMIUM, Seen
 from tests.page.subjects import make_subject, subject
 from tests.page.test_panels import unpacked
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="chromium is not installed: apt install chromium-headless-shell"
@@ -73,7 +74,7 @@ def cell(over: Any, shape: Sequence[int], row: int, column: int) -> dict[str, fl
     return {"x": left + (column + 0.5) * across / shape[1], "y": top + (row + 0.5) * down / shape[0]}
 
 
-@pytest.mark.parametrize("kind", SHOWN)
+@pytest.mark.parametrize("kind", ["decoder", *thorough(*(kind for kind in SHOWN if kind != "decoder"))])
 def test_every_panel_is_shown(look: Callable[..., Seen], kind: str) -> None:
     seen = look(kind, {"text": "3 14 15 3"} if kind == "ids" else {"text": TEXT})
     seen.show()
@@ -130,6 +131,7 @@ def test_hovered_numbers_are_the_library_s(look: Callable[..., Seen], kind: str)
         assert shown == pytest.approx(float(free[2, 7]), abs=2e-6)
 
 
+@pytest.mark.thorough
 def test_several_tokens_are_summed(look: Callable[..., Seen]) -> None:
     seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="attention", text=TEXT, layer="decoder.0.mixer", head="0", rows="3,9")
@@ -142,6 +144,7 @@ def test_several_tokens_are_summed(look: Callable[..., Seen]) -> None:
     assert shown == pytest.approx(weights[:, 3].tolist(), abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_exports_are_what_is_shown(look: Callable[..., Seen]) -> None:
     seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="attention", text="a,b =c", layer="decoder.0.mixer", head="1")
@@ -209,6 +212,7 @@ def test_writing_appends_undoes_and_plays(look: Callable[..., Seen]) -> None:
     assert "rank 1" in " ".join(seen.page.locator("ul.tree strong").all_inner_texts())
 
 
+@pytest.mark.thorough
 def test_what_is_written_is_the_text_of_all_panels(look: Callable[..., Seen]) -> None:
     """The field keeps the prompt; the tokens after it are shown below, and are taken back with one click."""
     seen, page_model = look("decoder"), subject("decoder")
@@ -236,6 +240,7 @@ def test_what_is_written_is_the_text_of_all_panels(look: Callable[..., Seen]) ->
     assert seen.page.locator("#prompt").input_value() == TEXT
 
 
+@pytest.mark.thorough
 def test_sliders_change_the_bars_without_the_model(look: Callable[..., Seen]) -> None:
     seen = look("decoder")
     panel = seen.show(panel="write", text=TEXT)
@@ -250,6 +255,7 @@ def test_sliders_change_the_bars_without_the_model(look: Callable[..., Seen]) ->
     assert requests == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["decoder.1.mixer.heads.0", "decoder.*.mixer.mask", "decoder.positions"])
 def test_a_part_that_is_switched_off_moves_the_loss_and_the_distribution(look: Callable[..., Seen], name: str) -> None:
     """All panels say so, in words; the numbers are the library's."""
@@ -276,6 +282,7 @@ def test_a_part_that_is_switched_off_moves_the_loss_and_the_distribution(look: C
     assert seen.page.locator(".off").get_attribute("data-off") == name
 
 
+@pytest.mark.thorough
 def test_what_is_off_and_unfolded_and_shown_before_is_kept(look: Callable[..., Seen]) -> None:
     """Other panels say what is switched off; what was unfolded stays so; the browser's Back returns to the panel before."""
     seen = look("decoder")
@@ -300,6 +307,7 @@ def test_what_is_off_and_unfolded_and_shown_before_is_kept(look: Callable[..., S
     seen.page.wait_for_selector('.panel[data-ready="yes"]:not(:has(.off))')
 
 
+@pytest.mark.thorough
 def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
     seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="pass", text=TEXT, name="decoder.0.mixer.heads", head="1")
@@ -318,6 +326,7 @@ def test_tensors_and_steps_of_a_query(look: Callable[..., Seen]) -> None:
     assert [row[4] for row in shown] == ["yes" if each else "no" for each in steps.allowed.tolist()]
 
 
+@pytest.mark.thorough
 def test_a_pass_shows_one_layer_at_a_time(look: Callable[..., Seen]) -> None:
     """Another layer shows the same tensor of its own; what is shown is the one that is pressed."""
     seen = look("decoder")
@@ -331,6 +340,7 @@ def test_a_pass_shows_one_layer_at_a_time(look: Callable[..., Seen]) -> None:
     seen.until(lambda: pressed.all_inner_texts() == ["embedded"])
 
 
+@pytest.mark.thorough
 def test_the_running_softmax_is_walked_tile_by_tile(look: Callable[..., Seen]) -> None:
     """With buttons and the slider; the tile is in the address; masked tiles say so; the end is the whole row's output."""
     seen, page_model = look("decoder"), subject("decoder")
@@ -365,6 +375,7 @@ def test_the_running_softmax_is_walked_tile_by_tile(look: Callable[..., Seen]) -
     assert float(panel.locator("[data-difference]").get_attribute("data-difference")) < 1e-5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
 def test_odd_texts_are_shown_as_they_are(look: Callable[..., Seen], text: str) -> None:
     """Empty, right to left, emoji, markup, controls, as long as the model reads: no error, nothing run."""
@@ -385,6 +396,7 @@ def test_a_text_that_is_too_long_is_refused_in_a_line(look: Callable[..., Seen])
     seen.faults = [fault for fault in seen.faults if not any(part in fault for part in refusal)]
 
 
+@pytest.mark.thorough
 def test_the_projector_view_is_walked_with_the_arrow_keys(look: Callable[..., Seen]) -> None:
     """One panel at a time in large type; keys that a map or a slider takes stay theirs; a link opens it; Escape leaves."""
     seen = look("decoder")
@@ -415,6 +427,7 @@ def test_the_projector_view_is_walked_with_the_arrow_keys(look: Callable[..., Se
     assert seen.page.locator("#bar").is_visible()
 
 
+@pytest.mark.thorough
 def test_curves_are_read_with_the_pointer_and_the_arrow_keys(look: Callable[..., Seen]) -> None:
     seen, page_model = look("decoder"), subject("decoder")
     panel = seen.show(panel="model", text=TEXT)
@@ -432,6 +445,7 @@ def test_curves_are_read_with_the_pointer_and_the_arrow_keys(look: Callable[...,
     assert float(count[:-1]) * {"K": 1e3, "M": 1e6}[count[-1]] == pytest.approx(costs[-1]["linear"], rel=1e-3)
 
 
+@pytest.mark.thorough
 def test_a_large_map_is_read(look: Callable[..., Seen]) -> None:
     """A thousand tokens; how long it takes is measured by `python -m benchmarks.browser`."""
     page_model = make_subject("decoder", context=1024)
@@ -487,6 +501,7 @@ def test_a_phone_shows_the_probability_beside_the_next_token(look: Callable[...,
     assert box["x"] + box["width"] <= 360
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [360, 1920])
 def test_nothing_is_wider_than_the_window(look: Callable[..., Seen], width: int) -> None:
     seen = look("decoder", {"text": TEXT}, viewport={"width": width, "height": 700})
@@ -499,6 +514,7 @@ def test_nothing_is_wider_than_the_window(look: Callable[..., Seen], width: int)
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, panel
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["decoder", "translation"])
 def test_on_a_phone_all_is_read_and_touched(look: Callable[..., Seen], kind: str) -> None:
     """Type of at least 11 CSS pixels, in drawings too, and targets of 24; the panel begins in the first third."""
@@ -513,6 +529,7 @@ def test_on_a_phone_all_is_read_and_touched(look: Callable[..., Seen], kind: str
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= 360, panel
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(1280, 720), (1920, 1080)], ids=lambda size: f"{size[1]}p")
 def test_attention_is_one_screen_of_a_projector(look: Callable[..., Seen], size: tuple[int, int]) -> None:
     """All heads of 12 layers and the map, with a part switched off and tokens appended; the arrow keys go on."""
@@ -555,6 +572,7 @@ def test_a_file_works_without_a_server(look: Callable[..., Seen], tmp_path: Path
     assert shown.locator('[data-keep="decoder.*.mixer.mask"]').is_disabled()
 
 
+@pytest.mark.thorough
 def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) -> None:
     """And its samples; the runs beside it are drawn over it."""
     from heddle.page import PageModel
@@ -589,6 +607,7 @@ def test_a_running_run_s_curve_grows(look: Callable[..., Seen], tmp_path: Path) 
     seen.until(lambda: "training" not in rows.first.inner_text())
 
 
+@pytest.mark.thorough
 def test_the_pass_is_walked_in_three_dimensions(look: Callable[..., Seen]) -> None:
     """With the slider, the keyboard, a click and by itself; the address holds the step."""
     seen, page_model = look("decoder"), subject("decoder")
@@ -621,6 +640,7 @@ def test_the_pass_is_walked_in_three_dimensions(look: Callable[..., Seen]) -> No
     seen.until(lambda: panel.locator("#walk").inner_text() == "Play")
 
 
+@pytest.mark.thorough
 def test_readings_are_curves_of_layers_and_heads(look: Callable[..., Seen], tmp_path: Path) -> None:
     """A curve for each layer, or for each head of one layer, with its first and last value in a table."""
     from heddle.look.readings import READINGS, take_reading

@@ -13,11 +13,12 @@ from heddle.model import build
 from heddle.model.lora import adapt
 from tests.parallel import cases
 from tests.prove import tasks
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
 
-@pytest.mark.parametrize("processes", cases.SOME)
+@pytest.mark.parametrize("processes", [2, *thorough(4)])
 def test_several_processes_train_what_one_trains(processes: int, tmp_path: Path) -> None:
     problems = {
         str(each): gap.problem

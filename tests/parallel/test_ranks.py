@@ -105,6 +105,7 @@ def test_what_a_launcher_says_is_checked(
     assert str(error.value).startswith(line)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_torchrun_trains_what_one_process_trains(begin: Begin, tmp_path: Path) -> None:
     """Two gloo processes continue a run: the leader alone writes, and losses, scores and weights are those of one process.

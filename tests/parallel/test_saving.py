@@ -22,6 +22,7 @@ from tests import running
 from tests.parallel.cases import launch
 from tests.parallel.resharding import LAYOUTS, losses, on_layout, trained
 from tests.running import Begin
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
@@ -66,6 +67,7 @@ def saved(runs: dict[str, Path], tmp_path: Path) -> Path:
     return shutil.copytree(runs["run"], tmp_path / "saved")
 
 
+@pytest.mark.thorough
 def test_other_layouts_continue(saved: Path, tmp_path: Path) -> None:
     """Losses within 1e-5, and bit for bit on the same layout; `python -m benchmarks.reshard` tries all pairs."""
     runs = {layout: on_layout(saved, tmp_path / f"on {layout}", layout, 3) for layout in CONTINUED}
@@ -184,7 +186,9 @@ def test_training_continues_while_a_checkpoint_is_written(runs: dict[str, Path],
         assert all(torch.equal(value, (other | others)[name]) for name, value in (model | optimizer).items())
 
 
-@pytest.mark.parametrize(("how", "problem"), [("full", "File too large"), ("unwritable", "Read-only file system")])
+@pytest.mark.parametrize(
+    ("how", "problem"), [("full", "File too large"), *thorough(("unwritable", "Read-only file system"))]
+)
 def test_a_rank_that_cannot_write_stops_the_run(how: str, problem: str, begin: Begin) -> None:
     run = begin(**{**SETTINGS, "steps": 40})
     (line,) = launch(2, "tests.parallel.saving", str(run), how).splitlines()

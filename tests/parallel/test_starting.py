@@ -15,6 +15,7 @@ from heddle.runs import prepare
 from tests import running
 from tests.parallel import starts
 from tests.parallel.starting import on_mesh, peaks
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
@@ -35,6 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return starts.prepared(tmp_path_factory.mktemp("starting"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("processes", starts.SOME)
 def test_all_weights_and_buffers_are_those_of_one_process(
     processes: int, runs: dict[str, Path], tmp_path: Path
@@ -61,7 +63,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-@pytest.mark.parametrize("processes", HELD)
+@pytest.mark.parametrize("processes", [2, *thorough(4)])
 def test_a_process_holds_its_parts_and_one_more_tensor(processes: int, wide: dict[str, Path], tmp_path: Path) -> None:
     """The profiler counts the files of weights too, which are mapped."""
     cases = HELD[processes]

@@ -51,6 +51,7 @@ def test_a_rank_that_stops_or_ends_is_named(tmp_path: Path) -> None:
         assert done["steps"] == []  # each process has a part of the last steps only
 
 
+@pytest.mark.thorough
 def test_a_rank_that_stops_while_it_saves_is_named(tmp_path: Path) -> None:
     """The others wait for a checkpoint as long as for a start, but not once a step has failed."""
     for victim, done in enumerate(scenes(tmp_path, ("saves", "0"), ("saves", "1"))):
@@ -62,6 +63,7 @@ def test_a_rank_that_stops_while_it_saves_is_named(tmp_path: Path) -> None:
     assert not list((tmp_path / "1" / "run").rglob(".*"))  # a stopped process removes nothing
 
 
+@pytest.mark.thorough
 def test_rank_0_may_publish_longer_than_a_step(tmp_path: Path) -> None:
     done = scene("publishes", tmp_path)
     assert done["codes"] == [0, 0]
@@ -69,6 +71,7 @@ def test_rank_0_may_publish_longer_than_a_step(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
+@pytest.mark.thorough
 def test_rank_0_that_stops_while_it_evaluates_is_named(tmp_path: Path) -> None:
     """The others wait for an evaluation as long as for a start, but not for a process that is stopped."""
     done = scene("evaluates", tmp_path)
@@ -119,6 +122,7 @@ def test_a_rank_whose_copy_of_the_run_differs_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+@pytest.mark.thorough
 def test_a_rank_that_never_starts_is_named(tmp_path: Path) -> None:
     lines = [
         r"heddle: missing after 1 s \(start_timeout\): rank 1 of 2\n",
@@ -140,6 +144,7 @@ def test_an_error_of_another_rank_is_named_and_its_log_has_all_of_it(tmp_path: P
     assert re.search(line, done["logs"]["rank-0.txt"])
 
 
+@pytest.mark.thorough
 def test_a_rank_that_runs_out_of_memory_is_named_once(tmp_path: Path) -> None:
     """With the step and what is left, each of them once."""
     for rank, done in enumerate(scenes(tmp_path, ("fails", "memory-0"), ("fails", "memory-1"))):
@@ -151,6 +156,7 @@ def test_a_rank_that_runs_out_of_memory_is_named_once(tmp_path: Path) -> None:
         assert done["errors"]["err-1"] == ""
 
 
+@pytest.mark.thorough
 def test_a_full_disk_of_rank_0_ends_all_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     done = scene("fails", tmp_path, "save")
     assert done["codes"] == [2, 2]
@@ -161,6 +167,7 @@ def test_a_full_disk_of_rank_0_ends_all_and_leaves_nothing_half_written(tmp_path
     assert not list((tmp_path / "run").rglob(".*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_logs_that_cannot_be_written_stop_nothing(tmp_path: Path) -> None:
     done = scene("logs", tmp_path)
@@ -172,6 +179,7 @@ def test_logs_that_cannot_be_written_stop_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
+@pytest.mark.thorough
 def test_two_machines_meet_and_start_again_together(tmp_path: Path) -> None:
     """Their agents count restarts apart: a rank of the second ends, and the first has restarted nothing by its own count."""
     done = json.loads(programs.forked("parallel.imported", "parallel.nodes", str(tmp_path)))

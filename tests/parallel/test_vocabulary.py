@@ -15,6 +15,7 @@ from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.parallel.vocabulary import OwnRows, check_tables
 from tests.parallel import cases
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
@@ -32,7 +33,7 @@ class Axis:
         return self.rank
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, *thorough(4)])
 def test_divided_tables_are_whole_ones(processes: int, tmp_path: Path) -> None:
     cases.launch(processes, "tests.parallel.vocabulary", str(tmp_path), "some")
     gaps = json.loads((tmp_path / "gaps.json").read_text())

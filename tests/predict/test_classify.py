@@ -27,7 +27,7 @@ from heddle.predict.rows import InputRow, evaluation, forward_batches
 from heddle.tasks import DataSpec, ExampleIndices, make_task
 from heddle.tasks.rows.framing import frame_of
 from heddle.text import train_tokenizer
-from tests.models import BOTH, COMBINATIONS, ENCODERS, awake, name_of
+from tests.models import BOTH, ENCODERS, FEW, awake, name_of
 from tests.tasks.labelled import NAMES, TOKENIZER, WORDS, model_for, records
 
 from .published import published
@@ -89,7 +89,7 @@ def test_what_predicts_is_what_training_scores(kind: str, pairs: bool, stack: st
             assert len(scored) == int((batch.targets[number] != IGNORED).sum())
 
 
-CONFIGS = [*ENCODERS, *BOTH, *COMBINATIONS[::6]]
+CONFIGS = [*ENCODERS, *BOTH, *FEW]
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=name_of)

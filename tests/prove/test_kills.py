@@ -15,6 +15,7 @@ from .tasks import directory
 FORGETS = "from heddle.train.optimizer import Optimizer; Optimizer.load_state = lambda self, state: None; "
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("before", "word"), [("", "EXACT"), (FORGETS, "DIFFERENT")], ids=["sound", "it forgets"])
 def test_a_killed_run_ends_like_one_left_alone(
     before: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

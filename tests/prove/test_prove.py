@@ -11,6 +11,7 @@ from heddle.model import build
 from heddle.prove import laptop, prove, prove_config
 from heddle.prove.subject import awaken
 from heddle.prove.verdict import Comparison, judge
+from tests.thorough import thorough
 
 SMALL = {"vocab_size": 31, "dim": 32, "context": 48}
 ROTARY = {"heads": 4, "bias": False, "relative": {"kind": "rotary"}}
@@ -31,7 +32,10 @@ def distinct() -> list[str]:
     return list({choice: name for name, choice in choices.items()}.values())
 
 
-@pytest.mark.parametrize("name", distinct())
+LAPTOP = [name for name in distinct() if name.startswith("laptop")]
+
+
+@pytest.mark.parametrize("name", [*LAPTOP, *thorough(*(name for name in distinct() if name not in LAPTOP))])
 def test_every_preset_holds(name: str) -> None:
     """At laptop size, in which a preset keeps its choices; `heddle prove NAME` proves those of up to 20 million weights whole."""
     proof = prove_config(laptop(preset(name)), name)

@@ -63,6 +63,7 @@ def accounted(model: TransformerConfig, rows: int, precision: str, train: TrainC
     return state.weights + state.copy + state.moments + max(earlier + saved + loss, state.gradients)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_fits_the_cards_that_hold_its_state(name: str) -> None:
@@ -93,6 +94,7 @@ def test_every_preset_fits_the_cards_that_hold_its_state(name: str) -> None:
         assert needed(train, precision) == accounted(model, ceil(rows / train.accumulate), precision, train)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "gib", "optimizer", "state"),
     [

@@ -260,6 +260,7 @@ def test_fingerprints_of_stores(make: Make, tmp_path: Path) -> None:
     assert open_store(tmp_path / "a").fingerprint() != first.fingerprint()
 
 
+@pytest.mark.thorough
 def test_processes_that_are_killed(tmp_path: Path) -> None:
     """In earnest, with SIGKILL; `python -m benchmarks.tokenise` does it for a gigabyte."""
     words = ["--bytes", "6e5", "--piece", "40000", "--kills", "1", "--folder", str(tmp_path), "--json"]

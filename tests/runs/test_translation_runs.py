@@ -27,6 +27,7 @@ from heddle.tasks.translation import TranslationTask
 from heddle.train import Optimizer, evaluate, train_step
 from tests.runs.test_resume import train, written
 from tests.tasks.pairs import TOKENIZER, pairs, task
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.usefixtures("roomy")
 
@@ -162,7 +163,12 @@ def test_two_ranks_train_what_one_process_trains(make_config: Make, tmp_path: Pa
         torch.testing.assert_close(weights[1][name], value, rtol=0, atol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize("name", [name for name in preset_names() if len(preset(name).stacks()) == 2])
+TWO_STACKS = [name for name in preset_names() if len(preset(name).stacks()) == 2]
+
+
+@pytest.mark.parametrize(
+    "name", ["laptop-translate", *thorough(*(name for name in TWO_STACKS if name != "laptop-translate"))]
+)
 def test_every_preset_with_two_stacks_trains(name: str) -> None:
     """At laptop size: thirty steps lower the loss of what is held out well below that of guessing."""
     config = laptop(preset(name)).override({"vocab_size": TOKENIZER.vocab_size, "context": 16})

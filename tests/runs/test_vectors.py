@@ -23,6 +23,7 @@ from heddle.weights import load
 from tests import refusing
 from tests.running import SIZES, WORDS, Begin
 from tests.runs.test_resume import SETTINGS, stop_after, train, written
+from tests.thorough import thorough
 
 KNOWN = ["the", "quick", "fox", "loom"]  # three that the text has and one that it has not
 DATA = {"tokenizer": "words", "tokenizer_size": 50}
@@ -65,7 +66,7 @@ def test_the_run_begins_with_the_files_rows(begin: Begin, tmp_path: Path, tied: 
         assert torch.equal(state[name], value), name
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", *thorough("bf16")])
 def test_stopping_changes_nothing_and_the_file_is_not_needed(begin: Begin, file: Path, precision: str) -> None:
     """Also where it was stopped before there was a checkpoint, and where the other has none of them."""
     run = begin(vectors=str(file), data=DATA, precision=precision, **SETTINGS)

@@ -29,6 +29,7 @@ def request(memory: float, **changes: object) -> Request:
     return whole.__class__(**{**vars(whole), **changes})
 
 
+@pytest.mark.thorough
 def test_a_smaller_device_gets_more_shards_then_checkpoints() -> None:
     large, small, smaller = (propose(request(memory)) for memory in (100, 24, 18))
     assert (large.sizes, large.accumulate, large.checkpointed) == ({**ONE, "replicate": 4, "shard": 1}, 1, False)
@@ -79,6 +80,7 @@ def test_settings_are_kept() -> None:
     assert made.sizes == {**ONE, "replicate": 2, "shard": 2}
 
 
+@pytest.mark.thorough
 def test_time_is_the_products_and_what_they_do_not_hide() -> None:
     small = propose(request(100, parallel=ParallelConfig(shard=4), share=0.5))
     assert small.compute == KERNEL * small.kernels > small.flops / (0.5 * H100.fp32)
@@ -102,6 +104,7 @@ def test_cores_that_compute_also_send(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.seconds == pytest.approx(2.0 + sum(made.sent.values()) / 5e8)
 
 
+@pytest.mark.thorough
 def test_layers_are_divided_in_every_layout_that_is_tried() -> None:
     """torch caches the groups of a mesh, and each rehearsal ends its groups: the next one needs new ones. So does the next plan."""
     short = TINY.override({"decoder.depth": 1})
@@ -112,6 +115,7 @@ def test_layers_are_divided_in_every_layout_that_is_tried() -> None:
         assert made.peak <= 0.9 * memory * 2**20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("schedule", "group", "idle"), [("1f1b", 0, 1 / 8), ("zero-bubble", 1, 1 / 24)])
 def test_the_group_of_a_pipeline_that_holds_most(schedule: str, group: int, idle: float) -> None:
     """The first keeps most micro-batches, or the last, which holds the gradients of its inputs too."""
@@ -196,6 +200,7 @@ def test_a_run_file_and_a_model_file(heddle: Heddle) -> None:
     assert "has a model of its own" in heddle("plan", "model.json", "--device", "a100", "depth=2").err
 
 
+@pytest.mark.thorough
 def test_a_run_keeps_its_settings_in_a_plan(heddle: Heddle, tmp_path: Path) -> None:
     """Those that the words do not change: SGD holds one number beside each weight, and the default optimizer more."""
     (tmp_path / "text.txt").write_text("To weave is to think with thread. " * 200)

@@ -14,6 +14,7 @@ from heddle.parallel.mesh import mesh_sizes
 from heddle.scale import measuring
 from heddle.scale.meter import Meter
 from heddle.scale.rehearsal import Step, Trainable, rehearse
+from tests.thorough import thorough
 
 LAYOUTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("laptop-tiny", {"replicate": 2}, {}),
@@ -27,7 +28,7 @@ LAYOUTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "layout", "train"), LAYOUTS)
+@pytest.mark.parametrize(("name", "layout", "train"), [LAYOUTS[0], *thorough(*LAYOUTS[1:])])
 def test_the_timed_step_is_the_rehearsed_one(
     name: str, layout: dict[str, Any], train: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from heddle.scale.meter import Meter
 from heddle.scale.rehearsal import PHASES, Step, rehearse
 from heddle.scale.schedules import fake_processes
 from tests import programs
+from tests.thorough import thorough
 
 WHOLE = ParallelConfig()
 ONE = mesh_sizes(WHOLE, 1)
@@ -35,16 +36,18 @@ def peak(numbers: dict[str, int]) -> int:
         ("laptop-tiny", 64, {"optimizer": "adamw"}, "fp32"),
         ("laptop-tiny", 64, {"optimizer": "muon"}, "fp32"),
         ("laptop-tiny", 64, {"optimizer": "sgd", "ema": 0.9}, "fp32"),
-        ("laptop-tiny", 64, {"optimizer": "adamw"}, "bf16"),
-        ("laptop-tiny", 64, {"optimizer": "adamw", "accumulate": 2, "checkpoint_activations": True}, "fp32"),
-        ("laptop-window", 64, {}, "fp32"),
-        ("laptop-encoder", 64, {"optimizer": "adamw"}, "fp32"),
-        ("laptop-moe", 64, {"optimizer": "adamw"}, "fp32"),
-        ("laptop-linear", 64, {}, "fp32"),
-        ("laptop-rnn", 24, {"optimizer": "adamw"}, "fp32"),
-        ("laptop-translate", 64, {"optimizer": "adamw"}, "fp32"),
-        ("rnn-translate", 12, {"optimizer": "adamw"}, "fp32"),
-        ("conv-lm", 64, {"optimizer": "adamw"}, "fp32"),
+        *thorough(
+            ("laptop-tiny", 64, {"optimizer": "adamw"}, "bf16"),
+            ("laptop-tiny", 64, {"optimizer": "adamw", "accumulate": 2, "checkpoint_activations": True}, "fp32"),
+            ("laptop-window", 64, {}, "fp32"),
+            ("laptop-encoder", 64, {"optimizer": "adamw"}, "fp32"),
+            ("laptop-moe", 64, {"optimizer": "adamw"}, "fp32"),
+            ("laptop-linear", 64, {}, "fp32"),
+            ("laptop-rnn", 24, {"optimizer": "adamw"}, "fp32"),
+            ("laptop-translate", 64, {"optimizer": "adamw"}, "fp32"),
+            ("rnn-translate", 12, {"optimizer": "adamw"}, "fp32"),
+            ("conv-lm", 64, {"optimizer": "adamw"}, "fp32"),
+        ),
     ],
 )
 def test_one_process_holds_what_was_predicted(
@@ -60,12 +63,14 @@ def test_one_process_holds_what_was_predicted(
     ("name", "layout", "train"),
     [
         ("laptop-tiny", {}, {"optimizer": "adamw"}),
-        ("laptop-encoder", {}, {"optimizer": "muon"}),
-        ("laptop-linear", {}, {"optimizer": "adamw"}),
-        ("laptop-tiny", {"tensor": 2}, {"optimizer": "muon", "accumulate": 2}),
-        ("laptop-tiny", {"tensor": 2, "sequence": True}, {"optimizer": "adamw"}),
-        ("laptop-tiny", {"context": 2}, {"optimizer": "adamw", "checkpoint_activations": True}),
-        ("laptop-moe", {"expert": 2}, {"optimizer": "adamw"}),
+        *thorough(
+            ("laptop-encoder", {}, {"optimizer": "muon"}),
+            ("laptop-linear", {}, {"optimizer": "adamw"}),
+            ("laptop-tiny", {"tensor": 2}, {"optimizer": "muon", "accumulate": 2}),
+            ("laptop-tiny", {"tensor": 2, "sequence": True}, {"optimizer": "adamw"}),
+            ("laptop-tiny", {"context": 2}, {"optimizer": "adamw", "checkpoint_activations": True}),
+            ("laptop-moe", {"expert": 2}, {"optimizer": "adamw"}),
+        ),
     ],
 )
 def test_two_processes_hold_what_was_predicted(name: str, layout: dict[str, Any], train: dict[str, Any]) -> None:
@@ -77,10 +82,12 @@ def test_two_processes_hold_what_was_predicted(name: str, layout: dict[str, Any]
 @pytest.mark.parametrize(
     ("name", "schedule", "train"),
     [
-        ("laptop-tiny", "1f1b", {"optimizer": "adamw", "accumulate": 4}),
-        ("laptop-tiny", "interleaved", {"optimizer": "muon", "accumulate": 4, "checkpoint_activations": True}),
         ("laptop-tiny", "zero-bubble", {"optimizer": "adamw", "accumulate": 2}),
-        ("laptop-moe", "zero-bubble", {"optimizer": "adamw", "accumulate": 4}),
+        *thorough(
+            ("laptop-tiny", "1f1b", {"optimizer": "adamw", "accumulate": 4}),
+            ("laptop-tiny", "interleaved", {"optimizer": "muon", "accumulate": 4, "checkpoint_activations": True}),
+            ("laptop-moe", "zero-bubble", {"optimizer": "adamw", "accumulate": 4}),
+        ),
     ],
 )
 def test_groups_of_a_pipeline_hold_what_was_predicted(name: str, schedule: str, train: dict[str, Any]) -> None:
@@ -95,6 +102,7 @@ def divided(word: str, *step: Any) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.thorough
 def test_a_process_is_started_for_each_of_a_mesh() -> None:
     """By `spawn`: a program of a user may have threads."""
     config = TINY.override({"decoder.depth": 1})
@@ -126,6 +134,7 @@ def test_shards_divide_what_a_process_holds_and_sends() -> None:
     assert "sent/all-gather/network" in rehearse(Step(TINY, train, WHOLE, {**ONE, "shard": 8}, 2, 64, "fp32"), 4)
 
 
+@pytest.mark.thorough
 def test_deeper_models_are_predicted_from_shallow_ones() -> None:
     """Twelve equal blocks are measured with four and five of them."""
     train = TrainConfig(optimizer="adamw")

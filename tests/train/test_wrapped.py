@@ -82,6 +82,7 @@ def test_a_plain_wrapper_changes_no_bit(optimizer: str) -> None:
         assert torch.equal(other.state_dict()[name], value), name
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_two_ranks_have_the_losses_of_one() -> None:
     """Half of the batch each, in two micro-batches; counts, losses, gradients and loads add up over both."""
@@ -99,6 +100,7 @@ def test_two_ranks_have_the_losses_of_one() -> None:
         assert biases == [bias.tolist()]
 
 
+@pytest.mark.thorough
 def test_compiled_it_has_the_same_losses() -> None:
     """One layer, the one with experts: a second one takes as long again."""
     alone = [loss for loss, _ in trained(depth=1)[0]]
