@@ -1,5 +1,7 @@
 """Values of a parameter that only `make test-all` tries."""
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -10,3 +12,9 @@ def thorough(*values: Any) -> list[Any]:
     return [
         pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.thorough) for value in values
     ]
+
+
+def first(count: int, values: Iterable[Any]) -> list[Any]:
+    """All of these values, but the first `count` marked."""
+    left = iter(values)
+    return [*islice(left, count), *thorough(*left)]

@@ -321,6 +321,7 @@ class TestCount:
         assert "decoder.block.mixer.kind is recurrent, GPTNeoXForCausalLM has attention" in nearest
         assert "Bert" not in nearest
 
+    @pytest.mark.thorough
     def test_equal_layers_are_one_line(self, heddle: Heddle) -> None:
         """A page by itself; every layer and every table on demand, and in the document."""
         short, whole = heddle("count", "gpt2-small"), heddle("count", "gpt2-small", "--all")
@@ -590,6 +591,7 @@ def test_only_what_can_write_is_said_to(heddle: Heddle, tmp_path: Path) -> None:
     assert heddle("import", "out", "again", "--json").json["writes"] is False
 
 
+@pytest.mark.thorough
 def test_a_model_can_be_counted_and_proved_with_changes(heddle: Heddle) -> None:
     report = heddle("count", "gpt3-6.7b", "dim=8192", "--length", "64", "--json").json
     assert (report["config"]["dim"], report["printed"]) == (8192, None)

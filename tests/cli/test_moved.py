@@ -34,6 +34,7 @@ def test_prediction_takes_the_precision_that_pays(
         assert "twice as slow" not in result.err
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_says_that_it_is_not_bit_equal(
     heddle: Heddle, in_bf16: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from heddle.tasks.table import TASKS
 from heddle.weights import load
 from heddle.weights.files import Hold, write_directory
 from tests import programs
+from tests.thorough import thorough
 
 from .conftest import TINY, Heddle, Result
 
@@ -414,7 +415,7 @@ def test_an_early_stop_is_said(heddle: Heddle, corpus: str) -> None:
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), MemoryError()])
-@pytest.mark.parametrize("step", [1, 4, 11])
+@pytest.mark.parametrize("step", [4, *thorough(1, 11)])
 def test_a_step_that_does_not_fit_into_memory_is_one_line(
     step: int, error: Exception, heddle: Heddle, corpus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.ct2 import MODELS, REASONS, compare, translations
 from heddle.text import train_tokenizer
 from tests.convert.test_marian import TEXT, VASWANI, WORDS, make_run
+from tests.thorough import first
 
 SOURCES = [" ".join(WORDS[n % len(WORDS) :][: 3 + n % 7] + WORDS[: n % 3]) for n in range(20)]
 
@@ -25,7 +26,7 @@ def test_a_marian_of_heddles_own_is_translated_with_alike(tmp_path: Path) -> Non
     assert outcome.difference < 1e-4
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in REASONS])
+@pytest.mark.parametrize("name", first(5, (name for name in MODELS if name not in REASONS)))
 def test_a_tiny_model_of_each_class_writes_or_reads_alike(tmp_path: Path, name: str) -> None:
     outcome = compare(name, 3, tmp_path, tokens=6)
     assert (outcome.equal, outcome.refused) == (3, "")

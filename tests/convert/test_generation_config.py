@@ -17,6 +17,7 @@ from heddle.generate import beam_search, generate
 from heddle.model import Transformer
 from heddle.weights import load
 from tests.convert.conftest import make as make_published
+from tests.thorough import first
 
 IDS: dict[str, dict[str, Any]] = {
     "gpt2": {"eos_token_id": [5, 11], "bos_token_id": 5, "pad_token_id": 3},
@@ -66,7 +67,7 @@ def their_texts(folder: Path, kind: str, rows: list[list[int]], lengths: list[in
     return texts
 
 
-@pytest.mark.parametrize(("kind", "number"), CASES)
+@pytest.mark.parametrize(("kind", "number"), first(2, CASES))
 def test_texts_by_default_are_those_of_transformers(kind: str, number: int, tmp_path: Path) -> None:
     """After import, and again after export."""
     published: Any = make_published(kind, **IDS[kind])

@@ -10,6 +10,7 @@ from heddle.convert import export_model, import_model
 from heddle.convert.families import ALL
 from heddle.generate.text import text_engine
 from heddle.weights import load, read_config, save
+from tests.thorough import first
 
 SOME = [
     *(("LlamaForCausalLM", style) for style in STYLES),
@@ -18,7 +19,7 @@ SOME = [
 ]
 
 
-@pytest.mark.parametrize(("architecture", "style"), SOME)
+@pytest.mark.parametrize(("architecture", "style"), first(9, SOME))
 def test_greedy_texts_are_those_of_transformers(tmp_path: Path, architecture: str, style: str) -> None:
     outcome = compare_texts(architecture, style, 25, tmp_path, length=12, lengths=(1, 4))
     assert (outcome.equal, outcome.textless) == (25, 0)
@@ -33,7 +34,7 @@ def test_every_family_is_drawn_and_every_field_of_its_class() -> None:
     assert set(WRITERS) == {family.architecture for family in ALL if family.options.stacks == ("decoder",)}
 
 
-@pytest.mark.parametrize("architecture", DRAWS)
+@pytest.mark.parametrize("architecture", first(9, DRAWS))
 def test_a_random_config_comes_through_or_is_refused(tmp_path: Path, architecture: str) -> None:
     """One of each class; `benchmarks/imports.py` draws hundreds."""
     outcome = trial(architecture, 1, tmp_path)

@@ -115,6 +115,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     yield "added_tokens.json", {}, {"<new>": 1000}
 
 
+@pytest.mark.thorough
 def test_what_files_say_is_followed_or_noted(saved: tuple[str, Path], tmp_path: Path) -> None:
     """One thing at a time: ids and decoded texts are those of transformers, or a note says so. As saved, there is no note."""
     name, folder = saved

@@ -16,7 +16,7 @@ from tests.device.imitated import imitated
 from tests.device.imitation import Imitation
 from tests.device.test_decoding import ALONE, GUESSED, PROMPTS, ROUNDING, rows
 from tests.generate.test_engine import FAMILIES, LIMITS, run, tiny
-from tests.thorough import thorough
+from tests.thorough import first, thorough
 
 GREEDY = SamplingConfig(temperature=0, max_tokens=24)
 OTHER = next(number for number, config in enumerate(FAMILIES) if config not in ALONE)  # none of them is captured
@@ -169,7 +169,7 @@ def test_tokens_that_are_taken_back() -> None:
 
 
 @imitated
-@pytest.mark.parametrize("number", range(len(ALONE)))
+@pytest.mark.parametrize("number", first(2, range(len(ALONE))))
 def test_two_caches_take_turns(number: int) -> None:
     def turns(model: Transformer) -> Any:
         engines = [Engine.of(model, prompts, GREEDY) for prompts in (PROMPTS[:2], PROMPTS[2:4])]

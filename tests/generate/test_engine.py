@@ -309,6 +309,7 @@ def test_right_guesses_save_passes(make: Make) -> None:
     assert passes == [3, 5, 5, 5, 5], "one token after the prompt, then five in each pass"
 
 
+@pytest.mark.thorough
 def test_guessed_samples_have_the_models_distribution(make: Make) -> None:
     """Chi-square over the second and third tokens of 6,000 texts, which a draft model guessed."""
     model, draft = (make(vocab_size=5, context=CONTEXT, seed=seed).eval() for seed in (1, 2))

@@ -355,6 +355,7 @@ def test_a_block_may_have_two_states() -> None:
     assert growing.buffers[0].shape[2] == chosen.capacity == 128
 
 
+@pytest.mark.thorough
 def test_mixers_with_states_are_captured_whole() -> None:
     """One graph for a whole sequence, and one for a decoding step, however many follow."""
     graphs = json.loads(programs.traced("nn.graphs_of_mixers"))

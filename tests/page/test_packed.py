@@ -12,6 +12,7 @@ from heddle.errors import HeddleError
 from heddle.page import write_page
 from heddle.page.panels import PANELS, answer
 from tests.page.subjects import subject
+from tests.thorough import thorough
 
 WORDS = 'the <script>alert("warp")</script> & é 漢'
 
@@ -21,7 +22,7 @@ def stored(page: str) -> dict:  # type: ignore[type-arg]
     return json.loads(text)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("kind", ["decoder", "translation", "masked", "classes", "recurrent"])
+@pytest.mark.parametrize("kind", ["decoder", *thorough("translation", "masked", "classes", "recurrent")])
 def test_a_file_holds_what_the_page_asks(tmp_path: Path, kind: str) -> None:
     page_model, progress = subject(kind), list[tuple[int, int]]()
     write_page(page_model, tmp_path / "a.html", WORDS, progress=lambda done, of: progress.append((done, of)))

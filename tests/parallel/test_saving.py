@@ -200,6 +200,7 @@ def test_a_rank_that_cannot_write_stops_the_run(how: str, problem: str, begin: B
     assert max(losses(run)) <= 6  # the next save at the latest
 
 
+@pytest.mark.thorough
 def test_a_kill_inside_a_save_loses_nothing(runs: dict[str, Path], tmp_path: Path) -> None:
     """Before it has its name, and after; the run then ends as if nothing had happened."""
     run, killed = runs["run"], on_layout(runs["new run"], tmp_path / "killed", "2")

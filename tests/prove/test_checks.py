@@ -17,6 +17,7 @@ from heddle.prove.checks import CHECKS
 from heddle.prove.proof import first_loss
 from heddle.prove.subject import Subject, awaken
 from heddle.prove.verdict import Comparison, NotApplicable, judge
+from tests.thorough import thorough
 
 SMALL = {"vocab_size": 31, "dim": 32, "context": 48}
 HEADS = {"kind": "attention", "heads": 4, "relative": {"kind": "rotary"}}
@@ -94,7 +95,7 @@ MIXERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("context", [1, 2, 3])
+@pytest.mark.parametrize("context", [1, *thorough(2, 3)])
 @pytest.mark.parametrize("mixer", MIXERS.values(), ids=MIXERS)
 def test_the_shortest_contexts_are_proved(mixer: dict[str, Any], context: int) -> None:
     for vocabulary in (1, 2):

@@ -11,9 +11,10 @@ from heddle.model import build
 from heddle.prove import prove
 from heddle.prove.subject import awaken
 from tests.models import drawn
+from tests.thorough import first
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("HEDDLE_EXAMPLES", "8"))))
+@pytest.mark.parametrize("seed", first(3, range(int(os.environ.get("HEDDLE_EXAMPLES", "8")))))
 def test_no_sound_model_is_blamed(seed: int) -> None:
     verdicts = prove(awaken(build(drawn(seed), seed=seed), seed), seed=seed).verdicts
     assert [verdict for verdict in verdicts if not verdict.holds] == []

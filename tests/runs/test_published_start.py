@@ -24,6 +24,7 @@ from heddle.runs import Trainer, prepare
 from heddle.weights import load, save
 from tests.convert.conftest import make
 from tests.running import TRAIN, WORDS
+from tests.thorough import first
 
 pytestmark = pytest.mark.usefixtures("roomy")
 
@@ -150,7 +151,7 @@ ENCODERS = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "classes", "what"), ENCODERS)
+@pytest.mark.parametrize(("variant", "classes", "what"), first(6, ENCODERS))
 def test_an_encoder_gets_the_head_of_its_family(
     variant: str, classes: str, what: str, tmp_path: Path, quick: None
 ) -> None:

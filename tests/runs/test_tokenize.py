@@ -23,6 +23,7 @@ from heddle.text import train_tokenizer
 from tests.processes import InThread
 from tests.programs import ROOT, finished
 from tests.refusing import refusal
+from tests.thorough import thorough
 
 WORDS = ["the", "loom", "weaves", "a", "weft;", "is", "gone\n"]
 Make = Callable[..., Tokenized]
@@ -101,7 +102,7 @@ def alone(make: Make, monkeypatch: pytest.MonkeyPatch, store: str, kind: str, **
 
 
 @pytest.mark.parametrize("kind", ["text", "texts", "classification", "regression", "chat", "translation"])
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("parts", [2, *thorough(1, 3)])
 def test_joined_pieces_are_what_one_process_makes(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, parts: int
 ) -> None:

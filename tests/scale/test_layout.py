@@ -72,6 +72,7 @@ def test_what_is_too_large_is_named() -> None:
         propose(request(4.5))
 
 
+@pytest.mark.thorough
 def test_settings_are_kept() -> None:
     fixed = request(100, train=TrainConfig(optimizer="adamw", accumulate=2, checkpoint_activations=True))
     made = propose(fixed)
@@ -96,6 +97,7 @@ def test_time_is_the_products_and_what_they_do_not_hide() -> None:
     assert made.seconds == max(made.compute, made.communication) + made.exchange + made.update
 
 
+@pytest.mark.thorough
 def test_cores_that_compute_also_send(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "seconds_of_step", lambda step: 2.0)
     monkeypatch.setattr(layout, "gloo_rate", lambda: 5e8)

@@ -120,6 +120,7 @@ def test_parts_of_the_whole_are_those_of_the_account() -> None:
     assert 0 <= numbers["state"] - account.moments < 400 * steps
 
 
+@pytest.mark.thorough
 def test_shards_divide_what_a_process_holds_and_sends() -> None:
     train = TrainConfig(optimizer="adamw")
     whole, *parts = (rehearse(Step(TINY, train, WHOLE, {**ONE, "shard": n}, 2, 64, "fp32"), 8) for n in (1, 2, 8))
@@ -153,6 +154,7 @@ def test_checkpointing_holds_less_and_computes_more() -> None:
     assert 1.1 < checkpointed["flops"] / whole["flops"] < 1.4
 
 
+@pytest.mark.thorough
 def test_micro_batches_send_parameters_again_and_gradients_once() -> None:
     sizes = {**ONE, "shard": 2}
     one, four = (
@@ -197,6 +199,7 @@ def test_a_tensor_around_another_has_no_memory_of_its_own() -> None:
         assert meter.now == 4000
 
 
+@pytest.mark.thorough
 def test_what_is_sent_within_layers() -> None:
     """Of the four layers of a model whose feed-forwards have two first matrices, in units of the tokens' vectors."""
     train, vectors = {"optimizer": "adamw"}, 4 * 2 * 64 * TINY.dim
@@ -237,6 +240,7 @@ def test_groups_of_a_pipeline_send_vectors_and_their_gradients() -> None:
     assert rehearse(in_pipeline("interleaved", 2), node=4)["sent/stages/send/link"] == 2 * 3 * vectors
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
 def test_long_pipelines_are_predicted_from_few_micro_batches(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     step = in_pipeline(schedule, 8, **{"decoder.depth": 2})
@@ -245,6 +249,7 @@ def test_long_pipelines_are_predicted_from_few_micro_batches(schedule: str, monk
     assert short == rehearse(step)
 
 
+@pytest.mark.thorough
 def test_deeper_pipelines_are_predicted_from_shallow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     step = in_pipeline("1f1b", 2, **{"decoder.depth": 20})
     short = rehearse(step, place=1)

@@ -17,6 +17,7 @@ from heddle.weights import save
 from tests.serve.conftest import ENGINE, TOKENIZER, Server, models
 
 
+@pytest.mark.thorough
 def test_no_request_breaks_the_server(server: Server) -> None:
     pytest.importorskip("schemathesis")
     assert fuzz(server.url, 120)["failed"] == 0

@@ -222,6 +222,7 @@ def vocabularies(draw: st.DrawFn) -> dict[str, Any]:
     return file
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(file=vocabularies(), texts=st.lists(st.text("abc ", max_size=24), min_size=1, max_size=8))
 def test_any_vocabulary_has_the_ids_of_tokenizers(

@@ -246,6 +246,7 @@ def test_damaged_files_are_never_brought_into_place(run: Path, tiny: Transformer
     assert not (run / ".publishing").exists()
 
 
+@pytest.mark.thorough
 def test_killed_anywhere_the_run_still_loads(tmp_path: Path) -> None:
     """While it is published, and while a checkpoint is written."""
     script = Path(__file__).parent / "kill_everywhere.py"
