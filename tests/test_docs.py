@@ -18,7 +18,6 @@ import pytest
 from tests.cli.conftest import Heddle
 from tests.cli.conftest import heddle as heddle
 from tests.fences import PAGES, ROOT, Command, agrees, commands, compared, compile_cell, fences, kind_of, read_toml
-from tests.thorough import first
 
 LESSONS = sorted((ROOT / "heddle/lessons/pages").glob("*.md"))
 LINKED = [
@@ -133,7 +132,8 @@ def execute(command: Command, heddle: Heddle, whole: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("page", first(1, sorted(PAGES, key=lambda page: page.name != "README.md")), ids=name_of)
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_blocks_of_a_page_run(page: Path, heddle: Heddle, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = fences(page.read_text(encoding="utf-8"))
     namespace: dict[str, Any] = {"__name__": "__main__"}

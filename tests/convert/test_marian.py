@@ -31,6 +31,7 @@ def make_run(path: Path, name: str, tokenizer: Tokenizer, **changes: Any) -> Tra
     return config
 
 
+@pytest.mark.thorough
 def test_a_marian_of_heddles_own_starts_with_a_zero_vector_and_computes_the_same(tmp_path: Path) -> None:
     """With one table or two, a head of its own or none, scaled or not: the last id pads, starts, and is never generated."""
     tokenizer = train_tokenizer("bpe", [TEXT * 20], 300)

@@ -75,6 +75,7 @@ def test_so_are_the_served_ones(loaded: Loaded, expected: np.ndarray[Any, Any]) 
     np.testing.assert_allclose([each["embedding"] for each in data], expected, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_what_is_exported_has_the_same_vectors(
     run: Path, published: Path, expected: np.ndarray[Any, Any], tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_every_window_once_per_epoch(context: int, extra: int, seed: int, epoch:
     sizes=st.lists(st.sampled_from([1, 2, 3, 4, 6, 12]), min_size=2, max_size=2),
     first=st.integers(0, 1000),
 )
+@pytest.mark.thorough
 def test_batches_cut_anyhow_give_the_same_examples(
     context: int, extra: int, seed: int, sizes: list[int], first: int
 ) -> None:

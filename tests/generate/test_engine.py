@@ -272,6 +272,7 @@ def test_echo_is_the_log_probability_of_every_token_of_the_prompt(make: Make) ->
         assert first.logprob == max((score for _, score in first.top), default=first.logprob), "greedy"
 
 
+@pytest.mark.thorough
 @given(data=st.data())
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_guesses_change_no_token(make: Make, data: st.DataObject) -> None:

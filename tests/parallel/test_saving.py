@@ -94,6 +94,7 @@ def open_step(run: Path) -> int:
     return session.step
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_shards_are_a_checkpoint_like_any_other(saved: Path, begin: Begin) -> None:
     """Its weights are loaded and averaged, torch reads it, and each file is in its manifest."""
@@ -124,6 +125,7 @@ def test_shards_are_a_checkpoint_like_any_other(saved: Path, begin: Begin) -> No
     }
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_with_a_damaged_shard_is_skipped(saved: Path) -> None:
     newest, older = (path for _, path in checkpoints(saved))
     assert newest_valid(saved) == (newest, [])

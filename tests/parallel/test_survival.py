@@ -134,6 +134,7 @@ def test_a_rank_that_never_starts_is_named(tmp_path: Path) -> None:
         assert done["left"] == [f"err-{rank}.txt", f"out-{rank}.txt", "text.txt"]
 
 
+@pytest.mark.thorough
 def test_an_error_of_another_rank_is_named_and_its_log_has_all_of_it(tmp_path: Path) -> None:
     done = scene("fails", tmp_path, "step")
     assert done["codes"] == [2, 1]

@@ -145,6 +145,7 @@ def test_types_are_said(stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"padding on the right", "padding on the left"} <= failed(config)
 
 
+@pytest.mark.thorough
 def test_types_are_said_to_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cached call that forgets the types is found by every check of a cache."""
     forward = Transformer.forward

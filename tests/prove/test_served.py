@@ -86,6 +86,7 @@ def test_the_proof_of_a_run_is_kept_in_it(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "proof.json").read_text()) == proof.to_dict()
 
 
+@pytest.mark.thorough
 def test_a_loop_that_mixes_up_its_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     block = {"mixer": {"heads": 4, "relative": {"kind": "rotary"}}}
     config = TransformerConfig.of({"vocab_size": 31, "dim": 32, "context": 48, "decoder": {"depth": 2, "block": block}})

@@ -485,6 +485,7 @@ def test_a_step_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure(READING, "cpu", "bf16", RunConfig()) == 4 * 8
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("new_machine", "quiet")
 def test_two_plans_of_one_command_agree(config: Make, tmp_path: Path, planning: ModuleType, monkeypatch: Any) -> None:
     """For real: everything that is decided by measurement, to the last digit; the second plan measures nothing."""

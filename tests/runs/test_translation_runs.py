@@ -137,6 +137,7 @@ def train_as(rank: int, port: int, run: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_two_ranks_train_what_one_process_trains(make_config: Make, tmp_path: Path) -> None:
     run, together = tmp_path / "run", tmp_path / "together"

@@ -191,6 +191,7 @@ def test_predicted_beside_measured(heddle: Heddle, new_machine: Path) -> None:
     assert made["measured"]["tokens_per_second"] > 0
 
 
+@pytest.mark.thorough
 def test_a_run_file_and_a_model_file(heddle: Heddle) -> None:
     Path("run.toml").write_text(
         '[model]\ndepth = 1\ndim = 32\n[train]\noptimizer = "sgd"\nbatch = 4\n[parallel]\nshard = 2\n'

@@ -28,6 +28,7 @@ def test_streams_whose_clients_leave(server: Server) -> None:
     assert 0 < outcome["left"] < 20
 
 
+@pytest.mark.thorough
 def test_a_killed_server_closes_its_streams_and_the_next_one_answers(tmp_path: Path) -> None:
     """How a server's process ends by itself is a test of tests/cli/test_serve.py."""
     save(models()["plain"], tmp_path / "loom", TOKENIZER)
