@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
