@@ -463,11 +463,11 @@ LAYERED = [
     ),
 ]
 _ROWS = pairwise(AXES)
-_WITH_EVERY_OPTION = every_option(_ROWS)
-FEW = [config_of(**row) for row in _WITH_EVERY_OPTION]
+_PAIRED = [config_of(**row) for row in _ROWS]
+FEW = [_PAIRED[_ROWS.index(row)] for row in every_option(_ROWS)]
 # These are there for their pairs of options; tests of them are `thorough`.
-FOR_PAIRS = [config_of(**row) for row in _ROWS if row not in _WITH_EVERY_OPTION]
-COMBINATIONS = [*FEW, *FOR_PAIRS, *ALONE, *PREFIXED, *LAYERED]
+FOR_PAIRS = [config for config in _PAIRED if config not in FEW]
+COMBINATIONS = [*_PAIRED, *ALONE, *PREFIXED, *LAYERED]
 
 
 ALIKE: list[dict[str, Any]] = [

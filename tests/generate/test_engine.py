@@ -15,10 +15,10 @@ from heddle.errors import HeddleError
 from heddle.generate import DraftModel, Engine, Event, PromptLookup, QueueFull, naive
 from heddle.model import Transformer, build
 from tests.generate.conftest import Make
-from tests.models import BOTH, COMBINATIONS, FEW, PREFIXED, name_of
+from tests.models import BOTH, COMBINATIONS, PREFIXED, name_of
 from tests.running import unchecked
 
-FAMILIES = [*FEW, *PREFIXED[:1], *BOTH[:3]]
+FAMILIES = [*COMBINATIONS[::9], *PREFIXED[:1], *BOTH[:3]]
 CONTEXT = 16
 SAMPLINGS = [
     SamplingConfig(temperature=0, max_tokens=9),
