@@ -176,7 +176,7 @@ def pairwise(axes: Axes) -> list[dict[str, Any]]:
 
 
 def every_option(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Few of these rows in which every option is that they have."""
+    """A few of these rows, which together have every option."""
     cells = [{(name, repr(option)) for name, option in row.items()} for row in rows]
     missing, chosen = set[tuple[str, str]]().union(*cells), list[int]()
     while missing:

@@ -32,7 +32,7 @@ def distinct() -> list[str]:
     return list({choice: name for name, choice in choices.items()}.values())
 
 
-LAPTOP = [name for name in distinct() if name in ("laptop-tiny", "laptop-moe", "laptop-translate")]
+LAPTOP = ("laptop-tiny", "laptop-moe", "laptop-translate")
 
 
 @pytest.mark.parametrize("name", [*LAPTOP, *thorough(*(name for name in distinct() if name not in LAPTOP))])
