@@ -160,11 +160,11 @@ class Board:
         number = self.notes.add("failures", 1)
         self.notes.set(f"failure/{number}", json.dumps([self.rank, line]))
 
-    def leave(self) -> None:
-        """Tell that this rank needs the notes no more. Rank 0 waits a little for the others: it may have the store."""
+    def leave(self, seconds: float = COMPLAINING) -> None:
+        """Tell that this rank needs the notes no more. Rank 0 waits for the others, at most so long: it may have the store."""
         self.over.set()
         self.notes.set(f"left/{self.rank}", "")
-        end = time.monotonic() + COMPLAINING
+        end = time.monotonic() + seconds
         for member in self.members[1:] if self.rank == 0 else ():
             awaited(self.notes, f"left/{member.rank}", end - time.monotonic())
 

@@ -10,7 +10,7 @@ from types import FrameType
 from heddle.errors import HeddleError, problems_of
 from heddle.parallel.launcher import number, process_count
 
-EARLY = 30.0  # seconds in which a process with an error waits for the others to join
+EARLY = 30.0  # seconds in which a process with an error waits for the others to join, and rank 0 for them to leave
 SPEAKING = 2.0  # seconds in which rank 0 says why all of them end
 
 
@@ -60,7 +60,7 @@ def tell(message: str) -> bool:
     try:
         board = process().join(number("RANK"), process_count(), EARLY, EARLY)
         board.fail(message)
-        board.leave()
+        board.leave(EARLY)  # a slow one still has to read the notes, and would report the error again
     except (HeddleError, RuntimeError):
         return False
     if board.rank:
