@@ -3,7 +3,7 @@
     python -m benchmarks.busy [--core 1 --rounds 5 --seconds 2] [--json FILE]
 
 The other program counts for ever on one core. Each round measures both with it and without it: as `heddle` computes, where threads
-follow the load (`heddle.model.cores`), and without following it (fixed). On the quiet machine the two take turns call by call: a
+follow the load (`heddle.native.cores`), and without following it (fixed). On the quiet machine the two take turns call by call: a
 host's own ups and downs are larger than what is compared. The table has the median rates of the rounds, and medians of the rounds'
 ratios with their spread. Nothing else should run. Only precisions whose products are not slower than in fp32 are measured.
 """
@@ -54,7 +54,7 @@ def rates(work: Callable[[], object], seconds: float, ways: tuple[bool, ...]) ->
 
     The load may just have changed: a second passes first.
     """
-    from heddle.model.cores import share_cores
+    from heddle.native.cores import share_cores
 
     def repeat(seconds: float) -> list[float]:
         begin, times = time.perf_counter(), [list[float]() for _ in ways]
@@ -75,7 +75,7 @@ def rates(work: Callable[[], object], seconds: float, ways: tuple[bool, ...]) ->
 @contextmanager
 def fixed() -> Iterator[None]:
     """While this holds, threads do not follow the load; decoding follows it of its own, between tokens."""
-    from heddle.model.cores import Waiting
+    from heddle.native.cores import Waiting
 
     follow = Waiting.follow
     Waiting.follow = lambda self: None  # type: ignore[method-assign]
@@ -107,7 +107,7 @@ def main() -> None:
     import torch
 
     from heddle.account import slowdown
-    from heddle.model.cores import waiting
+    from heddle.native.cores import waiting
 
     precisions = ["fp32"] + (["bf16"] if slowdown(torch.bfloat16) < 1 else [])
     todo = works(precisions)

@@ -177,7 +177,7 @@ def training(
     from heddle import build, sized
     from heddle.config import TrainConfig
     from heddle.data import next_token_batch
-    from heddle.model.packing import use_products
+    from heddle.model.linear import use_products
     from heddle.tasks import CrossEntropy
     from heddle.train import Optimizer, train_step
     from heddle.train.rates import pick_products

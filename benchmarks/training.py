@@ -189,7 +189,7 @@ def heddle_step(arguments: argparse.Namespace, weights: Path) -> Callable[[Array
     import torch
 
     from heddle.config import TrainConfig
-    from heddle.model.packing import use_products
+    from heddle.model.linear import use_products
     from heddle.tasks import CrossEntropy
     from heddle.train import Optimizer, train_step
     from heddle.train.rates import pick_products

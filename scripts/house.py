@@ -22,7 +22,7 @@ TOWER = [
     ("errors",),
     ("checks", "display", "progress"),
     ("config", "text"),
-    ("nn",),
+    ("native", "nn"),
     ("model",),
     ("data", "weights", "account"),
     ("convert", "generate"),

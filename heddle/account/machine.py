@@ -12,9 +12,9 @@ import torch
 from heddle.checks import between, checked, one_of
 from heddle.errors import HeddleError, ran_out_of_memory
 from heddle.model.device import find_device
-from heddle.model.measured import measured_once, one_thread
 from heddle.model.precision import DTYPES, NUMBERS, tf32_products
 from heddle.model.products import has_onednn, onednn
+from heddle.native.measured import measured_once, one_thread
 
 WARM_UP = 2  # calls; the first ones start threads, libraries and clocks
 AT_LEAST = 3  # calls, so that the median is meaningful
@@ -51,7 +51,7 @@ def matmul_rate(
 
 
 def peak_rate(dtype: torch.dtype, device: torch.device | str = "cpu", tf32: bool = False) -> float:
-    """The `matmul_rate` of this machine, measured once and cached (see `heddle.model.measured`)."""
+    """The `matmul_rate` of this machine, measured once and cached (see `heddle.native.measured`)."""
     device = find_device(device)
     properties = {"dtype": "tf32" if tf32 else str(dtype)}
     with tf32_products(tf32):
@@ -91,7 +91,7 @@ def slowdown(dtype: torch.dtype, device: torch.device | str = "cpu") -> float:
 
     The products are small, because a CPU without units for a dtype can be hundreds of times slower; even then this takes
     only half a second. On a CPU it is the processor time of one thread, which other programs do not affect. It is cached for this
-    machine (see `heddle.model.measured`).
+    machine (see `heddle.native.measured`).
     """
     device = find_device(device)
     steady = device.type == "cpu"

@@ -18,8 +18,8 @@ from heddle.account.machine import (
 from heddle.bench.report import Ceiling
 from heddle.display import size
 from heddle.errors import HeddleError, pluralize
-from heddle.model.measured import processor
 from heddle.model.precision import DTYPES
+from heddle.native.measured import processor
 
 # Sides of matrices: a product takes milliseconds, so that launching it and waiting for it does not count.
 LARGE, SMALL, FEW = 8192, 2048, 256

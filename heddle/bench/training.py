@@ -18,7 +18,7 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import next_token_batch
 from heddle.model.build import build
 from heddle.model.device import compile_graphs
-from heddle.model.packing import use_products
+from heddle.model.linear import use_products
 from heddle.tasks.objective import CrossEntropy
 from heddle.train.compiling import compile_objective
 from heddle.train.optimizer import Optimizer

@@ -7,7 +7,7 @@ from typing import Any
 from heddle.account.machine import available_memory, has_bf16, total_memory
 from heddle.cli.options import Device, Json
 from heddle.cli.output import console, pluralize, print_json, table
-from heddle.model.measured import Measurements
+from heddle.native.measured import Measurements
 from heddle.weights.files import write_file
 
 LONGEST = 60  # most characters of a table cell

@@ -25,9 +25,9 @@ from heddle.generate.feed import feed
 from heddle.generate.logprobs import Finish
 from heddle.generate.processors import Ends, TokenSequence
 from heddle.generate.stream import DecodingRules
-from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
+from heddle.native.cores import share_cores
 
 SEARCHES_PER_PASS = 128
 WORKERS = 2  # batches at the same time on a CPU: an operation of a step is too short to be split among many threads

@@ -6,7 +6,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heddle.account.machine import available_memory
 from heddle.checks import SEED, checked
 from heddle.config.decoding import EngineConfig, SamplingConfig
 from heddle.errors import HeddleError, pluralize, room_for
@@ -17,15 +16,15 @@ from heddle.generate.prefill import PrefillBatch, PrefixCache, sample_each
 from heddle.generate.processors import Ends, TokenSequence
 from heddle.generate.speculative import DraftSource
 from heddle.generate.stream import DecodingRules, check_generates
-from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.fusing import fuse
 from heddle.model.graphs import GraphedSteps, graph_steps
-from heddle.model.packing import pack
+from heddle.model.linear import use_few_rows
 from heddle.model.transformer import Transformer
+from heddle.native.cores import share_cores
 from heddle.nn.numeric import on_device
 
-MIN_TOKENS_TO_PREPACK = 32  # prepacking the weights takes as long as generating ten to twenty tokens
+MIN_TOKENS_TO_GRAPH = 32  # capturing a graph takes as long as generating some tokens
 MAX_RULES = 256  # samplings whose `DecodingRules` are cached
 
 
@@ -46,7 +45,7 @@ class Engine:
 
     Args:
         model: used in evaluation mode, then returned to its mode. Its precision does not change. If it is already in evaluation
-            mode and texts may become long, its weights are prepacked (see `heddle.model.packing`), which only needs memory.
+            mode, products of few rows are this processor's own (see `heddle.native`).
         end_of_text: see `DecodingRules`.
         vocabulary: see `DecodingRules`.
         config: limits on rows, chunks and the queue; None: no limits.
@@ -68,7 +67,7 @@ class Engine:
         guides: Guides | None = None,
     ) -> None:
         check_generates(model)
-        fuse(model)
+        use_few_rows(fuse(model))
         self.model, self.draft_source, self.guides = model, draft_source, guides
         self.config = EngineConfig() if config is None else config
         self.end_of_text, self.vocabulary = end_of_text, vocabulary
@@ -165,8 +164,7 @@ class Engine:
         sequence = rules.new_sequence(self.submitted, prompt, seed, source, sampling.max_tokens)
         sequence.guide = None if self.guides is None else self.guides.make(sampling, prompt[-1] if prompt else None)
         sequence.echo = echo
-        if sampling.max_tokens >= MIN_TOKENS_TO_PREPACK and not self.model.training and self.model.steps is None:
-            pack(self.model, memory=available_memory() // 2)
+        if sampling.max_tokens >= MIN_TOKENS_TO_GRAPH and not self.model.training and self.model.steps is None:
             graph_steps(self.model)
         self.waiting.append(sequence)
         self.submitted += 1

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from heddle.model.packing import PrepackedLinear
+from heddle.model.linear import ChoosingLinear
 from heddle.model.transformer import Transformer
 from heddle.nn.attention import Attention, split_heads
 from heddle.nn.custom import without_custom
@@ -144,7 +144,7 @@ def _spanning(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _bare_linear(module: nn.Module) -> bool:
-    return type(module) in (nn.Linear, PrepackedLinear) and _bare(module)
+    return type(module) in (nn.Linear, ChoosingLinear) and _bare(module)
 
 
 def _bare(module: nn.Module) -> bool:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from heddle.config.train import LoRAConfig
 from heddle.errors import HeddleError
-from heddle.model.packing import PrepackedLinear
+from heddle.model.linear import ChoosingLinear
 from heddle.model.transformer import Transformer
 from heddle.nn.custom import without_custom
 from heddle.nn.dropout import Dropout
@@ -26,7 +26,7 @@ from heddle.nn.experts import Experts
 A, B = "lora_a", "lora_b"
 
 
-class AdaptedLinear(PrepackedLinear):
+class AdaptedLinear(ChoosingLinear):
     """W x + b + (alpha / rank) · B A dropout(x), with A [rank D] and B [F rank] (Hu et al. 2021, eq. 3)."""
 
     lora_a: nn.Parameter
@@ -95,7 +95,7 @@ def merge(model: Transformer, weights: Mapping[str, Tensor] | None = None) -> No
     for name, layer in adapted(model):
         tensors[f"{name}.weight"].addmm_(tensors[f"{name}.{B}"], tensors[f"{name}.{A}"], alpha=layer.factor)
         del layer.lora_a, layer.lora_b, layer.adapter_dropout, layer.factor
-        layer.__class__ = PrepackedLinear
+        layer.__class__ = ChoosingLinear
 
 
 def adapted(model: nn.Module) -> list[tuple[str, Any]]:

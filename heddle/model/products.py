@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from heddle.config.train import ProductKind
-from heddle.model.measured import one_thread
+from heddle.native.measured import one_thread
 
 Shape = tuple[int, int]
 

@@ -15,11 +15,11 @@ import torch
 
 from heddle.errors import HeddleError
 from heddle.model.compiling import LIBRARIES, OWN_KERNELS, CompiledSteps, compile_steps, warm_up
-from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
-from heddle.model.measured import measured_once
-from heddle.model.packing import pack, unpack
+from heddle.model.linear import use_few_rows
 from heddle.model.transformer import Transformer
+from heddle.native.cores import share_cores
+from heddle.native.measured import measured_once
 
 OWN = "not compiled"
 KERNELS = {"compiled": OWN_KERNELS, "compiled, products by libraries": LIBRARIES}
@@ -74,11 +74,8 @@ def compile_faster_steps(model: Transformer, rows: Sequence[int], memory: int | 
                 steps.use(report.several, kernels)
             reports.append(report)
         warm_up(model, rows)
-    compiled = [bool(steps.kernels[report.several]) for report in reports]
-    if not any(compiled):
+    if not any(steps.kernels[report.several] for report in reports):
         model.steps = None
-    elif not all(compiled):
-        pack(model, memory)  # for the steps that are not compiled
     return reports
 
 
@@ -87,7 +84,7 @@ def _measure(steps: CompiledSteps, rows: int, memory: int | None) -> dict[str, f
     model, several = steps.model, rows > 1
     modes = dict(KERNELS) if steps.kernels[several] == OWN_KERNELS else {"compiled": LIBRARIES}
     rates: dict[str, float] = {}
-    pack(model, memory)
+    use_few_rows(model)
     for mode, kernels in modes.items():
         if steps.kernels[several] != kernels:
             steps.use(several, kernels)
@@ -96,7 +93,6 @@ def _measure(steps: CompiledSteps, rows: int, memory: int | None) -> dict[str, f
         except HeddleError:
             if rates:  # another mode has been compiled
                 break
-            unpack(model)
             model.steps = None
             raise
         seconds: dict[str, list[float]] = {OWN: [], mode: []}
@@ -110,7 +106,6 @@ def _measure(steps: CompiledSteps, rows: int, memory: int | None) -> dict[str, f
         rates |= {name: rows / median(times) for name, times in seconds.items()}
         if rates[mode] > GAIN * rates[OWN]:
             break
-    unpack(model)
     return rates
 
 

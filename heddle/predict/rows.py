@@ -11,9 +11,9 @@ from torch import Tensor
 
 from heddle.data.records import Column, Records
 from heddle.errors import TextError, article, pluralize, room_for
-from heddle.model.cores import share_cores
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
+from heddle.native.cores import share_cores
 from heddle.nn.layout import Layout
 from heddle.tasks.records import padded, padded_layout
 from heddle.tasks.rows.framing import (

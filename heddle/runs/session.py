@@ -20,13 +20,13 @@ from heddle.data.record_store import Store, open_store
 from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize
 from heddle.model.checkpointing import can_compile, checkpoint_activations
-from heddle.model.cores import cores
 from heddle.model.device import pick_device
 from heddle.model.groups import skeleton, trained_state
-from heddle.model.packing import use_products
+from heddle.model.linear import use_products
 from heddle.model.precision import DTYPES, use_tf32
 from heddle.model.products import has_onednn
 from heddle.model.transformer import Transformer
+from heddle.native.cores import cores
 from heddle.parallel.join import join_ranks
 from heddle.parallel.mesh import mesh_sizes
 from heddle.parallel.parts import Parts

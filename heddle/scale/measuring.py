@@ -18,9 +18,9 @@ from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.display import displayed
 from heddle.model.build import build
-from heddle.model.cores import cores
 from heddle.model.lora import adapt
-from heddle.model.measured import measured_once
+from heddle.native.cores import cores
+from heddle.native.measured import measured_once
 from heddle.parallel.mesh import count_readers
 from heddle.parallel.pipeline import Stages
 from heddle.scale.meter import Meter

@@ -11,8 +11,8 @@ import torch
 from heddle.checks import at_least, checked
 from heddle.display import displayed, wrapped
 from heddle.errors import room_for
-from heddle.model.cores import share_cores
 from heddle.model.transformer import Transformer
+from heddle.native.cores import share_cores
 from heddle.parallel.ranks import Ranks
 from heddle.tasks.extent import Extent
 from heddle.tasks.task import Task

@@ -29,8 +29,8 @@ from heddle.data.sources.tables import FIELDS
 from heddle.errors import HeddleError
 from heddle.model.checkpointing import checkpointed
 from heddle.model.device import move, pick_device
+from heddle.model.linear import use_products
 from heddle.model.lora import adapt, merge
-from heddle.model.packing import use_products
 from heddle.model.precision import tf32_products
 from heddle.model.transformer import Transformer
 from heddle.tasks.own_batches import BatchesTask

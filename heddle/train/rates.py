@@ -1,6 +1,6 @@
 """How fast this machine trains a model, and what follows from it: the precision, and the library that multiplies.
 
-Each measurement is kept for the machine (`heddle.model.measured`), so that two plans of one command agree.
+Each measurement is kept for the machine (`heddle.native.measured`), so that two plans of one command agree.
 """
 
 import gc
@@ -19,13 +19,13 @@ from heddle.data.batch import Batch
 from heddle.errors import HeddleError, pluralize
 from heddle.model.build import build
 from heddle.model.checkpointing import checkpoint_activations
-from heddle.model.cores import cores, share_cores
 from heddle.model.groups import skeleton
+from heddle.model.linear import faster_products, use_products
 from heddle.model.lora import adapt
-from heddle.model.measured import measured_once, one_thread
-from heddle.model.packing import faster_products, use_products
 from heddle.model.precision import DTYPES, tf32_products
 from heddle.model.products import PRODUCT_KINDS, has_onednn
+from heddle.native.cores import cores, share_cores
+from heddle.native.measured import measured_once, one_thread
 from heddle.tasks.table import make_task
 from heddle.tasks.task import DataSpec, Task, tokens_read
 from heddle.train.compiling import compile_objective

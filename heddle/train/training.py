@@ -14,10 +14,10 @@ from torch import Tensor
 from heddle.config.train import TrainConfig
 from heddle.data.batch import Batch
 from heddle.errors import HeddleError, OutOfMemory, pluralize, ran_out_of_memory
-from heddle.model.cores import share_cores
 from heddle.model.lora import A, B, adapted, is_adapter, merge
 from heddle.model.roles import layer_of
 from heddle.model.transformer import Transformer
+from heddle.native.cores import share_cores
 from heddle.nn.moe import MoE
 from heddle.parallel.collectives import Collectives
 from heddle.parallel.parts import Parts

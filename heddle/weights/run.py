@@ -34,8 +34,8 @@ from heddle.model.build import build, materialise
 from heddle.model.device import pick_device
 from heddle.model.fusing import FUSED
 from heddle.model.groups import trained_state
+from heddle.model.linear import KINDS
 from heddle.model.lora import adapt, merge
-from heddle.model.packing import KINDS
 from heddle.model.transformer import Transformer
 from heddle.text.tokenizer import Tokenizer, load_tokenizer
 from heddle.weights.adapter import Adapter

@@ -15,7 +15,7 @@ from myst_nb.core.read import create_nb_reader
 from myst_parser.config.main import MdParserConfig
 from traitlets.config import Config
 
-from heddle.model.cores import cores
+from heddle.native.cores import cores
 
 SECONDS = "execution_seconds"
 KERNELS = Config(KernelManager={"transport_encryption": "auto"})  # a kernel warns of TCP in plain text

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from heddle.model.measured import Measurements, measured_once
+from heddle.native.measured import Measurements, measured_once
 
 from .conftest import Heddle
 

@@ -10,8 +10,9 @@ from heddle.config import SamplingConfig, SpecialIds
 from heddle.errors import HeddleError
 from heddle.generate import Engine, Event, generate, stream
 from heddle.generate.naive import naive
-from heddle.model import Transformer, build, packing
-from heddle.model.packing import Prepacked, packable
+from heddle.model import Transformer, build
+from heddle.model.linear import Choosing
+from heddle.native.library import library
 from heddle.nn import Layout
 from tests.running import unchecked
 
@@ -343,44 +344,27 @@ def test_rows_can_be_ended_from_outside(make: Make) -> None:
     assert [*tokens(first)[1:2], *tokens(rest)] == list(stream(make(), PROMPTS[2], GREEDY))
 
 
-def packs(model: Transformer) -> list[Prepacked]:
-    return [module for module in model.modules() if isinstance(module, Prepacked) and module.pack is not None]
+def choosing(model: Transformer) -> list[Choosing]:
+    return [module for module in model.modules() if isinstance(module, Choosing) and module.few_rows]
 
 
-@pytest.fixture
-def small_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny models are packed, whatever the clock says."""
-    monkeypatch.setattr(packing, "LEAST_MODEL", 0)
-    monkeypatch.setattr(packing, "LEAST_WEIGHT", 0)
-    monkeypatch.setattr(packing.pack, "__defaults__", (None, lambda plain, laid: (True, True, True)))
-
-
-@pytest.mark.skipif(not packable(), reason="this torch or machine cannot pack weights")
-@pytest.mark.usefixtures("small_counts")
+@pytest.mark.skipif(library() is None, reason="no C++ compiler")
 @pytest.mark.parametrize(("positions", "kv_heads"), MODELS)
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 2.0, "seed": 4}, {"top_k": 5, "top_p": 0.9}])
-def test_packed_weights_write_the_same(
+def test_products_of_few_rows_write_the_same(
     make: Make, positions: str, kv_heads: int | None, sampling: dict[str, Any]
 ) -> None:
     config = SamplingConfig(max_tokens=40, **sampling)
-    plain, packed = make(positions, kv_heads).train(), make(positions, kv_heads).eval()
-    expected = by_row(list(generate(plain, PROMPTS, config)), 4)  # in training mode nothing is packed
-    texts = by_row(list(generate(packed, PROMPTS, config)), 4)
-    assert not packs(plain)
-    assert packs(packed)
+    plain, few = make(positions, kv_heads).train(), make(positions, kv_heads).eval()
+    expected = by_row(list(generate(plain, PROMPTS, config)), 4)  # in training mode torch multiplies
+    texts = by_row(list(generate(few, PROMPTS, config)), 4)
+    assert not choosing(plain)
+    assert choosing(few)
     for one, other in zip(expected, texts, strict=True):
         assert tokens(one) == tokens(other)
         assert [event.logprob for event in one] == pytest.approx([event.logprob for event in other], abs=2e-5)
 
 
-@pytest.mark.usefixtures("small_counts")
-def test_a_few_tokens_are_not_worth_packing(make: Make) -> None:
-    model = make().eval()
-    list(stream(model, [1, 2], SamplingConfig(max_tokens=10)))
-    assert not packs(model)
-
-
-@pytest.mark.usefixtures("small_counts")
 def test_training_between_two_steps_of_a_loop_is_seen(make: Make) -> None:
     """The engine is over a model, not over a copy of what it was."""
     model, twin = make().eval(), make().train()

@@ -11,8 +11,8 @@ from heddle.config.train import LoRAConfig, TrainConfig
 from heddle.errors import HeddleError
 from heddle.model import Transformer, build
 from heddle.model.groups import freeze
+from heddle.model.linear import use_products
 from heddle.model.lora import AdaptedLinear, adapt, adapted, find_layers, merge
-from heddle.model.packing import use_products
 from heddle.model.roles import role
 from heddle.nn.dropout import keep_mask
 from heddle.nn.layout import Layout

@@ -14,7 +14,7 @@ from heddle.config import TrainConfig
 from heddle.config.train import ProductKind
 from heddle.data import next_token_batch
 from heddle.model import Transformer, build, products
-from heddle.model.packing import PrepackedHead, PrepackedLinear, faster_products, pack, use_products
+from heddle.model.linear import ChoosingHead, ChoosingLinear, faster_products, use_few_rows, use_products
 from heddle.model.products import (
     PRODUCT_KINDS,
     batched,
@@ -175,9 +175,9 @@ def test_every_layer_and_the_head_take_part(monkeypatch: pytest.MonkeyPatch) -> 
 
     model = made()
     use_products(model, PRODUCT_KINDS)
-    assert isinstance(model.language_head(), PrepackedHead)
+    assert isinstance(model.language_head(), ChoosingHead)
     layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    assert all(isinstance(layer, PrepackedLinear) for layer in layers)
+    assert all(isinstance(layer, ChoosingLinear) for layer in layers)
     monkeypatch.setattr(products, "onednn", watched_product)
     optimizer = Optimizer(model.train(), TrainConfig(), 1e-2, "fp32")
     train_step(CrossEntropy(model), optimizer, next_token_batch(np.zeros((2, 9), dtype=np.int64)), 1, 1.0, 1.0)
@@ -202,7 +202,7 @@ def test_a_users_own_layer_is_left_alone() -> None:
 def test_packs_and_products_live_together() -> None:
     model = made()
     use_products(model, PRODUCT_KINDS)
-    pack(model.eval())
+    use_few_rows(model.eval())
     assert model.language_head().by_onednn == PRODUCT_KINDS
     assert model.train().language_head().by_onednn == PRODUCT_KINDS
 

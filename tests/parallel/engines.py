@@ -15,7 +15,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 
 from heddle.config.parallel import ParallelConfig
-from heddle.model.packing import use_products
+from heddle.model.linear import use_products
 from heddle.model.transformer import Transformer
 from heddle.parallel import context
 from heddle.parallel.join import join_ranks

@@ -11,7 +11,7 @@ import pytest
 from heddle.config.run import RunConfig
 from heddle.config.saved import SavedConfig
 from heddle.errors import HeddleError
-from heddle.model.cores import cores
+from heddle.native.cores import cores
 from heddle.runs import Interrupted, Trainer, extend, prepare
 from heddle.runs.session import read_run
 from heddle.train.length import step_size, steps_within

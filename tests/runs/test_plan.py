@@ -24,8 +24,8 @@ from heddle.data.corpus import Corpus, Part
 from heddle.data.order import windows_per_epoch
 from heddle.errors import HeddleError
 from heddle.model import build
-from heddle.model.cores import cores
 from heddle.model.products import PRODUCT_KINDS
+from heddle.native.cores import cores
 from heddle.runs import Trainer, prepare
 from heddle.runs.plan import TOKENS_PER_PARAMETER
 from heddle.tasks import DataSpec
@@ -51,7 +51,7 @@ def planning() -> ModuleType:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing runs beside a measurement, which would be made again."""
-    monkeypatch.setattr("heddle.model.measured._since", lambda before: False)
+    monkeypatch.setattr("heddle.native.measured._since", lambda before: False)
 
 
 def never(*args: Any, **settings: Any) -> Any:

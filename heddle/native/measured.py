@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from heddle.model.cores import LOOK, CPULoad, cores
+from heddle.native.cores import LOOK, CPULoad, cores
 
 Answer = TypeVar("Answer")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from heddle.model import measured as module
-from heddle.model.measured import Measurements, directory, measured_once, one_thread, processor
+from heddle.native import measured as module
+from heddle.native.measured import Measurements, directory, measured_once, one_thread, processor
 
 pytestmark = pytest.mark.usefixtures("new_machine")
 Load = Callable[[bool], None]

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from heddle.model import cores as module
-from heddle.model.cores import CPULoad, Waiting, cores
+from heddle.native import cores as module
+from heddle.native.cores import CPULoad, Waiting, cores
 
 
 def test_a_containers_share_limits_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

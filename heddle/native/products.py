@@ -1,0 +1,73 @@
+"""Products of few rows, as decoding needs them: each weight is read once, at the rate of the memory.
+
+torch multiplies one row on one thread, or needs a second copy of the weights in another layout. The library reads them as they lie
+in memory, in fp32, in bf16, or rounded to groups of 8 or 4 bits. See `rows.cpp` for the kinds of weights.
+"""
+
+import ctypes
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from heddle.native.library import library
+
+GROUP = 32  # neighbours in a row of weights in 8 or 4 bits, and in a row of inputs, that share a scale
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}  # of weights, by their dtype
+NUMBERS = (torch.float32, torch.bfloat16)
+
+
+def product(
+    x: Float[Tensor, "*rows D"], weight: Tensor, scales: Tensor | None = None, bias: Float[Tensor, " F"] | None = None
+) -> Float[Tensor, "*rows F"]:
+    """x weightᵀ + bias on a CPU, in the dtype of x. It has no gradient.
+
+    Args:
+        x: in fp32 or bf16.
+        weight: Float[F D] in fp32 or bf16; or Int8[F w] in groups of 8 bits, or UInt8[F w/2] of 4 bits, where w is D rounded up to
+            whole groups, for 4 bits to pairs of groups.
+        scales: of the groups, BFloat16[F g].
+        bias: in fp32 or bf16.
+    """
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    multiply = _few_rows if torch.compiler.is_compiling() else _multiply
+    out: Tensor = multiply(rows, weight, scales, bias)
+    return out.view(*x.shape[:-1], len(weight))
+
+
+def rounded_inputs(x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
+    """x as a product with weights in groups rounds it: each group to scale · q, q from -127 to 127."""
+    width = x.shape[-1]
+    groups = F.pad(x.float(), (0, -width % GROUP)).unflatten(-1, (-1, GROUP))
+    scales = (groups.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-30)
+    return ((groups / scales).round() * scales).flatten(-2)[..., :width].to(x.dtype)
+
+
+def _multiply(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
+    native = library()
+    assert native is not None
+    out = x.new_empty(len(x), len(weight))
+    narrow, narrow_bias = x.dtype == torch.bfloat16, bias is not None and bias.dtype == torch.bfloat16
+    tensors = (_address(tensor) for tensor in (x, weight, scales, bias, out))
+    sizes = (ctypes.c_int64(size) for size in (len(x), len(weight), x.shape[1]))
+    native.heddle_product(KINDS[weight.dtype], narrow, narrow_bias, *tensors, *sizes)
+    return out
+
+
+def _address(tensor: Tensor | None) -> ctypes.c_void_p | None:
+    return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())
+
+
+# Registered as a torch operator, so that a compiled step calls the library.
+_few_rows = torch.library.custom_op(
+    "heddle::few_rows",
+    _multiply,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? scales, Tensor? bias) -> Tensor",
+)
+
+
+@_few_rows.register_fake
+def _(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
+    return x.new_empty(len(x), len(weight))

@@ -1,0 +1,303 @@
+// Products y = x wᵀ + b of few rows x, for decoding: every weight is read once, at the rate of the memory.
+//
+// Libraries make their products for many rows: they rearrange the weights, or compute one row on one thread. Here each output is a
+// dot product along a row of w as it lies in memory. Four kinds of weights:
+//
+//   fp32, bf16   multiplied in fp32
+//   int8         groups of 32 neighbours: scale · q, q from -127 to 127
+//   int4         the same with q from -8 to 7; 32 bytes have two groups, the first in their lower halves
+//
+// With int8 and int4, each group of x is rounded to scale · q, too, q from -127 to 127, and the products of a group are summed as
+// integers, exactly. Sums over a row run in the same order for any number of rows, so a row's result does not depend on the others.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace {
+
+#ifdef __AVX512F__
+constexpr int LANES = 16;
+#else
+constexpr int LANES = 8;
+#endif
+constexpr int GROUP = 32;
+constexpr int ROWS = 4;          // of x, multiplied with a row of w that was read once
+constexpr int64_t TILE = 32;     // rows of x that stay in a cache while all of a thread's rows of w are multiplied
+constexpr int64_t SHARES = 8;    // parts of a product for each thread, so that one that is interrupted leaves work to the others
+constexpr int64_t ALONE = 1 << 15;  // multiplications below which one thread is faster
+
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+typedef float Eight __attribute__((vector_size(32)));
+typedef int32_t Sums __attribute__((vector_size(32)));
+typedef int8_t Bytes __attribute__((vector_size(GROUP)));
+
+struct BFloat { uint16_t bits; };
+
+template <class T> T at(const void* place) {
+    T value;
+    std::memcpy(&value, place, sizeof value);
+    return value;
+}
+
+float number(const BFloat* x) {
+    uint32_t bits = uint32_t(x->bits) << 16;
+    return at<float>(&bits);
+}
+float number(const void* x, bool narrow, int64_t i) {
+    return narrow ? number(static_cast<const BFloat*>(x) + i) : static_cast<const float*>(x)[i];
+}
+void store(BFloat* y, float value) {
+    uint32_t bits = at<uint32_t>(&value);
+    // To the nearest, a tie to the even one; a NaN stays a NaN.
+    y->bits = std::isnan(value) ? 0x7fc0 : uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+Floats vector(const float* w) { return at<Floats>(w); }
+Floats vector(const BFloat* w) {
+#if defined(__AVX512F__)
+    return (Floats)((Words)_mm512_cvtepu16_epi32(at<__m256i>(w)) << 16);
+#elif defined(__AVX2__)
+    return (Floats)((Words)_mm256_cvtepu16_epi32(at<__m128i>(w)) << 16);
+#else
+    return (Floats)(__builtin_convertvector(at<Halves>(w), Words) << 16);
+#endif
+}
+
+// sum + a b. Compilers choose between one rounding and two by how a loop looks, so it is chosen here.
+template <class V> V add_product(V sum, V a, V b) {
+#ifdef __FMA__
+#ifdef __AVX512F__
+    if constexpr (sizeof(V) == 64) return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+    else
+#endif
+    return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+    return sum + a * b;
+#endif
+}
+
+// The sum of a vector's numbers: of its halves, of their halves, and so on.
+template <class V> float total(V v) {
+#ifdef __AVX__
+#ifdef __AVX512F__
+    if constexpr (sizeof(V) == 64)
+        return total((Eight)_mm512_castps512_ps256((__m512)v) +
+                     (Eight)_mm512_castps512_ps256(_mm512_shuffle_f32x4((__m512)v, (__m512)v, 0x4e)));
+    else
+#endif
+    {
+        __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+        __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    }
+#else
+    float parts[sizeof(V) / 4];
+    std::memcpy(parts, &v, sizeof v);
+    for (int half = sizeof(V) / 8; half; half /= 2)
+        for (int lane = 0; lane < half; lane++) parts[lane] += parts[lane + half];
+    return parts[0];
+#endif
+}
+
+// Sums of four neighbouring products each.
+Sums dot(Bytes w, Bytes x) {
+#if defined(__AVX2__)
+    // The instructions take one factor without a sign, so the sign of w goes to x.
+    __m256i size = _mm256_abs_epi8((__m256i)w), sign = _mm256_sign_epi8((__m256i)x, (__m256i)w);
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return (Sums)_mm256_dpbusd_epi32(_mm256_setzero_si256(), size, sign);
+#elif defined(__AVXVNNI__)
+    return (Sums)_mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), size, sign);
+#else
+    return (Sums)_mm256_madd_epi16(_mm256_maddubs_epi16(size, sign), _mm256_set1_epi16(1));
+#endif
+#else
+    Sums sums = {};
+    for (int lane = 0; lane < 8; lane++)
+        for (int i = 4 * lane; i < 4 * lane + 4; i++) sums[lane] += int(w[i]) * int(x[i]);
+    return sums;
+#endif
+}
+
+// What a product reads and writes. x is in fp32 here; D is a multiple of GROUP if the weights are integers.
+struct Input {
+    int64_t n, D;
+    std::vector<float> x;
+    std::vector<int8_t> q;      // of the groups of x
+    std::vector<float> scales;  // of the groups of x
+};
+
+Input read(const void* x, bool narrow, int64_t n, int64_t D, bool integers) {
+    int64_t width = integers ? (D + GROUP - 1) / GROUP * GROUP : D;
+    Input in{n, width, std::vector<float>(n * width), {}, {}};
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t i = 0; i < D; i++) in.x[r * width + i] = number(x, narrow, r * D + i);
+    if (!integers) return in;
+    in.q.resize(n * width);
+    in.scales.resize(n * width / GROUP);
+    for (int64_t g = 0; g < n * width / GROUP; g++) {
+        const float* group = in.x.data() + g * GROUP;
+        float largest = 0;
+        for (int i = 0; i < GROUP; i++) largest = std::max(largest, std::fabs(group[i]));
+        float scale = std::max(largest / 127, 1e-30f);
+        in.scales[g] = scale;
+        for (int i = 0; i < GROUP; i++) in.q[g * GROUP + i] = int8_t(std::nearbyint(group[i] / scale));
+    }
+    return in;
+}
+
+struct Output {
+    void* y;
+    const void* bias;
+    int64_t F;
+    bool narrow, narrow_bias;
+
+    void put(int64_t row, int64_t f, float value) const {
+        if (bias) value += number(bias, narrow_bias, f);
+        if (narrow) store(static_cast<BFloat*>(y) + row * F + f, value);
+        else static_cast<float*>(y)[row * F + f] = value;
+    }
+};
+
+// The first `count` numbers at a place, and zeros.
+template <class T> Floats part(const T* place, int64_t count) {
+    T numbers[LANES] = {};
+    std::memcpy(numbers, place, count * sizeof(T));
+    return vector(numbers);
+}
+
+// N rows of x times M rows of w.
+template <class W, int N, int M> void block(const float* x, int64_t D, const W* w, float (&out)[N][M]) {
+    Floats sums[N][M] = {};
+    int64_t i = 0;
+    for (; i + LANES <= D; i += LANES) {
+        Floats weights[M];
+        for (int m = 0; m < M; m++) weights[m] = vector(w + m * D + i);
+        for (int r = 0; r < N; r++) {
+            Floats inputs = vector(x + r * D + i);
+            for (int m = 0; m < M; m++) sums[r][m] = add_product(sums[r][m], inputs, weights[m]);
+        }
+    }
+    for (int r = 0; r < N; r++)
+        for (int m = 0; m < M; m++) {
+            if (i < D) sums[r][m] = add_product(sums[r][m], part(x + r * D + i, D - i), part(w + m * D + i, D - i));
+            out[r][m] = total(sums[r][m]);
+        }
+}
+
+template <class W> struct Plain {
+    const Input& in;
+    const W* w;
+
+    template <int N, int M> void rows(int64_t row, int64_t f, float (&out)[N][M]) const {
+        block<W, N, M>(in.x.data() + row * in.D, in.D, w + f * in.D, out);
+    }
+};
+
+// Weights in 8 or 4 bits.
+template <int BITS> struct Grouped {
+    const Input& in;
+    const int8_t* w;
+    const BFloat* scales;
+
+    Bytes group(const int8_t* row, int64_t g) const {
+        if constexpr (BITS == 8) return at<Bytes>(row + g * GROUP);
+        Bytes both = at<Bytes>(row + g / 2 * GROUP);
+        typedef uint16_t Pairs __attribute__((vector_size(GROUP)));
+        Bytes halves = g % 2 ? (Bytes)((Pairs)both >> 4) : both;
+        return (halves & 15) - 8;
+    }
+
+    template <int N, int M> void rows(int64_t row, int64_t f, float (&out)[N][M]) const {
+        int64_t groups = in.D / GROUP, stride = BITS == 8 ? in.D : (groups + 1) / 2 * GROUP;
+        for (int m = 0; m < M; m++) {
+            const int8_t* weights = w + (f + m) * stride;
+            const BFloat* weight_scales = scales + (f + m) * groups;
+            Eight sums[N][2] = {};
+            for (int64_t g = 0; g < groups; g += 2)
+                for (int half = 0; half < 2 && g + half < groups; half++) {
+                    Bytes values = group(weights, g + half);
+                    float scale = number(weight_scales + g + half);
+                    for (int r = 0; r < N; r++) {
+                        int64_t of_x = (row + r) * groups + g + half;
+                        Sums products = dot(values, at<Bytes>(in.q.data() + of_x * GROUP));
+                        Eight both = (scale * in.scales[of_x]) - Eight{};
+                        sums[r][half] = add_product(sums[r][half], __builtin_convertvector(products, Eight), both);
+                    }
+                }
+            for (int r = 0; r < N; r++) out[r][m] = total(sums[r][0] + sums[r][1]);
+        }
+    }
+};
+
+template <int N, int M, class Product> void put_block(const Product& product, int64_t row, int64_t f, const Output& out) {
+    float sums[N][M];
+    product.template rows<N, M>(row, f, sums);
+    for (int r = 0; r < N; r++)
+        for (int m = 0; m < M; m++) out.put(row + r, f + m, sums[r][m]);
+}
+
+template <int M, class Product> void put_rows(const Product& product, int64_t row, int64_t end, int64_t f, const Output& out) {
+    for (; row + ROWS <= end; row += ROWS) put_block<ROWS, M>(product, row, f, out);
+    for (; row < end; row++) put_block<1, M>(product, row, f, out);
+}
+
+template <int M, class Product> void put_all(const Product& product, const Output& out) {
+    int64_t n = product.in.n, F = out.F;
+#ifdef _OPENMP
+    int threads = n * F * product.in.D < ALONE ? 1 : omp_get_max_threads();
+#else
+    int threads = 1;
+#endif
+    int64_t share = std::max<int64_t>(M, (F / (threads * SHARES) + M - 1) / M * M), shares = (F + share - 1) / share;
+    std::atomic<int64_t> next{0};
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    for (int64_t part; (part = next++) < shares;)
+        for (int64_t row = 0; row < n; row += TILE) {
+            int64_t last = std::min(n, row + TILE), f = part * share, end = std::min(F, f + share);
+            for (; f + M <= end; f += M) put_rows<M>(product, row, last, f, out);
+            for (; f < end; f++) put_rows<1>(product, row, last, f, out);
+        }
+}
+
+template <class Product> void multiply(const Product& product, const Output& out) {
+    // Enough independent sums to hide the latency of an addition, and few enough for the registers.
+    if (product.in.n < ROWS) put_all<4>(product, out);
+    else put_all<2>(product, out);
+}
+
+}  // namespace
+
+extern "C" {
+
+// y [n F] = x [n D] wᵀ + bias.
+//   kind         of the weights: 0 fp32, 1 bf16, 2 int8, 3 int4
+//   narrow       whether x and y are in bf16, not fp32
+//   narrow_bias  whether the bias is; null: no bias
+//   scales       of the groups of w in bf16, [F D/32], for int8 and int4
+void heddle_product(int kind, int narrow, int narrow_bias, const void* x, const void* w, const void* scales, const void* bias,
+                    void* y, int64_t n, int64_t F, int64_t D) {
+    Input in = read(x, narrow, n, D, kind >= 2);
+    Output out{y, bias, F, narrow != 0, narrow_bias != 0};
+    auto of_weights = static_cast<const BFloat*>(scales);
+    switch (kind) {
+        case 0: return multiply(Plain<float>{in, static_cast<const float*>(w)}, out);
+        case 1: return multiply(Plain<BFloat>{in, static_cast<const BFloat*>(w)}, out);
+        case 2: return multiply(Grouped<8>{in, static_cast<const int8_t*>(w), of_weights}, out);
+        case 3: return multiply(Grouped<4>{in, static_cast<const int8_t*>(w), of_weights}, out);
+    }
+}
+}
