@@ -3,10 +3,11 @@
     python benchmarks/decoding.py [--batch 1 8 --prompt 64 --tokens 64 --precision bf16 --rounds 7] [--json FILE]
 
 Every contender is a separate process with the same threads; they take turns, one whole call each, including the prompt. The first
-call of each is not timed: it loads libraries and packs heddle's weights or compiles, which is reported separately. The ids must
+call of each is not timed: it loads libraries or compiles, which is reported separately. The ids must
 agree: where a row first differs, the logits of the two ids in Hugging Face transformers must be within rounding of each other.
 
-`--unpacked` adds heddle without packed weights, `--rounded int8 int4` heddle with rounded weights, whose ids differ.
+heddle's steps are compiled before they are timed. `--plain` adds heddle with plain steps, `--rounded int8 int4` heddle with rounded
+weights, whose ids differ.
 `--compiled` adds heddle with compiled steps, with each kind of weights, and Hugging Face's model under torch.compile with a
 static cache and frozen weights, the fastest that was found for it. `--llama` adds llama.cpp (the package xllamacpp) with the
 same weights as GGUF files. `--tree DIRECTORY` adds another checkout of heddle. `heddle bench` measures decoding on a GPU.
@@ -40,6 +41,15 @@ def prompts(vocabulary: int, batch: int, length: int) -> Ids:
     return ((np.random.default_rng(batch).zipf(1.3, (batch, length)) - 1) % vocabulary).tolist()
 
 
+def compile_at_once() -> None:
+    """Compile decoding steps in this process when they are first needed, instead of in another one meanwhile."""
+    from heddle.model import steps
+    from heddle.model.compile_steps import compile_all
+
+    steps.LOOK = steps.PATIENCE = steps.AGAIN = 0.0
+    steps.request = lambda *about: compile_all(steps.described_for_compiling(*about))
+
+
 def heddle_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids], Ids], int]:
     """heddle's token loop, and the bytes of weights that a step reads."""
     from heddle.config import SamplingConfig
@@ -48,8 +58,10 @@ def heddle_decodes(arguments: argparse.Namespace) -> tuple[Callable[[Ids], Ids],
     from heddle.model.quantize import QuantizedHead, weight_bytes
     from heddle.weights import load
 
-    if arguments.library == "unpacked":
-        sys.modules["heddle.generate.engine"].pack = lambda *anything: None  # type: ignore[attr-defined]
+    if arguments.library == "plain":
+        os.environ["HEDDLE_STEPS"] = "plain"
+    else:
+        compile_at_once()
     model, _ = load(Path(arguments.weights), "cpu")
     cast(model, arguments.precision)
     kind = arguments.library.removesuffix(COMPILED)
@@ -209,8 +221,8 @@ def race(arguments: argparse.Namespace) -> dict[str, Any]:
             "transformers": Process(arguments, "transformers", reference),
             "heddle": Process(arguments, "heddle", ours),
         }
-        if arguments.unpacked:
-            running["heddle, not packed"] = Process(arguments, "unpacked", ours)
+        if arguments.plain:
+            running["heddle, plain steps"] = Process(arguments, "plain", ours)
         for kind in arguments.rounded:
             running[f"heddle, {kind}"] = Process(arguments, kind, ours)
         if arguments.compiled:
@@ -341,7 +353,7 @@ def show(result: dict[str, Any]) -> None:
         print(f"| {row['batch']} | {row['contender']} | {speed} | {ratio} | {llama} | {share} |")
     usual = {row["contender"]: median(row["seconds"]) for row in reversed(result["contenders"])}
     summary = ", ".join(f"{name} {first - usual[name]:+.2f} s" for name, first in result["first_call"].items())
-    print(f"\nThe first call, including packing, compared with the median one: {summary}.")
+    print(f"\nThe first call, including compiling, compared with the median one: {summary}.")
     worst = max(result["gaps"].values())
     agree = "yes" if result["ids_agree"] else "NO"
     print(
@@ -358,7 +370,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="tokens drawn for each prompt")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--unpacked", action="store_true", help="also heddle without packed weights")
+    parser.add_argument("--plain", action="store_true", help="also heddle with plain steps")
     parser.add_argument("--rounded", nargs="+", default=[], choices=ROUNDED, help="also heddle with rounded weights")
     parser.add_argument("--compiled", action="store_true", help="also heddle with compiled steps")
     parser.add_argument("--llama", action="store_true", help="also llama.cpp, for each kind of weights")

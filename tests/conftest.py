@@ -11,6 +11,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# No test leaves a process behind that compiles steps; tests of compiled steps compile them themselves.
+os.environ.setdefault("HEDDLE_STEPS", "plain")
+
 import tempfile
 from collections.abc import Generator
 from pathlib import Path

@@ -15,7 +15,7 @@ GIB = 2**30
 
 
 def machine(*, forget: bool = False, json: Json = False) -> None:
-    """Show this machine and its cached measurements, on which plans depend.
+    """Show this machine, its cached measurements, on which plans depend, and its compiled decoding steps.
 
     A measurement is made once and cached, so that a command always makes the same choices. Measurements made while the CPU was
     busy are repeated once it is idle.
@@ -23,11 +23,11 @@ def machine(*, forget: bool = False, json: Json = False) -> None:
     Parameters
     ----------
     forget
-        Delete this machine's measurements, so that each is repeated when it is next needed.
+        Delete this machine's measurements and compiled steps, so that each is made again when it is next needed.
     """
     measurements = Measurements.for_device()
     removed = measurements.forget() if forget else None
-    rows = measurements.all()
+    rows, steps = measurements.all(), list(measurements.steps.glob("*.so"))
     if json:
         memory = {"total_memory": total_memory(), "available_memory": available_memory()}
         extra = {} if removed is None else {"removed": removed}
@@ -37,6 +37,7 @@ def machine(*, forget: bool = False, json: Json = False) -> None:
                 "bf16": has_bf16(),
                 **memory,
                 "folder": str(measurements.folder),
+                "steps": {"parts": len(steps), "bytes": sum(file.stat().st_size for file in steps)},
                 **extra,
                 "measurements": [{name: value for name, value in row.items() if name != "machine"} for row in rows],
             }
@@ -48,6 +49,8 @@ def machine(*, forget: bool = False, json: Json = False) -> None:
     if removed is not None:
         out.print(f"{pluralize(removed, 'measurement')} removed from {measurements.folder}")
         return
+    if steps:
+        out.print(f"{pluralize(len(steps), 'compiled part')} of decoding steps in {measurements.steps}")
     if not rows:
         out.print(f"No measurements yet; they will be cached in {measurements.folder}.")
         return

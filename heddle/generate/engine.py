@@ -20,6 +20,7 @@ from heddle.model.evaluating import evaluating
 from heddle.model.fusing import fuse
 from heddle.model.graphs import GraphedSteps, graph_steps
 from heddle.model.linear import use_few_rows
+from heddle.model.steps import package_steps
 from heddle.model.transformer import Transformer
 from heddle.native.cores import share_cores
 from heddle.nn.numeric import on_device
@@ -45,7 +46,8 @@ class Engine:
 
     Args:
         model: used in evaluation mode, then returned to its mode. Its precision does not change. If it is already in evaluation
-            mode, products of few rows are this processor's own (see `heddle.native`).
+            mode on a CPU, products of few rows are this processor's own (`heddle.native`), and its steps are compiled once they
+            have taken a while (`heddle.model.steps`).
         end_of_text: see `DecodingRules`.
         vocabulary: see `DecodingRules`.
         config: limits on rows, chunks and the queue; None: no limits.
@@ -67,7 +69,7 @@ class Engine:
         guides: Guides | None = None,
     ) -> None:
         check_generates(model)
-        use_few_rows(fuse(model))
+        package_steps(use_few_rows(fuse(model)))
         self.model, self.draft_source, self.guides = model, draft_source, guides
         self.config = EngineConfig() if config is None else config
         self.end_of_text, self.vocabulary = end_of_text, vocabulary

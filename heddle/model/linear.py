@@ -72,7 +72,7 @@ def _takes(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     if torch.is_autocast_enabled("cpu") or not weight.is_contiguous() or not (bias is None or bias.dtype in NUMBERS):
         return False
     if torch.compiler.is_compiling():
-        return False  # compilers have their own products
+        return torch.compiler.is_exporting()  # a part of a decoding step; other compilers have products of their own
     tensors = (x, weight) if bias is None else (x, weight, bias)
     if not all(type(tensor) in (Tensor, nn.Parameter) for tensor in tensors):
         return False
@@ -87,9 +87,9 @@ def multiplies_bf16() -> bool:
 def use_few_rows(model: Transformer) -> Transformer:
     """Use this processor's own products of few rows in passes without gradients, until `model.train()`, and return the model.
 
-    Nothing changes in training mode, on another device, or on a machine without a C++ compiler.
+    Nothing changes in training mode, on an accelerator, or on a machine without a C++ compiler.
     """
-    if not model.training and model.device.type == "cpu" and library() is not None:
+    if not model.training and model.device.type in ("cpu", "meta") and library() is not None:
         for module, _ in _multiplying(model):
             module.__class__ = KINDS.get(type(module), type(module))
             module.few_rows = True  # type: ignore[assignment]

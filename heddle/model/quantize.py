@@ -188,6 +188,14 @@ def quantize(model: Transformer, kind: str) -> Transformer:
         return model
     if model.device.type != "cpu":
         raise HeddleError(f"weights = {kind!r} needs a model on a CPU, not on {model.device.type}: set device = cpu")
+    if not round_weights(model, kind):
+        raise HeddleError(f"weights = {kind!r}: this model has no linear layers to quantize")
+    return model
+
+
+@torch.no_grad()
+def round_weights(model: Transformer, kind: str) -> int:
+    """Quantize the weights of a model on any device, of which the meta device has shapes only; returns the number of layers."""
     quantized = 0
     head: Any = model.head
     matrix = Int4 if kind == "int4" else Int8
@@ -198,12 +206,16 @@ def quantize(model: Transformer, kind: str) -> Transformer:
             if type(child) in LAYERS and isinstance(child, nn.Linear) and min(child.weight.shape) >= LEAST:
                 setattr(parent, name, QuantizedLinear(matrix(child.weight), child.bias).train(child.training))
                 quantized += 1
-    if not quantized:
-        raise HeddleError(f"weights = {kind!r}: this model has no linear layers to quantize")
-    if isinstance(head, LanguageHead):
+    if quantized and isinstance(head, LanguageHead):
         weights = Int8(model.head_weight()).train(head.training)
         head.__class__, head.weights, head.weight = QuantizedHead, weights, None
-    return model
+    return quantized
+
+
+def weights_of(model: nn.Module) -> str:
+    """The kind of a model's weights, as `quantize` takes it."""
+    kinds = {type(module) for module in model.modules()}
+    return "int4" if Int4 in kinds else "int8" if Int8 in kinds else "trained"
 
 
 def weight_bytes(model: nn.Module) -> int:

@@ -15,9 +15,11 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+import torch
+
 from heddle.native.measured import directory, processor
 
-SOURCE = Path(__file__).with_name("rows.cpp")
+SOURCE, OPERATORS = (Path(__file__).with_name(name) for name in ("rows.cpp", "operators.cpp"))
 COMPILERS = ("c++", "g++", "clang++")
 # A sum must not depend on which of two equal roundings a compiler prefers.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-Wno-psabi")
@@ -35,27 +37,36 @@ def compiler() -> str | None:
 @cache
 def library() -> ctypes.CDLL | None:
     """The library, compiled if this processor has not compiled it yet; None without a compiler that can."""
+    return _load(SOURCE)
+
+
+@cache
+def operators() -> ctypes.CDLL | None:
+    """The products as operators of compiled steps; None without a compiler that can, or if torch's headers are missing."""
+    root = Path(torch.__file__).parent
+    flags = (f"-I{root / 'include'}", f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_cpu")
+    return None if library() is None else _load(OPERATORS, flags)
+
+
+def _load(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
+    # Functions are global: compiled steps refer to operators by name, and these to the products.
     with suppress(OSError):
-        return _load(_compiled(directory()))
+        file = _compiled(source, flags, directory())
+        return None if file is None else ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
     with suppress(OSError), tempfile.TemporaryDirectory(prefix="heddle-") as folder:  # the cache cannot be written
-        return _load(_compiled(Path(folder)))
+        file = _compiled(source, flags, Path(folder))
+        return None if file is None else ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
     return None
 
 
-def _load(file: Path | None) -> ctypes.CDLL | None:
-    # Compiled steps refer to its functions by name.
-    return None if file is None else ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
-
-
-def _compiled(folder: Path) -> Path | None:
+def _compiled(source: Path, flags: tuple[str, ...], folder: Path) -> Path | None:
     """The library's file in this directory; None if it cannot be compiled.
 
     Raises:
         OSError: the directory cannot be written.
     """
-    source = SOURCE.read_bytes()
-    about = (source, repr((FLAGS, MACHINE_FLAGS)).encode(), processor().encode())
-    target = folder / f"rows-{sha256(b' '.join(about)).hexdigest()[:16]}.so"
+    about = (source.read_bytes(), repr((FLAGS, MACHINE_FLAGS, flags, torch.__version__)).encode(), processor().encode())
+    target = folder / f"{source.stem}-{sha256(b' '.join(about)).hexdigest()[:16]}.so"
     if target.exists():
         return target
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +74,7 @@ def _compiled(folder: Path) -> Path | None:
         number, partial = tempfile.mkstemp(dir=folder, prefix=".", suffix=".partial")
         os.close(number)
         try:
-            words = [*command, str(SOURCE), "-o", partial]
+            words = [*command, str(source), "-o", partial, *flags]
             with suppress(subprocess.TimeoutExpired):
                 if subprocess.run(words, capture_output=True, timeout=SECONDS, check=False).returncode == 0:
                     os.replace(partial, target)

@@ -79,6 +79,11 @@ class Measurements:
         properties = machine(device)
         return cls(directory() / f"machine-{_digest(properties)}", properties)
 
+    @property
+    def steps(self) -> Path:
+        """The directory of compiled parts of decoding steps (see `heddle.model.packages`)."""
+        return self.folder / "steps"
+
     def read(self, name: str) -> dict[str, Any] | None:
         """One measurement: question, properties, answer, and whether the machine was busy. None if it is missing or damaged."""
         try:
@@ -114,12 +119,12 @@ class Measurements:
         return row
 
     def forget(self) -> int:
-        """Remove all measurements, so that they are made again; returns their number.
+        """Remove all measurements and compiled steps, so that they are made again; returns the number of measurements.
 
         Raises:
             OSError: a file cannot be removed.
         """
-        files = [*self.folder.glob("*.json"), *self.folder.glob(".*.partial")]
+        files = [*self.folder.glob("*.json"), *self.folder.glob(".*.partial"), *self.steps.glob("*.*")]
         for file in files:
             file.unlink(missing_ok=True)
         return sum(file.suffix == ".json" for file in files)

@@ -5,6 +5,7 @@ in memory, in fp32, in bf16, or rounded to groups of 8 or 4 bits. See `rows.cpp`
 """
 
 import ctypes
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -31,9 +32,9 @@ def product(
         bias: in fp32 or bf16.
     """
     rows = x.reshape(-1, x.shape[-1]).contiguous()
-    multiply = _few_rows if torch.compiler.is_compiling() else _multiply
-    out: Tensor = multiply(rows, weight, scales, bias)
-    return out.view(*x.shape[:-1], len(weight))
+    multiply: Callable[..., Tensor] = _few_rows if torch.compiler.is_compiling() else _multiply
+    out: Tensor = multiply(rows, weight, scales, bias).view(*x.shape[:-1], len(weight))
+    return out
 
 
 def rounded_inputs(x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
@@ -70,4 +71,4 @@ _few_rows = torch.library.custom_op(
 
 @_few_rows.register_fake
 def _(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
-    return x.new_empty(len(x), len(weight))
+    return x.new_empty(x.shape[0], weight.shape[0])  # a length would fix the number of rows

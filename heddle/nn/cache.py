@@ -140,10 +140,10 @@ class Cache:
         """The windows of its states."""
         return {state.window for state in self.flat() if isinstance(state, Rolling)}
 
-    def reserve_step(self) -> None:
-        """Make room for one more token in each row."""
+    def reserve_step(self, ahead: bool = True) -> None:
+        """Make room for one more token in each row; with `ahead`, for at least twice the previous capacity."""
         self._checked([1] * len(self.lengths))
-        self._reserve(max(self.lengths) + 1)
+        self._reserve(max(self.lengths) + 1, ahead)
 
     def count_step(self) -> None:
         """Count one more token in each row, which has been stored."""

@@ -63,7 +63,7 @@ class _Blocks(torch.autograd.Function):
             scores = _Blocks.scores(q[:, :, start:stop], k[:, first:last], added, scoring, allowed, start, first)
             if sinks is not None:
                 sink = sinks.to(scores.dtype).view(-1, q.shape[1], 1, 1).expand(-1, -1, stop - start, 1).flatten(1, 2)
-                scores = torch.cat((scores, sink.repeat(len(q) // len(sink), 1, 1)), -1)
+                scores = torch.cat((scores, sink.repeat(q.shape[0] // sink.shape[0], 1, 1)), -1)
             weights = scores.softmax(-1).to(v.dtype)  # torch's softmax computes in fp32 internally
             dropped = weights if sinks is None else weights[..., :-1]
             dropped = dropped if keep_masks is None else dropped * keep_masks[index]

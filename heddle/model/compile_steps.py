@@ -1,0 +1,155 @@
+"""Compile the parts of a model's decoding steps: `python -m heddle.model.compile_steps JSON`, which `heddle.model.steps` starts.
+
+The model is built on the meta device; each part that is not there yet gets memory and random weights, is compiled, and must then
+compute what its module computes. A part that cannot be compiled leaves a file that says why, so that nobody tries again.
+"""
+
+import copy
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from heddle.config.model import TransformerConfig
+from heddle.model.build import build
+from heddle.model.linear import use_few_rows
+from heddle.model.packages import Library, Part, compile_part, steps_folder
+from heddle.model.parts import SHORT, Entry, Exit, Kind, Step, parts_of
+from heddle.model.precision import cast
+from heddle.model.quantize import round_weights
+from heddle.model.transformer import Transformer
+from heddle.native.library import operators
+
+MOST = 300  # parts on disk; each takes a megabyte or less
+ROWS, SLOTS = 3, 128  # of the inputs that a part is compiled for, if these sizes may differ
+CLOSE = {
+    torch.float32: 1e-4,
+    torch.bfloat16: 0.05,
+}  # a part's largest difference from its module, relative to its largest output
+
+
+def skeleton(about: Mapping[str, Any]) -> Transformer:
+    """The model that a request is about, on the meta device."""
+    model = build(TransformerConfig.model_validate(about["config"]), device="meta")
+    if about["dtype"] == "torch.bfloat16":
+        cast(model, "bf16", tables=about["tables"] == "torch.bfloat16")
+    if about["weights"] != "trained":
+        round_weights(model, about["weights"])
+    return use_few_rows(model.eval())
+
+
+def compile_all(about: Mapping[str, Any]) -> None:
+    """Compile the parts that a request is about and that are not there."""
+    model, kind = skeleton(about), Kind(about["several"], about["long"])
+    if operators() is None:
+        return
+    steps_folder().mkdir(parents=True, exist_ok=True)
+    for part in parts_of(model, about["sizes"], kind):
+        failure = part.file.with_suffix(".failed")
+        if part.file.exists() or failure.exists():
+            continue
+        try:
+            _compile(part, kind, model)
+        except Exception as error:  # whatever the compiler raises, plain steps go on
+            part.file.unlink(missing_ok=True)
+            failure.write_text(f"{type(error).__name__}: {error}\n")
+    remove_oldest(steps_folder())
+
+
+def remove_oldest(folder: Path, most: int = MOST) -> None:
+    """Remove the parts that were not used for longest, until there are at most `most`."""
+    files = sorted(folder.glob("*.so"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[most:]:
+        file.unlink(missing_ok=True)
+
+
+def _compile(part: Part, kind: Kind, model: Transformer) -> None:
+    """Compile one part, and compare it with its module.
+
+    Raises:
+        ValueError: they differ.
+    """
+    module = _filled(copy.deepcopy(part.module))
+    arguments, dynamic = _inputs(part, kind, model, ROWS, SLOTS)
+    compile_part(module, part.file, arguments, dynamic)
+    library = Library(part.file, module)
+    for rows, slots in ((ROWS, SLOTS), (2 * ROWS, 2 * SLOTS)):
+        arguments, _ = _inputs(part, kind, model, rows, slots)
+        again = [tensor.clone() for tensor in arguments]
+        with torch.inference_mode():
+            expected, actual = module(*arguments), library(again)
+        for one, other in zip([*expected, *arguments], [*actual, *again], strict=True):
+            difference, largest = (one - other).abs().max().item(), one.abs().max().item()
+            if not difference <= CLOSE.get(one.dtype, 0.0) * max(largest, 1e-3):
+                raise ValueError(
+                    f"the compiled part differs from its module by {difference}, where numbers reach {largest}"
+                )
+
+
+def _filled(module: nn.Module) -> nn.Module:
+    """Give a module on the meta device memory and random weights."""
+    generator = torch.Generator().manual_seed(0)
+
+    def fill(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            most = 255 if tensor.dtype == torch.uint8 else 127
+            return torch.randint(0, most, tensor.shape, dtype=tensor.dtype, generator=generator)
+        return (torch.randn(tensor.shape, generator=generator) * 0.05).to(tensor.dtype)
+
+    return module._apply(fill)
+
+
+def _inputs(part: Part, kind: Kind, model: Transformer, rows: int, slots: int) -> tuple[tuple[Tensor, ...], Any]:
+    """Inputs of a part, and which of their sizes differ from call to call."""
+    count = rows if kind.several else 1
+    slots = SHORT + slots if kind.long else slots
+    generator = torch.Generator().manual_seed(rows)
+    row = {0: Dim("rows", min=2)} if kind.several else {}
+    start = torch.randint(1, 60, (count,), generator=generator)
+    x = torch.randn(count, 1, model.config.dim, generator=generator).to(model.working_dtype())
+    if isinstance(part.module, Entry):
+        tokens = torch.randint(0, model.vocab_size, (count, 1), generator=generator)
+        return (tokens, start), (row, row)
+    if isinstance(part.module, Exit):
+        return (x,), (row,)
+    assert isinstance(part.module, Step)
+    longest = Dim("slots", min=SHORT + 1) if kind.long else Dim("slots", min=2, max=SHORT)
+    tensors, dynamic = list[Tensor](), list[dict[int, Any]]()
+    for *shape, dtype in (sizes for state in part.inputs[-1] for sizes in state):
+        whole = [slots if size is None else size for size in shape]
+        tensors.append(torch.randn(count, *whole, generator=generator).to(getattr(torch, dtype)))
+        dynamic.append(row | {axis: longest for axis, size in enumerate(shape, 1) if size is None})
+    return (x, start, *tensors), (row, row, tuple(dynamic))
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[bool]:
+    """Whether this is the only process that compiles; the others leave it to this one."""
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+def main() -> None:
+    """Compile what the first argument requests, unless another process is compiling."""
+    with suppress(OSError, AttributeError):
+        os.nice(19)
+    with _alone(steps_folder() / "lock") as alone:
+        if alone:
+            compile_all(json.loads(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

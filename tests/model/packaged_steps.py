@@ -1,0 +1,130 @@
+"""A program: what steps by parts of torch's ahead-of-time compiler generate, as JSON.
+
+It runs in a process without the shape checks, which cannot be traced, and with a cache of its own.
+"""
+
+import json
+import sys
+from typing import Any
+
+import torch
+
+from heddle.config import SamplingConfig
+from heddle.generate import Engine, generate
+from heddle.model import Transformer, build, steps
+from heddle.model.compile_steps import compile_all
+from heddle.model.graphs import Eager
+from heddle.model.packages import steps_folder
+from heddle.model.precision import cast
+from heddle.model.quantize import quantize
+from heddle.model.steps import PackagedSteps
+from tests.models import FEW, VOCABULARY, config_of
+
+LONG = SamplingConfig(max_tokens=70, temperature=0)  # past a capacity of the cache
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
+
+
+def texts(
+    model: Transformer, prompts: list[list[int]], sampling: SamplingConfig = LONG
+) -> list[list[tuple[int, float]]]:
+    """The tokens of each row with their log probabilities."""
+    rows: list[list[tuple[int, float]]] = [[] for _ in prompts]
+    for event in generate(model, prompts, sampling):
+        rows[event.row].append((event.token, event.logprob))
+    return rows
+
+
+def furthest(one: list[list[tuple[int, float]]], other: list[list[tuple[int, float]]]) -> float:
+    """The largest difference of two log probabilities up to the first token that differs."""
+    most = 0.0
+    for row, again in zip(one, other, strict=True):
+        for (token, logprob), (same, near) in zip(row, again, strict=True):
+            if token != same:
+                break
+            most = max(most, abs(logprob - near))
+    return most
+
+
+def compared(model: Transformer, prompts: list[list[int]], sampling: SamplingConfig = LONG) -> dict[str, Any]:
+    """What plain and compiled steps generate, how many parts were compiled for it, and why others were not."""
+    requests: list[Any] = []
+    steps.LOOK, steps.PATIENCE, steps.AGAIN = 0.0, 0.0, 0.0
+    steps.request = lambda *about: requests.append(about)
+    model.steps = Eager(model)
+    expected = texts(model, prompts, sampling)
+    model.steps = PackagedSteps(model)
+    texts(model, prompts, sampling)
+    for about in requests:
+        compile_all(steps.described_for_compiling(*about))
+    model.steps = PackagedSteps(model)
+    actual, folder = texts(model, prompts, sampling), steps_folder()
+    return {
+        "difference": furthest(expected, actual),
+        "equal": [[token for token, _ in row] for row in expected] == [[token for token, _ in row] for row in actual],
+        "compiled": sum(libraries is not None for libraries in model.steps.libraries.values()),
+        "parts": len(list(folder.glob("*.so"))),
+        "failures": [file.read_text() for file in folder.glob("*.failed")],
+    }
+
+
+def families(first: str, last: str) -> list[dict[str, Any]]:
+    """Models that have every option, a row alone and several."""
+    return [
+        compared(build(config, seed=1).eval(), prompts, SamplingConfig(max_tokens=20, temperature=0))
+        for config in FEW[int(first) : int(last)]
+        for prompts in (PROMPTS[:1], PROMPTS)
+    ]
+
+
+def one() -> dict[str, Any]:
+    """A small model of three equal blocks."""
+    return compared(build(config_of(depth=3), seed=1).eval(), PROMPTS[:1])
+
+
+def kinds() -> dict[str, dict[str, Any]]:
+    """Kinds of weights, and a long context."""
+    wide = config_of(dim=64, depth=2, ffn="gated")
+    results = {}
+    for kind in ("int8", "int4", "bf16"):
+        model = build(wide, seed=1).eval()
+        results[kind] = compared(cast(model, kind) if kind == "bf16" else quantize(model, kind), PROMPTS)
+    far = build(config_of(depth=2).override({"context": 2000}), seed=1).eval()
+    prompt = torch.arange(800).remainder(VOCABULARY).tolist()
+    results["long"] = compared(far, [prompt])
+    return results
+
+
+def changes() -> dict[str, bool]:
+    """What compiled steps do when something about the model changes: the next text is that of the changed model."""
+    model = build(config_of(depth=2), seed=1).eval()
+    compared(model, PROMPTS[:1])
+    results = {}
+
+    def check(name: str) -> None:
+        packaged, model.steps = model.steps, Eager(model)
+        expected = texts(model, PROMPTS[:1])
+        model.steps = packaged
+        results[name] = furthest(expected, texts(model, PROMPTS[:1])) < 1e-4
+
+    block: Any = model.last_stack().blocks[0]
+    with torch.no_grad():
+        block.mixer.o.weight.neg_()
+    check("in place")
+    block.mixer.o.weight = torch.nn.Parameter(block.mixer.o.weight.detach().flip(0))
+    check("another parameter")
+    hook = block.register_forward_hook(lambda module, inputs, output: output._replace(hidden=-output.hidden))
+    check("a hook")
+    hook.remove()
+    check("no hook")
+    engine = Engine.of(model, PROMPTS[:1], LONG)
+    before = [engine.step()[0].token for _ in range(10)]
+    with torch.no_grad():
+        block.ffn.down.weight.mul_(-3)
+    after = [engine.step()[0].token for _ in range(10)]
+    results["between two steps"] = before + after != [token for token, _ in texts(model, PROMPTS[:1])[0][:20]]
+    return results
+
+
+if __name__ == "__main__":
+    name, *arguments = sys.argv[1:]
+    print(json.dumps(globals()[name](*arguments)))
