@@ -60,11 +60,18 @@ def open_model(run: Path, device: str, weights: WeightKind = "trained", precisio
 
 
 def compile_model(model: Transformer, *batch_sizes: int) -> Transformer:
-    """Compile the decoding steps for these batch sizes where compilation is faster, and return the model.
+    """Compile the decoding steps for these batch sizes, and return the model; an encoder-decoder's only where that is faster.
 
     Raises:
-        HeddleError: see `heddle.model.compiling`.
+        HeddleError: see `heddle.model.compiling` and `heddle.model.compile_steps`.
     """
+    if model.encoder is None and model.device.type == "cpu":
+        from heddle.model.compile_steps import compile_now
+
+        with phases(console(as_json=True)) as report:
+            report("compiling decoding steps: takes about a minute, once for this machine and a model's shape")
+            compile_now(model.eval(), batch_sizes)
+        return model
     from heddle.model.step_rates import OWN, compile_faster_steps  # the compiler takes a second to import
 
     with phases(console(as_json=True)) as report:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from heddle.config.decoding import WeightKind
 
 COMPILE = (
-    "Compile the decoding steps first, which takes up to a minute and makes small models faster on most CPUs (see "
+    "Compile the decoding steps before the first text, instead of in the background if texts are long (see "
     "docs/guides/serve.md). Needs a C++ compiler."
 )
 ENCODING = "Encoding of files and standard input, such as cp1252."

@@ -13,11 +13,12 @@ In reading order:
 - `initialise`: initial weights by that table.
 - `device`, `precision`, `evaluating`: devices, dtypes and evaluation mode.
 - `build`: builds a model with initial weights from a config.
-- `measured`, `cores`: measurements of this machine, cached on disk; sharing cores with other programs.
 - `products`: the library for fp32 products in training on a CPU.
-- `packing`: weights prepacked for decoding on a CPU; `fusing`: fewer products and launches for predicting on an accelerator.
+- `linear`: layers that choose by whom they are multiplied; `fusing`: fewer products and launches for predicting on an accelerator.
 - `quantize`: weights in 8 or 4 bits, for decoding on a CPU.
-- `compiling`: decoding steps compiled to one call each (`compile_steps`), and `step_rates`: only where that is faster.
+- `parts`, `packages`, `steps`, `compile_steps`: a decoder's steps on a CPU, compiled ahead of time and stored on disk.
+- `compiling`: decoding steps compiled by torch.compile, and `step_rates`: only where that is faster.
+- `graphs`: decoding steps replayed on a GPU.
 
 `model = build(config)` makes a model; `model(tokens, ...)` returns hidden vectors, and `model.logits(hidden)` scores of the next
 token. With `cache = model.new_cache(rows)`, calls with `cache=cache` continue its rows.

@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,16 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from heddle.config.model import TransformerConfig
+from heddle.errors import HeddleError
 from heddle.model.build import build
 from heddle.model.linear import use_few_rows
 from heddle.model.packages import Library, Part, compile_part, steps_folder
-from heddle.model.parts import SHORT, Entry, Exit, Kind, Step, parts_of
+from heddle.model.parts import SHORT, Entry, Exit, Kind, Step, parts_of, sizes_of
 from heddle.model.precision import cast
 from heddle.model.quantize import round_weights
+from heddle.model.steps import PackagedSteps, described_for_compiling
 from heddle.model.transformer import Transformer
-from heddle.native.library import operators
+from heddle.native.library import COMPILERS, operators
 
 MOST = 300  # parts on disk; each takes a megabyte or less
 ROWS, SLOTS = 3, 128  # of the inputs that a part is compiled for, if these sizes may differ
@@ -44,6 +46,33 @@ def skeleton(about: Mapping[str, Any]) -> Transformer:
     if about["weights"] != "trained":
         round_weights(model, about["weights"])
     return use_few_rows(model.eval())
+
+
+def compile_now(model: Transformer, rows: Sequence[int]) -> None:
+    """Compile the parts of a decoder's steps in this process, and use them.
+
+    Args:
+        model: in evaluation mode, on a CPU, in its precision for inference.
+        rows: numbers of rows: one, several, or both.
+
+    Raises:
+        HeddleError: there is no C++ compiler, or a part cannot be compiled.
+    """
+    if operators() is None:
+        raise HeddleError(f"compiling needs a C++ compiler ({', '.join(COMPILERS)}): install one, or do not compile")
+    use_few_rows(model)
+    for several in sorted({count > 1 for count in rows}):
+        cache = model.new_cache(2 if several else 1)
+        with torch.inference_mode():
+            model(torch.zeros(len(cache.lengths), 1, dtype=torch.long), cache=cache)
+        kind, sizes = Kind(several, long=False), sizes_of(cache)
+        compile_all(described_for_compiling(model, sizes, kind))
+        for part in parts_of(model, sizes, kind):
+            if not part.file.exists():
+                failure = part.file.with_suffix(".failed")
+                message = failure.read_text().splitlines()[0] if failure.exists() else "it has modules of another kind"
+                raise HeddleError(f"this model's decoding step cannot be compiled ({message}): do not compile it")
+    model.steps = PackagedSteps(model)
 
 
 def compile_all(about: Mapping[str, Any]) -> None:
@@ -68,7 +97,8 @@ def remove_oldest(folder: Path, most: int = MOST) -> None:
     """Remove the parts that were not used for longest, until there are at most `most`."""
     files = sorted(folder.glob("*.so"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[most:]:
-        file.unlink(missing_ok=True)
+        for suffix in (".so", ".json"):
+            file.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def _compile(part: Part, kind: Kind, model: Transformer) -> None:

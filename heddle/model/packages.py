@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import types
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -146,16 +147,19 @@ def compile_part(module: nn.Module, file: Path, arguments: tuple[Tensor, ...], d
     """
     from torch._inductor import aoti_compile_and_package
 
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".") as folder, torch.no_grad():
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".") as folder, warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
         program = torch.export.export(module, arguments, dynamic_shapes=dynamic, strict=False)
         packed = aoti_compile_and_package(
             program, package_path=str(Path(folder) / "part.pt2"), inductor_configs=_settings()
         )
         with zipfile.ZipFile(packed) as archive:
-            (name,) = [name for name in archive.namelist() if name.endswith(".so")]
-            partial = Path(folder) / "part.so"
-            partial.write_bytes(archive.read(name))
-        os.replace(partial, file)
+            # The library, and a list of the operators that it calls through torch, if there are any: the library comes last.
+            names = {Path(name).suffix: name for name in archive.namelist() if name.endswith((".so", "wrapper.json"))}
+            for suffix in sorted(names):
+                partial = Path(folder) / f"part{suffix}"
+                partial.write_bytes(archive.read(names[suffix]))
+                os.replace(partial, file.with_suffix(suffix))
 
 
 def _settings() -> dict[str, Any]:

@@ -71,14 +71,17 @@ class PackagedSteps:
             return scores
         cache.reserve_step(ahead=False)
         start = on_device(cache.lengths, tokens.device, torch.long)
-        (x,) = libraries[0]([tokens, start])
+        # A part takes its inputs as they lie in memory, and was compiled for contiguous ones.
+        (x,) = libraries[0]([tokens.contiguous(), start])
         for library, state in zip(libraries[1:-1], cache.states, strict=True):
-            x, *changed = library([x, start, *(buffer for each in state for buffer in each.buffers)])
+            for each in state:
+                each.buffers = tuple(buffer.contiguous() for buffer in each.buffers)
+            x, *changed = library([x.contiguous(), start, *(buffer for each in state for buffer in each.buffers)])
             for each in state:
                 if isinstance(each, Carry):
                     each.buffers, changed = tuple(changed[: len(each.buffers)]), changed[len(each.buffers) :]
         cache.count_step()
-        return libraries[-1]([x])[0]
+        return libraries[-1]([x.contiguous()])[0]
 
     def _libraries(self, cache: Cache) -> Libraries | None:
         """The compiled parts of this cache's next step; None: take a plain one."""

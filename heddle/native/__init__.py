@@ -5,3 +5,5 @@
 - `library`: `rows.cpp`, compiled once for this processor by its C++ compiler.
 - `products`: products of few rows by that library, for decoding.
 """
+
+__all__: list[str] = []

@@ -7,7 +7,7 @@
 extern "C" {
 
 void heddle_product(int kind, int narrow, int narrow_bias, const void* x, const void* w, const void* scales, const void* bias,
-                    void* y, int64_t n, int64_t F, int64_t D);
+                    void* y, int64_t n, int64_t F, int64_t D, int threads);
 
 AOTITorchError aoti_torch_cpu_few_rows(AtenTensorHandle x, AtenTensorHandle weight, const AtenTensorHandle* scales,
                                        const AtenTensorHandle* bias, AtenTensorHandle* out) {
@@ -24,7 +24,8 @@ AOTITorchError aoti_torch_cpu_few_rows(AtenTensorHandle x, AtenTensorHandle weig
     if (aoti_torch_get_data_ptr(*out, &to)) return AOTI_TORCH_FAILURE;
     int32_t narrow = aoti_torch_dtype_bfloat16();
     int kind = of_numbers == aoti_torch_dtype_int8() ? 2 : of_numbers == aoti_torch_dtype_uint8() ? 3 : of_numbers == narrow;
-    heddle_product(kind, dtype == narrow, bias && of_bias == narrow, from, by, scaled, added, to, of_x[0], of_weight[0], of_x[1]);
+    heddle_product(kind, dtype == narrow, bias && of_bias == narrow, from, by, scaled, added, to, of_x[0], of_weight[0], of_x[1],
+                   0);
     return AOTI_TORCH_SUCCESS;
 }
 }

@@ -40,9 +40,10 @@ def product(
 def rounded_inputs(x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
     """x as a product with weights in groups rounds it: each group to scale · q, q from -127 to 127."""
     width = x.shape[-1]
-    groups = F.pad(x.float(), (0, -width % GROUP)).unflatten(-1, (-1, GROUP))
+    groups: Tensor = F.pad(x.float(), (0, -width % GROUP)).unflatten(-1, (-1, GROUP))
     scales = (groups.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-30)
-    return ((groups / scales).round() * scales).flatten(-2)[..., :width].to(x.dtype)
+    rounded: Tensor = (groups / scales).round() * scales
+    return rounded.flatten(-2)[..., :width].to(x.dtype)
 
 
 def _multiply(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -52,7 +53,9 @@ def _multiply(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | N
     narrow, narrow_bias = x.dtype == torch.bfloat16, bias is not None and bias.dtype == torch.bfloat16
     tensors = (_address(tensor) for tensor in (x, weight, scales, bias, out))
     sizes = (ctypes.c_int64(size) for size in (len(x), len(weight), x.shape[1]))
-    native.heddle_product(KINDS[weight.dtype], narrow, narrow_bias, *tensors, *sizes)
+    # Not OpenMP's number, which each thread has for itself.
+    threads = torch.get_num_threads()
+    native.heddle_product(KINDS[weight.dtype], narrow, narrow_bias, *tensors, *sizes, threads)
     return out
 
 

@@ -112,49 +112,72 @@ template <class V> float total(V v) {
 #endif
 }
 
-// Sums of four neighbouring products each.
-Sums dot(Bytes w, Bytes x) {
-#if defined(__AVX2__)
-    // The instructions take one factor without a sign, so the sign of w goes to x.
-    __m256i size = _mm256_abs_epi8((__m256i)w), sign = _mm256_sign_epi8((__m256i)x, (__m256i)w);
+// Sums of four neighbouring products each, of numbers without a sign and numbers with one.
+Sums dot_unsigned(Bytes w, Bytes x) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return (Sums)_mm256_dpbusd_epi32(_mm256_setzero_si256(), size, sign);
+    return (Sums)_mm256_dpbusd_epi32(_mm256_setzero_si256(), (__m256i)w, (__m256i)x);
 #elif defined(__AVXVNNI__)
-    return (Sums)_mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), size, sign);
-#else
-    return (Sums)_mm256_madd_epi16(_mm256_maddubs_epi16(size, sign), _mm256_set1_epi16(1));
-#endif
+    return (Sums)_mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), (__m256i)w, (__m256i)x);
+#elif defined(__AVX2__)
+    return (Sums)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)w, (__m256i)x), _mm256_set1_epi16(1));
 #else
     Sums sums = {};
     for (int lane = 0; lane < 8; lane++)
-        for (int i = 4 * lane; i < 4 * lane + 4; i++) sums[lane] += int(w[i]) * int(x[i]);
+        for (int i = 4 * lane; i < 4 * lane + 4; i++) sums[lane] += int(uint8_t(w[i])) * int(x[i]);
     return sums;
+#endif
+}
+
+// The same where both have a sign: that of w goes to x.
+Sums dot_signed(Bytes w, Bytes x) {
+#ifdef __AVX2__
+    return dot_unsigned((Bytes)_mm256_abs_epi8((__m256i)w), (Bytes)_mm256_sign_epi8((__m256i)x, (__m256i)w));
+#else
+    return dot_unsigned(w < 0 ? -w : w, w < 0 ? -x : x);
+#endif
+}
+
+Eight eight(const float* x) { return at<Eight>(x); }
+Eight eight(const BFloat* x) {
+#ifdef __AVX2__
+    return (Eight)(Sums)_mm256_slli_epi32(_mm256_cvtepu16_epi32(at<__m128i>(x)), 16);
+#else
+    typedef uint16_t Narrow __attribute__((vector_size(16)));
+    return (Eight)(__builtin_convertvector(at<Narrow>(x), Sums) << 16);
 #endif
 }
 
 // What a product reads and writes. x is in fp32 here; D is a multiple of GROUP if the weights are integers.
 struct Input {
     int64_t n, D;
+    int threads;
     std::vector<float> x;
     std::vector<int8_t> q;      // of the groups of x
-    std::vector<float> scales;  // of the groups of x
+    std::vector<float> scales;  // of the groups of x, filled up to eight with zeros
+    std::vector<float> sums;    // the same, of the numbers of a group after rounding
+    int64_t groups = 0;         // in a row of the last two
 };
 
-Input read(const void* x, bool narrow, int64_t n, int64_t D, bool integers) {
+Input read(const void* x, bool narrow, int64_t n, int64_t D, bool integers, int threads) {
     int64_t width = integers ? (D + GROUP - 1) / GROUP * GROUP : D;
-    Input in{n, width, std::vector<float>(n * width), {}, {}};
+    Input in{n, width, threads, std::vector<float>(n * width), {}, {}, {}};
     for (int64_t r = 0; r < n; r++)
         for (int64_t i = 0; i < D; i++) in.x[r * width + i] = number(x, narrow, r * D + i);
     if (!integers) return in;
     in.q.resize(n * width);
-    in.scales.resize(n * width / GROUP);
+    in.groups = (width / GROUP + 7) / 8 * 8;
+    in.scales.resize(n * in.groups);
+    in.sums.resize(n * in.groups);
     for (int64_t g = 0; g < n * width / GROUP; g++) {
         const float* group = in.x.data() + g * GROUP;
+        int64_t place = g / (width / GROUP) * in.groups + g % (width / GROUP);
         float largest = 0;
         for (int i = 0; i < GROUP; i++) largest = std::max(largest, std::fabs(group[i]));
         float scale = std::max(largest / 127, 1e-30f);
-        in.scales[g] = scale;
-        for (int i = 0; i < GROUP; i++) in.q[g * GROUP + i] = int8_t(std::nearbyint(group[i] / scale));
+        in.scales[place] = scale;
+        int sum = 0;
+        for (int i = 0; i < GROUP; i++) sum += in.q[g * GROUP + i] = int8_t(std::nearbyint(group[i] / scale));
+        in.sums[place] = scale * float(sum);
     }
     return in;
 }
@@ -207,38 +230,60 @@ template <class W> struct Plain {
     }
 };
 
-// Weights in 8 or 4 bits.
+// Weights in 8 or 4 bits. Those in 4 bits are stored plus 8, so 8 times the sum of x is subtracted at the end.
 template <int BITS> struct Grouped {
     const Input& in;
     const int8_t* w;
     const BFloat* scales;
 
-    Bytes group(const int8_t* row, int64_t g) const {
-        if constexpr (BITS == 8) return at<Bytes>(row + g * GROUP);
-        Bytes both = at<Bytes>(row + g / 2 * GROUP);
+    // Sums of products of a pair of groups, the second one only if there is one.
+    template <int N> void pair(const int8_t* row, int64_t row_of_x, int64_t g, bool second, Sums (&products)[N][2]) const {
         typedef uint16_t Pairs __attribute__((vector_size(GROUP)));
-        Bytes halves = g % 2 ? (Bytes)((Pairs)both >> 4) : both;
-        return (halves & 15) - 8;
+        Bytes one, other = {};
+        if constexpr (BITS == 8) {
+            one = at<Bytes>(row + g * GROUP);
+            if (second) other = at<Bytes>(row + (g + 1) * GROUP);
+        } else {
+            Bytes both = at<Bytes>(row + g / 2 * GROUP);
+            one = both & 15, other = (Bytes)((Pairs)both >> 4) & 15;
+        }
+        for (int r = 0; r < N; r++) {
+            const int8_t* x = in.q.data() + (row_of_x + r) * in.D + g * GROUP;
+            products[r][0] = BITS == 8 ? dot_signed(one, at<Bytes>(x)) : dot_unsigned(one, at<Bytes>(x));
+            Bytes next = second ? at<Bytes>(x + GROUP) : Bytes{};
+            products[r][1] = BITS == 8 ? dot_signed(other, next) : dot_unsigned(other, next);
+        }
     }
 
     template <int N, int M> void rows(int64_t row, int64_t f, float (&out)[N][M]) const {
         int64_t groups = in.D / GROUP, stride = BITS == 8 ? in.D : (groups + 1) / 2 * GROUP;
         for (int m = 0; m < M; m++) {
             const int8_t* weights = w + (f + m) * stride;
-            const BFloat* weight_scales = scales + (f + m) * groups;
-            Eight sums[N][2] = {};
-            for (int64_t g = 0; g < groups; g += 2)
-                for (int half = 0; half < 2 && g + half < groups; half++) {
-                    Bytes values = group(weights, g + half);
-                    float scale = number(weight_scales + g + half);
-                    for (int r = 0; r < N; r++) {
-                        int64_t of_x = (row + r) * groups + g + half;
-                        Sums products = dot(values, at<Bytes>(in.q.data() + of_x * GROUP));
-                        Eight both = (scale * in.scales[of_x]) - Eight{};
-                        sums[r][half] = add_product(sums[r][half], __builtin_convertvector(products, Eight), both);
-                    }
+            const BFloat* of_weights = scales + (f + m) * groups;
+            Eight sums[N][2] = {}, offsets[N] = {};
+            for (int64_t first = 0; first < groups; first += 8) {
+                int64_t count = std::min<int64_t>(8, groups - first);
+                BFloat last[8] = {};
+                if (count < 8) std::memcpy(last, of_weights + first, count * sizeof(BFloat));
+                Eight of_w = eight(count < 8 ? last : of_weights + first);
+                float both[N][8];  // scales of eight groups of w and x
+                for (int r = 0; r < N; r++) {
+                    const int64_t place = (row + r) * in.groups + first;
+                    Eight product = of_w * eight(in.scales.data() + place);
+                    std::memcpy(both[r], &product, sizeof product);
+                    if (BITS == 4) offsets[r] = add_product(offsets[r], of_w, eight(in.sums.data() + place));
                 }
-            for (int r = 0; r < N; r++) out[r][m] = total(sums[r][0] + sums[r][1]);
+                for (int64_t i = 0; i < count; i += 2) {
+                    Sums products[N][2];
+                    pair<N>(weights, row, first + i, i + 1 < count, products);
+                    for (int r = 0; r < N; r++)
+                        for (int half = 0; half < 2; half++) {
+                            Eight numbers = __builtin_convertvector(products[r][half], Eight);
+                            sums[r][half] = add_product(sums[r][half], numbers, both[r][i + half] - Eight{});
+                        }
+                }
+            }
+            for (int r = 0; r < N; r++) out[r][m] = total(sums[r][0] + sums[r][1]) - (BITS == 4 ? 8 * total(offsets[r]) : 0);
         }
     }
 };
@@ -257,11 +302,7 @@ template <int M, class Product> void put_rows(const Product& product, int64_t ro
 
 template <int M, class Product> void put_all(const Product& product, const Output& out) {
     int64_t n = product.in.n, F = out.F;
-#ifdef _OPENMP
-    int threads = n * F * product.in.D < ALONE ? 1 : omp_get_max_threads();
-#else
-    int threads = 1;
-#endif
+    int threads = n * F * product.in.D < ALONE ? 1 : product.in.threads;
     int64_t share = std::max<int64_t>(M, (F / (threads * SHARES) + M - 1) / M * M), shares = (F + share - 1) / share;
     std::atomic<int64_t> next{0};
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -288,9 +329,15 @@ extern "C" {
 //   narrow       whether x and y are in bf16, not fp32
 //   narrow_bias  whether the bias is; null: no bias
 //   scales       of the groups of w in bf16, [F D/32], for int8 and int4
+//   threads      to compute with; 0: as many as OpenMP would use
 void heddle_product(int kind, int narrow, int narrow_bias, const void* x, const void* w, const void* scales, const void* bias,
-                    void* y, int64_t n, int64_t F, int64_t D) {
-    Input in = read(x, narrow, n, D, kind >= 2);
+                    void* y, int64_t n, int64_t F, int64_t D, int threads) {
+#ifdef _OPENMP
+    if (!threads) threads = omp_get_max_threads();
+#else
+    threads = 1;
+#endif
+    Input in = read(x, narrow, n, D, kind >= 2, threads);
     Output out{y, bias, F, narrow != 0, narrow_bias != 0};
     auto of_weights = static_cast<const BFloat*>(scales);
     switch (kind) {

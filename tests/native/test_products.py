@@ -173,6 +173,14 @@ def test_the_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [file.suffix for file in tmp_path.iterdir()] == [".so"]
 
 
+def test_another_processor_compiles_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path))
+    for name in ("one", "another"):
+        monkeypatch.setattr("heddle.native.library.processor", lambda name=name: name)
+        assert module.library.__wrapped__() is not None
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path / "file"))

@@ -1,0 +1,34 @@
+"""Planted faults that tests of `native` must notice."""
+
+from tests.planting import Fault
+
+FAULTS = [
+    Fault(
+        "inputs are rounded to other groups",
+        "native/products.py:rounded_inputs",
+        "(0, -width % GROUP)",
+        "(-width % GROUP, 0)",
+        test="test_products.py::test_inputs_are_rounded_as_the_library_rounds_them",
+    ),
+    Fault(
+        "weights in 4 bits are read as 8",
+        "native/products.py:_multiply",
+        "KINDS[weight.dtype]",
+        "min(KINDS[weight.dtype], 2)",
+        test="test_products.py::test_beside_numpy",
+    ),
+    Fault(
+        "a bias in bf16 is read as fp32",
+        "native/products.py:_multiply",
+        "bias is not None and bias.dtype == torch.bfloat16",
+        "False",
+        test="test_products.py::test_beside_numpy",
+    ),
+    Fault(
+        "a library of another processor is loaded",
+        "native/library.py:_compiled",
+        "processor().encode()",
+        "b''",
+        test="test_products.py::test_another_processor_compiles_its_own",
+    ),
+]
