@@ -67,13 +67,10 @@ def compared(model: Transformer, prompts: list[list[int]], sampling: SamplingCon
     }
 
 
-def families(first: str, last: str) -> list[dict[str, Any]]:
-    """Models that have every option, a row alone and several."""
-    return [
-        compared(build(config, seed=1).eval(), prompts, SamplingConfig(max_tokens=20, temperature=0))
-        for config in FEW[int(first) : int(last)]
-        for prompts in (PROMPTS[:1], PROMPTS)
-    ]
+def family(number: str, rows: str) -> dict[str, Any]:
+    """One of the models that together have every option, with so many rows."""
+    model = build(FEW[int(number)], seed=1).eval()
+    return compared(model, PROMPTS[: int(rows)], SamplingConfig(max_tokens=20, temperature=0))
 
 
 def one() -> dict[str, Any]:
@@ -81,17 +78,13 @@ def one() -> dict[str, Any]:
     return compared(build(config_of(depth=3), seed=1).eval(), PROMPTS[:1])
 
 
-def kinds() -> dict[str, dict[str, Any]]:
-    """Kinds of weights, and a long context."""
-    wide = config_of(dim=64, depth=2, ffn="gated")
-    results = {}
-    for kind in ("int8", "int4", "bf16"):
-        model = build(wide, seed=1).eval()
-        results[kind] = compared(cast(model, kind) if kind == "bf16" else quantize(model, kind), PROMPTS)
-    far = build(config_of(depth=2).override({"context": 2000}), seed=1).eval()
-    prompt = torch.arange(800).remainder(VOCABULARY).tolist()
-    results["long"] = compared(far, [prompt])
-    return results
+def kind(name: str) -> dict[str, Any]:
+    """A kind of weights, or a long context."""
+    if name == "long":
+        far = build(config_of(depth=2).override({"context": 2000}), seed=1).eval()
+        return compared(far, [torch.arange(800).remainder(VOCABULARY).tolist()])
+    model = build(config_of(dim=64, depth=2, ffn="gated"), seed=1).eval()
+    return compared(cast(model, name) if name == "bf16" else quantize(model, name), PROMPTS)
 
 
 def changes() -> dict[str, bool]:
