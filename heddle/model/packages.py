@@ -169,5 +169,6 @@ def _settings() -> dict[str, Any]:
         "aot_inductor.package_constants_in_so": False,
         "aot_inductor.custom_ops_to_c_shims": {operator: [OPERATOR]},
         "aot_inductor.enable_line_tables": False,
+        "always_keep_tensor_constants": True,  # else the values of weights with few numbers become a part of the code
         "cpp.dynamic_threads": True,
     }

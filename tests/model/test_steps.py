@@ -333,7 +333,8 @@ def test_every_option_is_compiled(number: int, tmp_path: Path) -> None:
 def test_every_kind_of_weights_is_compiled(name: str, tmp_path: Path) -> None:
     report = json.loads(programs.traced(PROGRAM, "kind", name, HEDDLE_CACHE=str(tmp_path)))
     assert report["failures"] == []
-    assert report["difference"] < (0.1 if name == "bf16" else 5e-5)
+    # An input of a rounded product that lies between two integers may go to either.
+    assert report["difference"] < {"bf16": 0.1, "long": 5e-5}.get(name, 5e-3)
     assert report["compiled"] == 1
 
 
