@@ -73,11 +73,6 @@ def family(number: str, rows: str) -> dict[str, Any]:
     return compared(model, PROMPTS[: int(rows)], SamplingConfig(max_tokens=20, temperature=0))
 
 
-def one() -> dict[str, Any]:
-    """A small model of three equal blocks."""
-    return compared(build(config_of(depth=3), seed=1).eval(), PROMPTS[:1])
-
-
 def kind(name: str) -> dict[str, Any]:
     """A kind of weights, or a long context."""
     if name == "long":

@@ -29,7 +29,7 @@ from heddle.native.library import operators
 from heddle.nn.cache import Cache
 from tests import programs
 from tests.model.packaged_steps import PROMPTS, furthest, texts
-from tests.models import COMBINATIONS, FEW, config_of
+from tests.models import COMBINATIONS, config_of
 
 PROGRAM = "model.packaged_steps"
 needs_compiler = pytest.mark.skipif(operators() is None, reason="no C++ compiler")
@@ -308,19 +308,9 @@ def test_the_request_starts_a_process(new_machine: Path, monkeypatch: pytest.Mon
 
 @needs_compiler
 @pytest.mark.thorough
-def test_the_compiler_makes_what_the_model_computes() -> None:
-    """Three equal blocks are one part; it is compiled, loaded and compared."""
-    report = json.loads(programs.run(PROGRAM, "one"))
-    assert report.pop("difference") < 2e-5
-    assert report == {"equal": True, "compiled": 1, "parts": 3, "failures": []}
-
-
-@needs_compiler
-@pytest.mark.thorough
-@pytest.mark.parametrize("number", range(len(FEW)))
-def test_every_option_is_compiled(number: int, tmp_path: Path) -> None:
-    """For one row or, in every other model, for several."""
-    rows = 1 if number % 2 else len(PROMPTS)
+@pytest.mark.parametrize(("number", "rows"), [(1, 1), (5, 3)])
+def test_many_options_are_compiled(number: int, rows: int, tmp_path: Path) -> None:
+    """Two of the models that together have every option; `python -m tests.model.packaged_steps family N ROWS` tries another."""
     report = json.loads(programs.traced(PROGRAM, "family", number, rows, HEDDLE_CACHE=str(tmp_path)))
     assert report["failures"] == []
     assert report["difference"] < 5e-5
@@ -329,8 +319,8 @@ def test_every_option_is_compiled(number: int, tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["int8", "int4", "bf16", "long"])
-def test_every_kind_of_weights_is_compiled(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["int4", "long"])
+def test_kinds_of_weights_are_compiled(name: str, tmp_path: Path) -> None:
     report = json.loads(programs.traced(PROGRAM, "kind", name, HEDDLE_CACHE=str(tmp_path)))
     assert report["failures"] == []
     # An input of a rounded product that lies between two integers may go to either.

@@ -15,11 +15,12 @@ from torch import Tensor
 from heddle.native import library as module
 from heddle.native.library import FLAGS, SOURCE, compiler, library
 from heddle.native.products import GROUP, KINDS, product, rounded_inputs
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
 
 # Processors of other users: the narrowest vectors, and the widest that this machine can run.
-MACHINES = ("-march=x86-64", "-march=x86-64-v3", "-march=x86-64-v4")
+MACHINES = ("-march=x86-64", *thorough("-march=x86-64-v3", "-march=x86-64-v4"))
 
 
 def matrix(outputs: int, inputs: int, seed: int = 0) -> Tensor:
@@ -173,6 +174,7 @@ def test_the_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [file.suffix for file in tmp_path.iterdir()] == [".so"]
 
 
+@pytest.mark.thorough
 def test_another_processor_compiles_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path))
     for name in ("one", "another"):
@@ -181,6 +183,7 @@ def test_another_processor_compiles_its_own(tmp_path: Path, monkeypatch: pytest.
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.thorough
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HEDDLE_CACHE", str(tmp_path / "file"))
