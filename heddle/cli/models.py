@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heddle.account.machine import available_memory
 from heddle.cli.output import console, phases, pluralize
 from heddle.config.decoding import Kind, WeightKind, completed
 from heddle.config.saved import SavedConfig
@@ -77,7 +76,7 @@ def compile_model(model: Transformer, *batch_sizes: int) -> Transformer:
     with phases(console(as_json=True)) as report:
         report(f"compiling {pluralize(len(batch_sizes), 'decoding step')}: takes about half a minute each")
         started = time.perf_counter()
-        reports = compile_faster_steps(model, batch_sizes, available_memory(model.device) // 2)
+        reports = compile_faster_steps(model, batch_sizes)
         for step_report in reports:
             if step_report.best == OWN:
                 texts = "several texts at a time" if step_report.several else "one text"

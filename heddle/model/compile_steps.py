@@ -88,7 +88,6 @@ def compile_all(about: Mapping[str, Any]) -> None:
         try:
             _compile(part, kind, model)
         except Exception as error:  # whatever the compiler raises, plain steps go on
-            part.file.unlink(missing_ok=True)
             failure.write_text(f"{type(error).__name__}: {error}\n")
     remove_oldest(steps_folder())
 
@@ -109,9 +108,10 @@ def _compile(part: Part, kind: Kind, model: Transformer) -> None:
     """
     module = _filled(copy.deepcopy(part.module), seed=0)
     arguments, dynamic = _inputs(part, kind, model, ROWS, SLOTS)
-    compile_part(module, part.file, arguments, dynamic)
+    partial = part.file.with_name(f".{part.file.name}")
+    compile_part(module, partial, arguments, dynamic)
     module = _filled(module, seed=1)  # the library must read the weights, not remember them
-    library = Library(part.file, module)
+    library = Library(partial, module)
     for rows, slots in ((ROWS, SLOTS), (2 * ROWS, 2 * SLOTS)):
         arguments, _ = _inputs(part, kind, model, rows, slots)
         again = [tensor.clone() for tensor in arguments]
@@ -123,6 +123,9 @@ def _compile(part: Part, kind: Kind, model: Transformer) -> None:
                 raise ValueError(
                     f"the compiled part differs from its module by {difference}, where numbers reach {largest}"
                 )
+    for suffix in (".json", ".so"):  # only now may others load it; the library comes last
+        with suppress(FileNotFoundError):
+            os.replace(partial.with_suffix(suffix), part.file.with_suffix(suffix))
 
 
 def _filled(module: nn.Module, seed: int) -> nn.Module:

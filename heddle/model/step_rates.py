@@ -46,7 +46,7 @@ class StepRates:
         return max(self.rates, key=self.rates.__getitem__)
 
 
-def compile_faster_steps(model: Transformer, rows: Sequence[int], memory: int | None = None) -> list[StepRates]:
+def compile_faster_steps(model: Transformer, rows: Sequence[int]) -> list[StepRates]:
     """Compile a model's decoding steps for these numbers of rows where that is faster on this machine; returns their rates.
 
     Rates are measured once for a machine and a model's shapes.
@@ -54,7 +54,6 @@ def compile_faster_steps(model: Transformer, rows: Sequence[int], memory: int | 
     Args:
         model: in its precision for inference.
         rows: numbers of rows: one, several, or both.
-        memory: bytes that prepacked weights may use for steps that are not compiled; None: no limit.
 
     Raises:
         HeddleError: see `CompiledSteps`.
@@ -67,7 +66,7 @@ def compile_faster_steps(model: Transformer, rows: Sequence[int], memory: int | 
     with evaluating(model):
         for count in sorted({1 if number == 1 else SEVERAL for number in rows}):
             about = {"tensors": _tensors(model), "rows": count}
-            rates = measured_once("decoding-steps", about, partial(_measure, steps, count, memory), model.device.type)
+            rates = measured_once("decoding-steps", about, partial(_measure, steps, count), model.device.type)
             report = StepRates(count > 1, rates)
             kernels = KERNELS.get(report.best, ())
             if steps.kernels[report.several] != kernels:
@@ -79,7 +78,7 @@ def compile_faster_steps(model: Transformer, rows: Sequence[int], memory: int | 
     return reports
 
 
-def _measure(steps: CompiledSteps, rows: int, memory: int | None) -> dict[str, float]:
+def _measure(steps: CompiledSteps, rows: int) -> dict[str, float]:
     """Tokens per second: not compiled, and compiled in each mode until one is clearly faster."""
     model, several = steps.model, rows > 1
     modes = dict(KERNELS) if steps.kernels[several] == OWN_KERNELS else {"compiled": LIBRARIES}
