@@ -8,6 +8,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +27,17 @@ FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-Wno-psa
 # To try in this order: not every compiler has OpenMP or names the processor alike.
 MACHINE_FLAGS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
 SECONDS = 300  # after which a compiler is given up
+# Of torch, in the order of `Functions` in operators.cpp.
+TORCH_FUNCTIONS = (
+    "aoti_torch_get_sizes",
+    "aoti_torch_get_dtype",
+    "aoti_torch_get_data_ptr",
+    "aoti_torch_empty_strided",
+    "aoti_torch_dtype_bfloat16",
+    "aoti_torch_dtype_int8",
+    "aoti_torch_dtype_uint8",
+    "aoti_torch_device_type_cpu",
+)
 
 
 def compiler() -> str | None:
@@ -43,19 +55,28 @@ def library() -> ctypes.CDLL | None:
 @cache
 def operators() -> ctypes.CDLL | None:
     """The products as operators of compiled steps; None without a compiler that can, or if torch's headers are missing."""
-    root = Path(torch.__file__).parent
-    flags = (f"-I{root / 'include'}", f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_cpu")
-    return None if library() is None else _load(OPERATORS, flags)
+    products, root = library(), Path(torch.__file__).parent
+    # Compiled steps refer to operators by name. What this library were linked with would be global as well.
+    native = products and _load(OPERATORS, (f"-I{root / 'include'}",), ctypes.RTLD_GLOBAL)
+    if products is None or native is None:
+        return None
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    with suppress(OSError, AttributeError):
+        interface = ctypes.CDLL(str(root / "lib" / f"libtorch_cpu.{suffix}"))
+        functions = (products.heddle_product, *(getattr(interface, name) for name in TORCH_FUNCTIONS))
+        addresses = (ctypes.cast(function, ctypes.c_void_p) for function in functions)
+        native.heddle_use((ctypes.c_void_p * len(functions))(*addresses))
+        return native
+    return None
 
 
-def _load(source: Path, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
-    # Functions are global: compiled steps refer to operators by name, and these to the products.
+def _load(source: Path, flags: tuple[str, ...] = (), mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
     with suppress(OSError):
         file = _compiled(source, flags, directory())
-        return None if file is None else ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+        return None if file is None else ctypes.CDLL(str(file), mode)
     with suppress(OSError), tempfile.TemporaryDirectory(prefix="heddle-") as folder:  # the cache cannot be written
         file = _compiled(source, flags, Path(folder))
-        return None if file is None else ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+        return None if file is None else ctypes.CDLL(str(file), mode)
     return None
 
 

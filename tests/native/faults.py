@@ -31,4 +31,11 @@ FAULTS = [
         "b''",
         test="test_products.py::test_another_processor_compiles_its_own",
     ),
+    Fault(
+        "all of torch's symbols are global",
+        "native/library.py:operators",
+        'f"libtorch_cpu.{suffix}"))',
+        'f"libtorch_cpu.{suffix}"), ctypes.RTLD_GLOBAL)',
+        test="test_library.py::test_only_the_operator_is_visible_to_other_libraries",
+    ),
 ]
