@@ -1,12 +1,13 @@
-"""Beam search compared with `generate` of Hugging Face transformers: equal texts on tiny models, speed on a trained translator.
+"""Beam search compared with Hugging Face transformers and CTranslate2: equal texts on tiny models, speed on a translator.
 
     python benchmarks/beam.py --equal 200                          # imported Marian, BART, T5 and GPT-2, random weights
-    python benchmarks/beam.py RUN SOURCES [--beams 5 --precision bf16 --rounds 9] [--json FILE]
+    python benchmarks/beam.py RUN SOURCES [--precision bf16 --rounds 9] [--ctranslate2 float32 int8] [--json FILE]
 
 `--equal` compares the ids and scores of the three best texts of each source, for several penalties; where ids part, both scores
-must be within 1e-5. The second form exports RUN, lets both translate the lines of SOURCES in turns, in batches that are sorted
-by length, each of the size that is fastest for it on two cores, and reports the ratio of their times, as a median with its
-spread, and how many translations are equal.
+must be within 1e-5. The second form exports RUN, lets all translate the lines of SOURCES in turns, in batches that are sorted
+by length, each of the size that is fastest for it on two cores, and reports the ratios of their times to heddle's, as medians with
+their spread, and how many translations are equal. All stop a search when as many texts have ended as there are beams, as
+CTranslate2 does.
 """
 
 import argparse
@@ -113,30 +114,52 @@ def compare(sources: int) -> list[dict[str, Any]]:
     return rows
 
 
-def contenders(
-    run: Path, folder: Path, arguments: argparse.Namespace, texts: list[str]
-) -> dict[str, Callable[[], list[str]]]:
-    """Both translators, each with its own tokens of the same texts."""
-    import torch
-    from transformers import AutoModelForSeq2SeqLM
+Translate = Callable[[], list[str]]
 
+
+def contenders(run: Path, folder: Path, arguments: argparse.Namespace, texts: list[str]) -> dict[str, Translate]:
+    """All translators, each with its own tokens of the same texts."""
     from heddle.config import BeamConfig
     from heddle.convert import export_model
     from heddle.generate import translate
-    from heddle.generate.translate import Marks, source_ids
     from heddle.model.precision import cast
     from heddle.weights import load
 
     model, tokenizer = load(run, "cpu")
-    export_model(run, folder / "exported")
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[arguments.precision]
-    reference = AutoModelForSeq2SeqLM.from_pretrained(folder / "exported", dtype=dtype).eval()
+    exported = folder / "exported"
+    export_model(run, exported)
     cast(model, arguments.precision)
     assert tokenizer is not None
-    config = BeamConfig(beams=arguments.beams, max_tokens=arguments.tokens)
-    marks = Marks.of(model.config, tokenizer)
+    config = BeamConfig(beams=arguments.beams, max_tokens=arguments.tokens, early_stopping=True)
 
-    def by_transformers() -> list[str]:
+    def by_heddle() -> list[str]:
+        return [best.text for best, *_ in translate(model, tokenizer, texts, config, rows=arguments.rows)]
+
+    result: dict[str, Translate] = {"heddle": by_heddle}
+    if not arguments.without_transformers:
+        result["transformers"] = by_transformers(run, exported, arguments, texts)
+    for kind in arguments.ctranslate2:
+        result[f"CTranslate2 {kind}"] = by_ctranslate2(exported, folder / kind, kind, arguments, texts)
+    return result
+
+
+def by_transformers(run: Path, exported: Path, arguments: argparse.Namespace, texts: list[str]) -> Translate:
+    """`generate` of the exported model."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    from heddle.generate.translate import Marks, source_ids
+    from heddle.weights import load
+
+    model, tokenizer = load(run, "cpu")
+    assert tokenizer is not None
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[arguments.precision]
+    reference, marks = (
+        AutoModelForSeq2SeqLM.from_pretrained(exported, dtype=dtype).eval(),
+        Marks.of(model.config, tokenizer),
+    )
+
+    def go() -> list[str]:
         ids = list(source_ids(model.config, tokenizer, marks, dict(enumerate(texts))).values())
         order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
         result = [""] * len(ids)
@@ -152,41 +175,68 @@ def contenders(
                     num_beams=arguments.beams,
                     max_new_tokens=arguments.tokens,
                     do_sample=False,
+                    early_stopping=True,
                 )
             for row, each in zip(rows, made[:, 1:].tolist(), strict=True):
                 end = each.index(marks.end) if marks.end in each else len(each)
                 result[row] = tokenizer.decode(each[:end])
         return result
 
-    def by_heddle() -> list[str]:
-        return [best.text for best, *_ in translate(model, tokenizer, texts, config, rows=arguments.rows)]
+    return go
 
-    return {"heddle": by_heddle, "transformers": by_transformers}
+
+def by_ctranslate2(
+    exported: Path, folder: Path, kind: str, arguments: argparse.Namespace, texts: list[str]
+) -> Translate:
+    """CTranslate2's translator of the exported model, with weights of this kind, and one worker per core as heddle has."""
+    import ctranslate2
+    from transformers import AutoTokenizer
+
+    ctranslate2.converters.TransformersConverter(str(exported)).convert(str(folder), quantization=kind)
+    workers = os.cpu_count() or 1
+    translator = ctranslate2.Translator(str(folder), "cpu", compute_type=kind, inter_threads=workers, intra_threads=1)
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+
+    def go() -> list[str]:
+        sources = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(texts)["input_ids"]]
+        made = translator.translate_batch(
+            sources,
+            beam_size=arguments.beams,
+            min_decoding_length=0,
+            max_decoding_length=arguments.tokens,
+            max_batch_size=arguments.ctranslate2_rows,
+        )
+        ids = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in made]
+        return list(tokenizer.batch_decode(ids, skip_special_tokens=True))
+
+    return go
 
 
 def race(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Both in turns."""
-    texts = [line for line in arguments.sources.read_text(encoding="utf-8").splitlines() if line]
-    seconds: dict[str, list[float]] = {"heddle": [], "transformers": []}
+    """All in turns."""
+    texts = [line for line in arguments.sources.read_text(encoding="utf-8").splitlines() if line][: arguments.lines]
     with tempfile.TemporaryDirectory() as folder:
-        both = contenders(arguments.run, Path(folder), arguments, texts)
-        translations = {name: translate() for name, translate in both.items()}  # not timed: the first call of each
+        all_of_them = contenders(arguments.run, Path(folder), arguments, texts)
+        seconds: dict[str, list[float]] = {name: [] for name in all_of_them}
+        translations = {
+            name: translate() for name, translate in all_of_them.items()
+        }  # not timed: the first call of each
         for number in range(arguments.rounds):
-            for name in sorted(both, reverse=bool(number % 2)):
+            for name in sorted(all_of_them, reverse=bool(number % 2)):
                 began = time.perf_counter()
-                both[name]()
+                all_of_them[name]()
                 seconds[name].append(time.perf_counter() - began)
             print(
                 f"round {number}: { {name: round(times[-1], 2) for name, times in seconds.items()} }", file=sys.stderr
             )
-    ratios = [reference / own for own, reference in zip(seconds["heddle"], seconds["transformers"], strict=True)]
-    equal = sum(a == b for a, b in zip(*translations.values(), strict=True))
-    ratio = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-    settings = {
-        "precision": arguments.precision,
-        "rows": {"heddle": arguments.rows, "transformers": arguments.their_rows},
-    }
-    return {"sources": len(texts), **settings, "ratio": ratio, "equal": equal, "seconds": seconds}
+    rows = []
+    for name, times in seconds.items():
+        ratios = [reference / own for own, reference in zip(seconds["heddle"], times, strict=True)]
+        equal = sum(a == b for a, b in zip(translations["heddle"], translations[name], strict=True))
+        ratio = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        rows.append({"name": name, "seconds": median(times), "times heddle's": ratio, "equal": equal, "all": times})
+    sizes = {"heddle": arguments.rows, "transformers": arguments.their_rows, "CTranslate2": arguments.ctranslate2_rows}
+    return {"sources": len(texts), "precision": arguments.precision, "rows": sizes, "contenders": rows}
 
 
 def main() -> None:
@@ -197,6 +247,12 @@ def main() -> None:
     parser.add_argument("--beams", type=int, default=5)
     parser.add_argument("--rows", type=int, default=128, help="sources that share each forward pass")
     parser.add_argument("--their-rows", type=int, default=64, help="the same for Hugging Face transformers")
+    parser.add_argument(
+        "--ctranslate2", nargs="+", default=[], metavar="KIND", help="float32, int8, ...: of its weights"
+    )
+    parser.add_argument("--ctranslate2-rows", type=int, default=32, help="the same for CTranslate2")
+    parser.add_argument("--without-transformers", action="store_true")
+    parser.add_argument("--lines", type=int, help="translate the first lines alone")
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--rounds", type=int, default=5)

@@ -26,6 +26,8 @@ from heddle.generate.logprobs import Finish
 from heddle.generate.processors import Ends, TokenSequence
 from heddle.generate.stream import DecodingRules
 from heddle.model.evaluating import evaluating
+from heddle.model.linear import use_few_rows
+from heddle.model.steps import PackagedSteps, package_steps
 from heddle.model.transformer import Transformer
 from heddle.native.cores import share_cores
 
@@ -165,7 +167,8 @@ def beam_search(
     Prompts of similar length share forward passes. Other rows of a pass change only the last bits of a score.
 
     Args:
-        model: used in evaluation mode, then returned to its mode. Its precision does not change.
+        model: used in evaluation mode, then returned to its mode. Its precision does not change. If it is already in evaluation
+            mode on a CPU, products of few rows and steps are as in `Engine`.
         prompts: token ids, one list per search; for an encoder-decoder, the start of each answer, usually empty.
         config: the strategy.
         end_of_text: see `DecodingRules`.
@@ -177,13 +180,15 @@ def beam_search(
         HeddleError: as in `DecodingRules.new_sequence`; or the model's output is NaN.
         HeddleError: the searches do not fit into memory.
     """
+    package_steps(use_few_rows(model))
     rules = DecodingRules(model, config, end_of_text, vocabulary)
     sequences = _new_sequences(rules, prompts, sources)
     sequences.sort(key=lambda sequence: (len(sequence.source or ()), len(sequence.ids)), reverse=True)
     starts = range(0, len(sequences), rows)
     batches = [[Search(sequence, config) for sequence in sequences[start : start + rows]] for start in starts]
-    # Compiled steps cannot run in several threads at once.
-    workers = min(WORKERS, torch.get_num_threads()) if model.device.type == "cpu" and model.steps is None else 1
+    # Steps of torch.compile cannot run in several threads at once.
+    concurrent_steps = model.device.type == "cpu" and (model.steps is None or isinstance(model.steps, PackagedSteps))
+    workers = min(WORKERS, torch.get_num_threads()) if concurrent_steps else 1
     for first in range(0, len(batches), workers):
         concurrent = batches[first : first + workers]
         if len(concurrent) == 1:

@@ -29,6 +29,7 @@ from heddle.model.quantize import round_weights
 from heddle.model.steps import PackagedSteps, described_for_compiling
 from heddle.model.transformer import Transformer
 from heddle.native.library import COMPILERS, operators
+from heddle.nn.layout import Layout
 
 MOST = 300  # parts on disk; each takes a megabyte or less
 ROWS, SLOTS = 3, 128  # of the inputs that a part is compiled for, if these sizes may differ
@@ -48,12 +49,13 @@ def skeleton(about: Mapping[str, Any]) -> Transformer:
     return use_few_rows(model.eval())
 
 
-def compile_now(model: Transformer, rows: Sequence[int]) -> None:
-    """Compile the parts of a decoder's steps in this process, and use them.
+def compile_now(model: Transformer, rows: Sequence[int], beams: int = 1) -> None:
+    """Compile the parts of a model's decoding steps in this process, and use them.
 
     Args:
         model: in evaluation mode, on a CPU, in its precision for inference.
-        rows: numbers of rows: one, several, or both.
+        rows: numbers of rows, or of searches with beams: one, several, or both.
+        beams: of each source of an encoder-decoder.
 
     Raises:
         HeddleError: there is no C++ compiler, or a part cannot be compiled.
@@ -63,9 +65,11 @@ def compile_now(model: Transformer, rows: Sequence[int]) -> None:
     use_few_rows(model)
     for several in sorted({count > 1 for count in rows}):
         cache = model.new_cache(2 if several else 1)
+        token = torch.zeros(len(cache.lengths), 1, dtype=torch.long)
         with torch.inference_mode():
-            model(torch.zeros(len(cache.lengths), 1, dtype=torch.long), cache=cache)
-        kind, sizes = Kind(several, long=False), sizes_of(cache)
+            model(token, source=None if model.encoder is None else token.expand(-1, 2), cache=cache)
+        share = 1 if model.encoder is None else beams
+        kind, sizes = Kind(several, long=False, share=share), sizes_of(cache)
         compile_all(described_for_compiling(model, sizes, kind))
         for part in parts_of(model, sizes, kind):
             if not part.file.exists():
@@ -77,7 +81,7 @@ def compile_now(model: Transformer, rows: Sequence[int]) -> None:
 
 def compile_all(about: Mapping[str, Any]) -> None:
     """Compile the parts that a request is about and that are not there."""
-    model, kind = skeleton(about), Kind(about["several"], about["long"])
+    model, kind = skeleton(about), Kind(**about["kind"])
     if operators() is None:
         return
     steps_folder().mkdir(parents=True, exist_ok=True)
@@ -143,24 +147,37 @@ def _filled(module: nn.Module, seed: int) -> nn.Module:
 
 def _inputs(part: Part, kind: Kind, model: Transformer, rows: int, slots: int) -> tuple[tuple[Tensor, ...], Any]:
     """Inputs of a part, and which of their sizes differ from call to call."""
-    count = rows if kind.several else 1
-    slots = SHORT + slots if kind.long else slots
+    sources = rows if kind.several else 1
+    count = sources * kind.share
     generator = torch.Generator().manual_seed(rows)
-    row = {0: Dim("rows", min=2)} if kind.several else {}
     start = torch.randint(1, 60, (count,), generator=generator)
     x = torch.randn(count, 1, model.config.dim, generator=generator).to(model.working_dtype())
+    any_rows = {0: Dim("rows", min=2)} if kind.varies else {}
     if isinstance(part.module, Entry):
         tokens = torch.randint(0, model.vocab_size, (count, 1), generator=generator)
-        return (tokens, start), (row, row)
+        return (tokens, start), (any_rows, any_rows)
     if isinstance(part.module, Exit):
-        return (x,), (row,)
+        return (x,), (any_rows,)
     assert isinstance(part.module, Step)
+    number: Any = Dim("sources", min=2)
+    per_source = {0: number} if kind.several else {}
+    row = {0: number * kind.share if kind.share > 1 else number} if kind.several else {}
+    row = any_rows if part.module.crossing is None else row
     longest = Dim("slots", min=SHORT + 1) if kind.long else Dim("slots", min=2, max=SHORT)
+    lengths = {"slots": SHORT + slots if kind.long else slots, "source": slots // 2}
+    names: dict[str, Any] = {"slots": longest, "source": Dim("source", min=2, max=SHORT)}
     tensors, dynamic = list[Tensor](), list[dict[int, Any]]()
     for *shape, dtype in (sizes for state in part.inputs[-1] for sizes in state):
-        whole = [slots if size is None else size for size in shape]
-        tensors.append(torch.randn(count, *whole, generator=generator).to(getattr(torch, dtype)))
-        dynamic.append(row | {axis: longest for axis, size in enumerate(shape, 1) if size is None})
+        whole = [lengths.get(size, size) for size in shape]
+        of_source = "source" in shape
+        first = sources if of_source else count
+        tensors.append(torch.randn(first, *whole, generator=generator).to(getattr(torch, dtype)))
+        named = {axis: names[size] for axis, size in enumerate(shape, 1) if size in names}
+        dynamic.append((per_source if of_source else row) | named)
+    if part.module.crossing is not None:
+        ends = [slots // 2 - (index % 3) * slots // 8 for index in range(sources)]
+        tensors += Layout.padded(ends, slots // 2).tensors()
+        dynamic += [per_source | {1: names["source"]}] * 2
     return (x, start, *tensors), (row, row, tuple(dynamic))
 
 

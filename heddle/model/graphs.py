@@ -238,10 +238,18 @@ class GraphedSteps:
 
 def identity_of(model: nn.Module) -> list[object]:
     """Everything that a graph depends on except the values of weights: their addresses, modules, modes and hooks."""
-    identity: list[object] = [(_address(tensor), tensor.dtype) for tensor in (*model.parameters(), *model.buffers())]
-    for module in model.modules():
+    # `model.parameters()` and its like take several times as long, which a step of a small model would notice.
+    identity: list[object] = []
+    waiting, seen = [model], {id(model)}
+    while waiting:
+        module = waiting.pop()
         hooks = (tuple(module._forward_hooks), tuple(module._forward_pre_hooks))  # torch numbers each hook anew
         identity.append((id(module), module.training, *hooks))
+        tensors = (*module._parameters.values(), *module._buffers.values())
+        identity += [(_address(tensor), tensor.dtype) for tensor in tensors if tensor is not None]
+        inner = [each for each in module._modules.values() if each is not None and id(each) not in seen]
+        seen.update(map(id, inner))
+        waiting += inner
     return identity
 
 

@@ -17,12 +17,10 @@ from heddle.config.train import ProductKind
 from heddle.model.head import LanguageHead
 from heddle.model.products import faster_kinds, linear, worth_measuring
 from heddle.model.transformer import Transformer
-from heddle.native.library import library
+from heddle.native.library import library, most_rows
 from heddle.native.measured import measured_once
 from heddle.native.products import NUMBERS, product
 from heddle.nn.custom import without_custom
-
-MOST_ROWS = 24  # of fp32, and of bf16 where torch multiplies it fast; from here on, libraries for many rows are faster
 
 
 class Choosing:
@@ -72,16 +70,12 @@ def _takes(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     if torch.is_autocast_enabled("cpu") or not weight.is_contiguous() or not (bias is None or bias.dtype in NUMBERS):
         return False
     if torch.compiler.is_compiling():
-        return torch.compiler.is_exporting()  # a part of a decoding step; other compilers have products of their own
+        # A part of a decoding step, which chooses as it runs. Other compilers have products of their own.
+        return torch.compiler.is_exporting()
     tensors = (x, weight) if bias is None else (x, weight, bias)
     if not all(type(tensor) in (Tensor, nn.Parameter) for tensor in tensors):
         return False
-    return x.numel() <= MOST_ROWS * x.shape[-1] or (x.dtype == torch.bfloat16 and not multiplies_bf16())
-
-
-def multiplies_bf16() -> bool:
-    """Whether torch multiplies bf16 fast on this CPU."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return x.numel() <= most_rows(x.dtype) * x.shape[-1]
 
 
 def use_few_rows(model: Transformer) -> Transformer:

@@ -9,9 +9,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-import weakref
+from collections import deque
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -21,8 +23,8 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from heddle.model.graphs import Eager, identity_of
 from heddle.model.lora import AdaptedLinear
-from heddle.model.packages import Library, Undescribed, steps_folder
-from heddle.model.parts import Kind, Sizes, parts_of, sizes_of
+from heddle.model.packages import CALLS, Library, Undescribed, steps_folder
+from heddle.model.parts import SHORT, Kind, Sizes, parts_of, sizes_of
 from heddle.model.quantize import weights_of
 from heddle.model.transformer import Transformer
 from heddle.native.library import operators
@@ -41,8 +43,8 @@ Libraries = list[Library]
 class PackagedSteps:
     """The decoding steps of a model in evaluation mode on a CPU.
 
-    Not compiled, but computed as usual, are steps of a model with hooks, adapters or modules of the user's own, and of an
-    encoder-decoder.
+    Not compiled, but computed as usual, are steps of a model with hooks, adapters or modules of the user's own, and of a source of
+    one token or of more than `SHORT`. Several threads may take steps at the same time.
 
     Args:
         model: in the precision it predicts in.
@@ -59,11 +61,13 @@ class PackagedSteps:
         self.addresses: list[int] = []
         self.identity: list[object] = []
         self.packs = False
-        self.seen: weakref.ref[Cache] | None = None
+        self.origins: deque[object] = deque(maxlen=CALLS)  # of the caches that threads use
+        self.lock = threading.Lock()
 
     def __call__(self, tokens: Int[Tensor, "B 1"], cache: Cache) -> Float[Tensor, "B V"]:
         """Scores of the tokens that follow the next token of each row."""
-        libraries = self._libraries(cache)
+        with self.lock:
+            libraries = self._libraries(cache)
         if libraries is None:
             begin = time.perf_counter()
             scores = self.plain(tokens, cache)
@@ -72,11 +76,13 @@ class PackagedSteps:
         cache.reserve_step(ahead=False)
         start = on_device(cache.lengths, tokens.device, torch.long)
         # A part takes its inputs as they lie in memory, and was compiled for contiguous ones.
+        source = [] if cache.encoded is None else [each.contiguous() for each in cache.encoded.layout.tensors()]
         (x,) = libraries[0]([tokens.contiguous(), start])
         for library, state in zip(libraries[1:-1], cache.states, strict=True):
             for each in state:
                 each.buffers = tuple(buffer.contiguous() for buffer in each.buffers)
-            x, *changed = library([x.contiguous(), start, *(buffer for each in state for buffer in each.buffers)])
+            tensors = [buffer for each in state for buffer in each.buffers]
+            x, *changed = library([x.contiguous(), start, *tensors, *(source if state.cross.buffers else ())])
             for each in state:
                 if isinstance(each, Carry):
                     each.buffers, changed = tuple(changed[: len(each.buffers)]), changed[len(each.buffers) :]
@@ -86,7 +92,7 @@ class PackagedSteps:
     def _libraries(self, cache: Cache) -> Libraries | None:
         """The compiled parts of this cache's next step; None: take a plain one."""
         self._check(cache)
-        if not self.packs or torch.is_grad_enabled() or cache.encoded is not None or not any(cache.lengths):
+        if not self.packs or torch.is_grad_enabled() or not any(cache.lengths) or not _source_fits(cache):
             return None
         if any(module._forward_hooks or module._forward_pre_hooks for module in self.modules) or _has_any_global_hook():
             return None
@@ -119,11 +125,14 @@ class PackagedSteps:
         return None
 
     def _check(self, cache: Cache) -> None:
-        """Drop the libraries if the model has changed. Modules are checked once per cache, addresses of weights in each step."""
-        same = self.seen is not None and self.seen() is cache
-        if same and [tensor.data_ptr() for tensor in self.weights] == self.addresses:
+        """Drop the libraries if the model has changed.
+
+        Modules are checked once for caches of one origin, and addresses of weights in each step.
+        """
+        if cache.origin in self.origins and [tensor.data_ptr() for tensor in self.weights] == self.addresses:
             return
-        self.seen, identity = weakref.ref(cache), identity_of(self.model)
+        identity = identity_of(self.model)
+        self.origins.append(cache.origin)
         if identity != self.identity:
             self.libraries.clear()
             self.identity, self.modules = identity, tuple(self.model.modules())
@@ -139,7 +148,7 @@ class PackagedSteps:
 
 def package_steps(model: Transformer) -> None:
     """Use compiled parts for the decoding steps of a model on a CPU from now on, unless $HEDDLE_STEPS is `plain`."""
-    decodes = model.encoder is None and model.decoder is not None and not model.training
+    decodes = model.decoder is not None and not model.training
     if decodes and model.steps is None and model.device.type == "cpu" and os.environ.get(VARIABLE) != "plain":
         model.steps = PackagedSteps(model)
 
@@ -152,9 +161,14 @@ def described_for_compiling(model: Transformer, sizes: Sizes, kind: Kind) -> dic
         "tables": str(model.embedding.weight.dtype),
         "weights": weights_of(model),
         "sizes": sizes,
-        "several": kind.several,
-        "long": kind.long,
+        "kind": asdict(kind),
     }
+
+
+def _source_fits(cache: Cache) -> bool:
+    """Whether parts can be compiled for the sources of a cache, if it has any."""
+    layout = None if cache.encoded is None else cache.encoded.layout
+    return layout is None or (layout.form in ("whole", "padded") and 1 < layout.width <= SHORT)
 
 
 def request(model: Transformer, sizes: Sizes, kind: Kind) -> None:

@@ -37,7 +37,12 @@ TORCH_FUNCTIONS = (
     "aoti_torch_dtype_int8",
     "aoti_torch_dtype_uint8",
     "aoti_torch_device_type_cpu",
+    "aoti_torch__reinterpret_tensor",
+    "aoti_torch_delete_tensor_object",
+    "aoti_torch_cpu_mm_out",
+    "aoti_torch_cpu_addmm_out",
 )
+MOST_ROWS = 24  # of a product; torch computes more rows faster
 
 
 def compiler() -> str | None:
@@ -65,9 +70,20 @@ def operators() -> ctypes.CDLL | None:
         interface = ctypes.CDLL(str(root / "lib" / f"libtorch_cpu.{suffix}"))
         functions = (products.heddle_product, *(getattr(interface, name) for name in TORCH_FUNCTIONS))
         addresses = (ctypes.cast(function, ctypes.c_void_p) for function in functions)
-        native.heddle_use((ctypes.c_void_p * len(functions))(*addresses))
+        most = (ctypes.c_int64(most_rows(dtype)) for dtype in (torch.float32, torch.bfloat16))
+        native.heddle_use((ctypes.c_void_p * len(functions))(*addresses), *most)
         return native
     return None
+
+
+def most_rows(dtype: torch.dtype) -> int:
+    """The rows of a product in fp32 or bf16 up to which the library is faster than torch on this processor."""
+    return sys.maxsize if dtype == torch.bfloat16 and not multiplies_bf16() else MOST_ROWS
+
+
+def multiplies_bf16() -> bool:
+    """Whether torch multiplies bf16 fast on this CPU."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _load(source: Path, flags: tuple[str, ...] = (), mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:

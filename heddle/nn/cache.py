@@ -45,6 +45,7 @@ class Cache:
 
     Attributes:
         encoded: an encoder's output, from the first call on.
+        origin: an object that caches have in common whose rows are copies or a part of one cache's, and no others.
         share: number of neighbouring rows that read each row of `encoded`.
         queries: layout of the tokens of the last `advance`.
         keys: layouts of the keys that those tokens may attend to.
@@ -63,6 +64,7 @@ class Cache:
         for state in self.flat():
             state.multiple = multiple
         self.encoded: EncoderOutput | None = None
+        self.origin = object()
         self.share = 1
         self.lengths = [0] * rows
         # The lengths on the device of the last step; empty: they have changed since then.
@@ -174,7 +176,7 @@ class Cache:
         ]
         chosen = Cache(states, len(rows), self.longest, self.prefix, self.multiple)
         chosen.encoded = None if self.encoded is None else self.encoded.select(sources)
-        chosen.share = share
+        chosen.share, chosen.origin = share, self.origin
         chosen.lengths = [self.lengths[row] for row in rows]
         chosen.capacity = self.capacity
         # Shrink: free slots are copied in each `select` and `join`, and compiled steps read them.

@@ -5,14 +5,15 @@ It runs in a process without the shape checks, which cannot be traced, and with 
 
 import json
 import sys
+from itertools import chain
 from typing import Any
 
 import torch
 
-from heddle.config import SamplingConfig
-from heddle.generate import Engine, generate
+from heddle.config import BeamConfig, SamplingConfig
+from heddle.generate import Engine, Hypothesis, beam_search, generate
 from heddle.model import Transformer, build, steps
-from heddle.model.compile_steps import compile_all
+from heddle.model.compile_steps import compile_all, compile_now
 from heddle.model.graphs import Eager
 from heddle.model.packages import steps_folder
 from heddle.model.precision import cast
@@ -22,16 +23,33 @@ from tests.models import FEW, VOCABULARY, config_of
 
 LONG = SamplingConfig(max_tokens=70, temperature=0)  # past a capacity of the cache
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
+BEAMS = 3
+END = 0  # an encoder-decoder's answer starts after it
 
 
 def texts(
     model: Transformer, prompts: list[list[int]], sampling: SamplingConfig = LONG
 ) -> list[list[tuple[int, float]]]:
-    """The tokens of each row with their log probabilities."""
+    """The tokens of each row with their log probabilities; an encoder-decoder reads the prompts as sources."""
     rows: list[list[tuple[int, float]]] = [[] for _ in prompts]
-    for event in generate(model, prompts, sampling):
+    starts, sources = (prompts, None) if model.encoder is None else ([[END] for _ in prompts], prompts)
+    for event in generate(model, starts, sampling, sources=sources):
         rows[event.row].append((event.token, event.logprob))
     return rows
+
+
+def translations(model: Transformer, sources: list[list[int]]) -> list[Hypothesis]:
+    """All that beam search finds for sources, or after prompts."""
+    prompts, encoded = (sources, None) if model.encoder is None else ([[] for _ in sources], sources)
+    config = BeamConfig(beams=BEAMS, best=BEAMS, max_tokens=12)
+    hypotheses = dict(beam_search(model, prompts, config, END, sources=encoded))
+    return [each for number in sorted(hypotheses) for each in hypotheses[number]]
+
+
+def plain(model: Transformer) -> Transformer:
+    """The model, with steps that are not compiled."""
+    model.steps = Eager(model)
+    return model
 
 
 def furthest(one: list[list[tuple[int, float]]], other: list[list[tuple[int, float]]]) -> float:
@@ -80,6 +98,22 @@ def kind(name: str) -> dict[str, Any]:
         return compared(far, [torch.arange(800).remainder(VOCABULARY).tolist()])
     model = build(config_of(dim=64, depth=2, ffn="gated"), seed=1).eval()
     return compared(cast(model, name) if name == "bf16" else quantize(model, name), PROMPTS)
+
+
+def beams() -> dict[str, Any]:
+    """An encoder-decoder's best translations, of one source and of several: by plain and by compiled steps."""
+    model = build(config_of(family="both", depth=2), seed=1).eval()
+    expected = [translations(plain(model), PROMPTS[:count]) for count in (1, 3)]
+    model.steps = PackagedSteps(model)
+    compile_now(model, (1, 2), beams=BEAMS)
+    steps.LOOK = 0.0
+    actual = [translations(model, PROMPTS[:count]) for count in (1, 3)]
+    kinds = [kind for kind, libraries in model.steps.libraries.items() if libraries is not None]
+    pairs = zip(chain(*expected), chain(*actual), strict=True)
+    return {
+        "difference": max(abs(one.logprob - other.logprob) for one, other in pairs),
+        "kinds": sorted([kind.several, kind.share] for kind in kinds),
+    }
 
 
 def changes() -> dict[str, bool]:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from heddle.config import RecurrentConfig
 from heddle.model import Transformer, build
 from heddle.model import linear as module
-from heddle.model.linear import MOST_ROWS, Choosing, ChoosingHead, ChoosingLinear, use_few_rows
-from heddle.native.library import library
+from heddle.model.linear import Choosing, ChoosingHead, ChoosingLinear, use_few_rows
+from heddle.native import library as native
+from heddle.native.library import MOST_ROWS, library
 from heddle.native.products import product
 from heddle.weights import load, save
 from tests.models import VOCABULARY, config_of
@@ -86,7 +87,7 @@ def test_an_encoder_and_its_decoder() -> None:
 @pytest.mark.parametrize("fast", [True, False])
 def test_bf16(fast: bool, products: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where torch multiplies bf16 slowly, as it does without units for it, many rows are multiplied here, too."""
-    monkeypatch.setattr(module, "multiplies_bf16", lambda: fast)
+    monkeypatch.setattr(native, "multiplies_bf16", lambda: fast)
     model = made(dtype=torch.bfloat16)
     few, many = scores(model), scores(model, rows=MOST_ROWS)
     use_few_rows(model)

@@ -13,11 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heddle.config import SamplingConfig
+from heddle.config import BeamConfig, SamplingConfig
 from heddle.config.train import LoRAConfig
-from heddle.generate import Engine
+from heddle.generate import Engine, beam_search
 from heddle.model import Transformer, build, compile_steps, packages, steps
-from heddle.model.graphs import Eager
 from heddle.model.linear import use_few_rows
 from heddle.model.lora import adapt
 from heddle.model.packages import Library, Part, Undescribed, described, steps_folder
@@ -28,8 +27,8 @@ from heddle.model.steps import PackagedSteps, described_for_compiling, package_s
 from heddle.native.library import operators
 from heddle.nn.cache import Cache
 from tests import programs
-from tests.model.packaged_steps import PROMPTS, furthest, texts
-from tests.models import COMBINATIONS, config_of
+from tests.model.packaged_steps import BEAMS, END, PROMPTS, furthest, plain, texts, translations
+from tests.models import BOTH, COMBINATIONS, config_of
 
 PROGRAM = "model.packaged_steps"
 needs_compiler = pytest.mark.skipif(operators() is None, reason="no C++ compiler")
@@ -68,11 +67,6 @@ def packaged(model: Transformer) -> Transformer:
     return model
 
 
-def plain(model: Transformer) -> Transformer:
-    model.steps = Eager(model)
-    return model
-
-
 @needs_compiler
 @pytest.mark.parametrize("config", COMBINATIONS, ids=range(len(COMBINATIONS)))
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["alone", "several"])
@@ -82,6 +76,52 @@ def test_parts_are_the_step(config: Any, prompts: list[list[int]], uncompiled: l
     assert len(uncompiled) == len(model.last_stack().blocks) + 2
     assert furthest(expected, actual) < 2e-5
     assert [[token for token, _ in row] for row in expected] == [[token for token, _ in row] for row in actual]
+
+
+@needs_compiler
+@pytest.mark.parametrize("config", BOTH, ids=range(len(BOTH)))
+@pytest.mark.parametrize("sources", [PROMPTS[:1], PROMPTS[:2]], ids=["alone", "several"])
+def test_parts_are_the_step_of_an_encoder_decoder(
+    config: Any, sources: list[list[int]], uncompiled: list[Part]
+) -> None:
+    model = build(config, seed=1).eval()
+    expected, actual = texts(plain(model), sources, SAMPLING), texts(packaged(model), sources, SAMPLING)
+    assert len(uncompiled) == len(model.last_stack().blocks) + 2
+    assert furthest(expected, actual) < 2e-5
+    assert [[token for token, _ in row] for row in expected] == [[token for token, _ in row] for row in actual]
+
+
+@needs_compiler
+@pytest.mark.parametrize("config", [*BOTH[:4], *COMBINATIONS[:2]], ids=range(6))
+@pytest.mark.parametrize("sources", [PROMPTS[:1], PROMPTS], ids=["alone", "several"])
+def test_beams_share_their_source(config: Any, sources: list[list[int]], uncompiled: list[Part]) -> None:
+    model = build(config, seed=1).eval()
+    expected, actual = translations(plain(model), sources), translations(packaged(model), sources)
+    assert [each.ids for each in expected] == [each.ids for each in actual]
+    assert max(abs(one.logprob - other.logprob) for one, other in zip(expected, actual, strict=True)) < 1e-4
+    assert isinstance(model.steps, PackagedSteps)
+    several = len(sources) > 1 or model.encoder is None
+    assert Kind(several, False, 1 if model.encoder is None else BEAMS) in model.steps.libraries
+
+
+@needs_compiler
+def test_a_source_of_one_token_takes_plain_steps(uncompiled: list[Part]) -> None:
+    model = build(config_of(family="both", depth=1), seed=1).eval()
+    assert texts(plain(model), [[5]], SAMPLING) == texts(packaged(model), [[5]], SAMPLING)
+    assert not uncompiled
+
+
+@needs_compiler
+def test_two_threads_take_steps_at_once(uncompiled: list[Part]) -> None:
+    """Each search of a batch of its own is what it is alone."""
+    model = build(config_of(family="both", depth=2), seed=1).eval()
+    sources = [[id, *PROMPTS[1]] for id in range(1, 9)]
+    rows = [translations(plain(model), [source]) for source in sources]
+    prompts: list[list[int]] = [[] for _ in sources]
+    config = BeamConfig(beams=BEAMS, best=BEAMS, max_tokens=12)
+    searched = dict(beam_search(packaged(model), prompts, config, END, sources=sources, rows=2))
+    for number, expected in enumerate(rows):
+        assert [each.ids for each in expected] == [each.ids for each in searched[number]]
 
 
 @needs_compiler
@@ -205,16 +245,15 @@ def test_hooks_adapters_and_own_modules_take_plain_steps(uncompiled: list[Part])
     assert own.steps is not None
 
 
-def test_only_decoders_on_a_cpu_that_predict_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build(config_of(depth=1))
-    package_steps(model)
-    assert model.steps is None
-    for other in (build(config_of(family="both")).eval(), build(config_of(family="encoder")).eval()):
-        package_steps(other)
-        assert other.steps is None
-    package_steps(model.eval())  # tests set $HEDDLE_STEPS to plain
+@pytest.mark.parametrize("family", ["decoder", "both"])
+def test_only_models_on_a_cpu_that_predict_have_them(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(config_of(family=family, depth=1)).eval()
+    package_steps(model)  # tests set $HEDDLE_STEPS to plain
     assert model.steps is None
     monkeypatch.delenv("HEDDLE_STEPS")
+    for other in (build(config_of(depth=1)), build(config_of(family="encoder")).eval()):
+        package_steps(other)
+        assert other.steps is None
     package_steps(model)
     assert isinstance(model.steps, PackagedSteps)
     assert copy.deepcopy(model).steps is None
@@ -326,6 +365,14 @@ def test_kinds_of_weights_are_compiled(name: str, tmp_path: Path) -> None:
     # An input of a rounded product that lies between two integers may go to either.
     assert report["difference"] < {"bf16": 0.1, "long": 5e-5}.get(name, 5e-3)
     assert report["compiled"] == 1
+
+
+@needs_compiler
+@pytest.mark.thorough
+def test_beams_of_an_encoder_decoder_are_compiled(tmp_path: Path) -> None:
+    report = json.loads(programs.traced(PROGRAM, "beams", HEDDLE_CACHE=str(tmp_path)))
+    assert report["difference"] < 1e-4
+    assert report["kinds"] == [[False, 3], [True, 3]]
 
 
 @needs_compiler
