@@ -41,7 +41,7 @@ LAYERS = (nn.Linear, ChoosingLinear)  # not other subclasses, which may compute 
 class Rounded(nn.Module):
     """A matrix in groups: group g of row f is `scales[f, g] · values` (Dettmers et al. 2022, eq. 5, by groups).
 
-    Integer sums are exact, so the products of a row do not depend on the other rows.
+    Integer sums are exact, so the products of a row do not depend on the other rows, unless there are `MANY`.
 
     Args:
         weight: Float[F D].

@@ -5,7 +5,10 @@ in memory, in fp32, in bf16, or rounded to groups of 8 or 4 bits. See `rows.cpp`
 """
 
 import ctypes
+import time
 from collections.abc import Callable
+from functools import partial
+from statistics import median
 
 import torch
 from jaxtyping import Float
@@ -13,10 +16,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from heddle.native.library import library
+from heddle.native.measured import measured_once
 
 GROUP = 32  # neighbours in a row of weights in 8 or 4 bits, and in a row of inputs, that share a scale
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}  # of weights, by their dtype
 NUMBERS = (torch.float32, torch.bfloat16)
+MANY = 192  # rows from which unpacking weights may pay
+PIECE = 1 << 22  # numbers that are unpacked at a time
+SIZE, ROUNDS = 1024, 5  # of the products that are timed: width and outputs, and how often
 
 
 def product(
@@ -33,8 +40,29 @@ def product(
     """
     rows = x.reshape(-1, x.shape[-1]).contiguous()
     multiply: Callable[..., Tensor] = _few_rows if torch.compiler.is_compiling() else _multiply
+    if multiply is _multiply and scales is not None and len(rows) >= MANY and unpacks(weight.dtype):
+        multiply = _unpacked
     out: Tensor = multiply(rows, weight, scales, bias).view(*x.shape[:-1], len(weight))
     return out
+
+
+def unpacks(dtype: torch.dtype) -> bool:
+    """Whether many rows are multiplied faster with unpacked weights by torch, measured once for this processor."""
+    measured: bool = measured_once("unpacked-weights", {"dtype": str(dtype)}, partial(_measure, dtype))
+    return measured
+
+
+def _measure(dtype: torch.dtype) -> bool:
+    width = SIZE if dtype == torch.int8 else SIZE // 2
+    x, weight = torch.randn(2 * MANY, SIZE), torch.randint(0, 100, (SIZE, width)).to(dtype)
+    scales = torch.rand(SIZE, SIZE // GROUP).to(torch.bfloat16)
+    seconds: dict[Callable[..., Tensor], list[float]] = {_multiply: [], _unpacked: []}
+    for _ in range(ROUNDS):
+        for multiply, times in seconds.items():
+            begin = time.perf_counter()
+            multiply(x, weight, scales, None)
+            times.append(time.perf_counter() - begin)
+    return median(seconds[_unpacked]) < median(seconds[_multiply])
 
 
 def rounded_inputs(x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows D"]:
@@ -56,6 +84,24 @@ def _multiply(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | N
     # Not OpenMP's number, which each thread has for itself.
     threads = torch.get_num_threads()
     native.heddle_product(KINDS[weight.dtype], narrow, narrow_bias, *tensors, *sizes, threads)
+    return out
+
+
+def _unpacked(x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+    """The same product by torch: of the rounded rows with the weights as ordinary numbers, a piece of these at a time."""
+    native, threads, width = library(), torch.get_num_threads(), x.shape[1]
+    assert native is not None
+    rows, out = x.new_empty(x.shape, dtype=torch.float32), x.new_empty(len(x), len(weight))
+    row, inputs = ctypes.c_int64(width), ctypes.c_int64(len(x))
+    native.heddle_round(x.dtype == torch.bfloat16, _address(x), _address(rows), inputs, row, threads)
+    step = max(1, PIECE // width)
+    piece = x.new_empty(min(step, len(weight)), width, dtype=torch.float32)
+    for start in range(0, len(weight), step):
+        part, of_part = weight[start : start + step], scales[start : start + step]
+        count, kind = ctypes.c_int64(len(part)), KINDS[weight.dtype]
+        native.heddle_unpack(kind, _address(part), _address(of_part), _address(piece), count, row, threads)
+        added = None if bias is None else bias[start : start + step].float()
+        out[:, start : start + step] = F.linear(rows, piece[: len(part)], added)
     return out
 
 

@@ -158,28 +158,68 @@ struct Input {
     int64_t groups = 0;         // in a row of the last two
 };
 
+// The nearest integer of a small number, of two equally near ones the even one; simpler for compilers than std::nearbyint.
+float nearest(float value) {
+    constexpr float many = 12582912;  // numbers of this size have no fraction
+    return value + many - many;
+}
+
+// A group of x as scale · q: writes the integers and returns the scale. With a number that is not finite, the scale is NaN.
+template <class T> float round_group(const float* group, T* integers) {
+    float largest = 0, zero = 0;
+    for (int i = 0; i < GROUP; i++) largest = std::max(largest, std::fabs(group[i])), zero += 0 * group[i];
+    float scale = std::max(largest / 127, 1e-30f);
+    for (int i = 0; i < GROUP; i++) integers[i] = zero == 0 ? T(nearest(group[i] / scale)) : T(0);
+    return scale + zero;
+}
+
 Input read(const void* x, bool narrow, int64_t n, int64_t D, bool integers, int threads) {
-    int64_t width = integers ? (D + GROUP - 1) / GROUP * GROUP : D;
+    int64_t groups = (D + GROUP - 1) / GROUP, width = integers ? groups * GROUP : D;
     Input in{n, width, threads, std::vector<float>(n * width), {}, {}, {}};
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t i = 0; i < D; i++) in.x[r * width + i] = number(x, narrow, r * D + i);
-    if (!integers) return in;
-    in.q.resize(n * width);
-    in.groups = (width / GROUP + 7) / 8 * 8;
-    in.scales.resize(n * in.groups);
-    in.sums.resize(n * in.groups);
-    for (int64_t g = 0; g < n * width / GROUP; g++) {
-        const float* group = in.x.data() + g * GROUP;
-        int64_t place = g / (width / GROUP) * in.groups + g % (width / GROUP);
-        float largest = 0;
-        for (int i = 0; i < GROUP; i++) largest = std::max(largest, std::fabs(group[i]));
-        float scale = std::max(largest / 127, 1e-30f);
-        in.scales[place] = scale;
-        int sum = 0;
-        for (int i = 0; i < GROUP; i++) sum += in.q[g * GROUP + i] = int8_t(std::nearbyint(group[i] / scale));
-        in.sums[place] = scale * float(sum);
+    if (integers) {
+        in.q.resize(n * width);
+        in.groups = (groups + 7) / 8 * 8;
+        in.scales.resize(n * in.groups);
+        in.sums.resize(n * in.groups);
+    }
+#pragma omp parallel for num_threads(threads) if (threads > 1 && n * D >= ALONE)
+    for (int64_t r = 0; r < n; r++) {
+        float* row = in.x.data() + r * width;
+        for (int64_t i = 0; i < D; i++) row[i] = number(x, narrow, r * D + i);
+        if (!integers) continue;
+        for (int64_t g = 0; g < groups; g++) {
+            int8_t* q = in.q.data() + r * width + g * GROUP;
+            float scale = in.scales[r * in.groups + g] = round_group(row + g * GROUP, q);
+            int sum = 0;
+            for (int i = 0; i < GROUP; i++) sum += q[i];
+            in.sums[r * in.groups + g] = scale * float(sum);
+        }
     }
     return in;
+}
+
+// The first D numbers of a row of x, rounded in groups.
+void round_row(const void* x, bool narrow, int64_t start, int64_t D, float* out) {
+    for (int64_t first = 0; first < D; first += GROUP) {
+        int64_t count = std::min<int64_t>(GROUP, D - first);
+        float group[GROUP] = {}, integers[GROUP];
+        for (int64_t i = 0; i < count; i++) group[i] = number(x, narrow, start + first + i);
+        float scale = round_group(group, integers);
+        for (int64_t i = 0; i < count; i++) out[first + i] = integers[i] * scale;
+    }
+}
+
+// The first D numbers of a row of weights in groups of 8 or 4 bits.
+void unpack_row(const int8_t* w, const BFloat* scales, bool four, int64_t D, float* out) {
+    for (int64_t first = 0; first < D; first += GROUP) {
+        int64_t g = first / GROUP, count = std::min<int64_t>(GROUP, D - first);
+        const int8_t* place = w + (four ? g / 2 : g) * GROUP;
+        float scale = number(scales + g), numbers[GROUP];
+        if (!four) for (int i = 0; i < GROUP; i++) numbers[i] = scale * float(place[i]);
+        else if (g % 2) for (int i = 0; i < GROUP; i++) numbers[i] = scale * float((uint8_t(place[i]) >> 4) - 8);
+        else for (int i = 0; i < GROUP; i++) numbers[i] = scale * float((uint8_t(place[i]) & 15) - 8);
+        std::memcpy(out + first, numbers, count * sizeof(float));
+    }
 }
 
 struct Output {
@@ -346,5 +386,20 @@ void heddle_product(int kind, int narrow, int narrow_bias, const void* x, const 
         case 2: return multiply(Grouped<8>{in, static_cast<const int8_t*>(w), of_weights}, out);
         case 3: return multiply(Grouped<4>{in, static_cast<const int8_t*>(w), of_weights}, out);
     }
+}
+
+// The n rows of x [n D] as a product with integers rounds them, in fp32.
+void heddle_round(int narrow, const void* x, float* out, int64_t n, int64_t D, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t r = 0; r < n; r++) round_row(x, narrow, r * D, D, out + r * D);
+}
+
+// F rows of weights of kind 2 or 3 as ordinary numbers [F D].
+void heddle_unpack(int kind, const void* w, const void* scales, float* out, int64_t F, int64_t D, int threads) {
+    int64_t groups = (D + GROUP - 1) / GROUP, stride = (kind == 3 ? (groups + 1) / 2 : groups) * GROUP;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t f = 0; f < F; f++)
+        unpack_row(static_cast<const int8_t*>(w) + f * stride, static_cast<const BFloat*>(scales) + f * groups, kind == 3, D,
+                   out + f * D);
 }
 }

@@ -32,6 +32,20 @@ FAULTS = [
         test="test_products.py::test_another_processor_compiles_its_own",
     ),
     Fault(
+        "the end of a matrix is not unpacked",
+        "native/products.py:_unpacked",
+        "range(0, len(weight), step)",
+        "range(0, len(weight) - step + 1, step)",
+        test="test_products.py::test_many_rows_are_multiplied_with_unpacked_weights",
+    ),
+    Fault(
+        "inputs in bf16 are read as fp32 before unpacked weights",
+        "native/products.py:_unpacked",
+        "x.dtype == torch.bfloat16, _address(x)",
+        "False, _address(x)",
+        test="test_products.py::test_many_rows_are_multiplied_with_unpacked_weights",
+    ),
+    Fault(
         "all of torch's symbols are global",
         "native/library.py:operators",
         'f"libtorch_cpu.{suffix}"))',

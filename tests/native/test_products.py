@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from heddle.native import library as module
+from heddle.native import products
 from heddle.native.library import FLAGS, SOURCE, compiler, library
-from heddle.native.products import GROUP, KINDS, product, rounded_inputs
+from heddle.native.products import GROUP, KINDS, MANY, product, rounded_inputs
 from tests.thorough import thorough
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no C++ compiler")
@@ -128,6 +129,54 @@ def test_bf16_is_rounded_to_the_nearest() -> None:
     numbers = torch.linspace(-3, 3, 1001)
     out = product(torch.ones(1, 1, dtype=torch.bfloat16), torch.zeros(1001, 1, dtype=torch.bfloat16), bias=numbers)
     assert torch.equal(out[0], numbers.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("unpacked", [True, False])
+def test_what_is_not_finite_is_not_rounded_away(
+    number: float, kind: str, unpacked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "unpacks", lambda dtype: unpacked)
+    weight, scales, _ = weights(kind, 5, 96)
+    x = torch.ones(MANY, 96)
+    x[1, 40] = number
+    out = product(x, weight, scales)
+    assert out[1].isnan().all()
+    assert out[[0, *range(2, MANY)]].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("inputs", [31, 96, 160])
+@pytest.mark.parametrize("bias", [None, torch.float32, torch.bfloat16])
+def test_many_rows_are_multiplied_with_unpacked_weights(
+    kind: str, dtype: torch.dtype, inputs: int, bias: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "unpacks", lambda dtype: True)
+    monkeypatch.setattr(products, "PIECE", 10 * inputs)  # the last piece is not full
+    weight, scales, dense = weights(kind, 47, inputs)
+    x, added = matrix(MANY, inputs, seed=5).to(dtype), None if bias is None else matrix(1, 47)[0].to(bias)
+    out, reference = product(x, weight, scales, added), expected(x, dense, added, integers=True)
+    assert out.dtype == dtype
+    close = (1e-5 if dtype == torch.float32 else 2**-8) * (1 + np.abs(reference).max())
+    np.testing.assert_allclose(out.double().numpy(), reference, atol=close)
+
+
+def test_unpacking_is_measured_once(new_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(products, "_measure", lambda dtype: not calls.append(1))
+    weight, scales, _ = weights("int8", 40, 64)
+    for rows in (1, MANY - 1):
+        product(matrix(rows, 64), weight, scales)
+    assert not calls
+    for _ in range(2):
+        product(matrix(MANY, 64), weight, scales)
+    assert len(calls) == 1
+
+
+def test_unpacking_is_timed() -> None:
+    assert isinstance(products._measure(torch.uint8), bool)
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 5), (0, 5)])
