@@ -119,6 +119,9 @@ Translate = Callable[[], list[str]]
 
 def contenders(run: Path, folder: Path, arguments: argparse.Namespace, texts: list[str]) -> dict[str, Translate]:
     """All translators, each with its own tokens of the same texts."""
+    import torch
+
+    from benchmarks.decoding import compile_at_once
     from heddle.config import BeamConfig
     from heddle.convert import export_model
     from heddle.generate import translate
@@ -133,8 +136,10 @@ def contenders(run: Path, folder: Path, arguments: argparse.Namespace, texts: li
     config = BeamConfig(beams=arguments.beams, max_tokens=arguments.tokens, early_stopping=True)
 
     def by_heddle() -> list[str]:
+        torch.set_num_threads(os.cpu_count() or 1)  # CTranslate2 sets OpenMP's number for all
         return [best.text for best, *_ in translate(model, tokenizer, texts, config, rows=arguments.rows)]
 
+    compile_at_once()
     result: dict[str, Translate] = {"heddle": by_heddle}
     if not arguments.without_transformers:
         result["transformers"] = by_transformers(run, exported, arguments, texts)

@@ -6,7 +6,6 @@ Face transformers' `generate`, so imported models give the same answers as there
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
@@ -29,10 +28,9 @@ from heddle.model.evaluating import evaluating
 from heddle.model.linear import use_few_rows
 from heddle.model.steps import PackagedSteps, package_steps
 from heddle.model.transformer import Transformer
-from heddle.native.cores import share_cores
+from heddle.native.cores import share_cores, side_by_side
 
 SEARCHES_PER_PASS = 128
-WORKERS = 2  # batches at the same time on a CPU: an operation of a step is too short to be split among many threads
 SCORES_PER_BLOCK = 1 << 19  # 2 MiB of scores, so that they stay in a CPU's caches
 BLOCK = 64  # scores per block in `largest`
 
@@ -187,14 +185,13 @@ def beam_search(
     starts = range(0, len(sequences), rows)
     batches = [[Search(sequence, config) for sequence in sequences[start : start + rows]] for start in starts]
     # Steps of torch.compile cannot run in several threads at once.
-    concurrent_steps = model.device.type == "cpu" and (model.steps is None or isinstance(model.steps, PackagedSteps))
-    workers = min(WORKERS, torch.get_num_threads()) if concurrent_steps else 1
-    for first in range(0, len(batches), workers):
-        concurrent = batches[first : first + workers]
-        if len(concurrent) == 1:
-            yield from _search(concurrent[0], model, rules)
-        else:
-            yield from _search_concurrently(concurrent, model, rules)
+    concurrent = model.device.type == "cpu" and (model.steps is None or isinstance(model.steps, PackagedSteps))
+    if not concurrent or len(batches) < 2:
+        for batch in batches:
+            yield from _search(batch, model, rules)
+        return
+    with evaluating(model):
+        yield from chain.from_iterable(side_by_side(lambda batch: list(_search(batch, model, rules)), batches))
 
 
 def _new_sequences(
@@ -204,20 +201,6 @@ def _new_sequences(
         raise HeddleError(f"{len(sources)} sources for {len(prompts)} prompts; give one source per prompt")
     pairs = zip(prompts, [None] * len(prompts) if sources is None else sources, strict=True)
     return [rules.new_sequence(number, prompt, source=source) for number, (prompt, source) in enumerate(pairs)]
-
-
-def _search_concurrently(
-    batches: Sequence[list[Search]], model: Transformer, rules: DecodingRules
-) -> list[tuple[int, tuple[Hypothesis, ...]]]:
-    """Run several batches of searches at the same time. They share torch's threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads // len(batches))
-    try:
-        with evaluating(model), ThreadPoolExecutor(len(batches)) as pool:
-            results = pool.map(lambda batch: list(_search(batch, model, rules)), batches)
-            return list(chain.from_iterable(results))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _search(

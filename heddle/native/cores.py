@@ -10,12 +10,16 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain, islice
 from math import ceil
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -24,6 +28,9 @@ LOOK = 0.4  # seconds between two readings of the load; the system counts time i
 PAUSE = 0.06  # seconds in which this process sleeps, to see which cores others use
 AGAIN = 5.0  # seconds after which to repeat that, while the machine is busy
 OVER = 2.0  # seconds without work after which everything is reset
+WORKERS = 2  # items that are computed at the same time
+
+Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 def allowed() -> set[int]:
@@ -176,6 +183,35 @@ def waiting() -> Waiting:
 def share_cores() -> None:
     """Adapt to the load of other programs. Compute loops call it in each iteration."""
     waiting().follow()
+
+
+def side_by_side(compute: Callable[[Item], Result], items: Iterable[Item], workers: int = WORKERS) -> Iterator[Result]:
+    """Yield what a function computes of each item, in order; several items at the same time, which share torch's threads.
+
+    Operations that are too short for many threads take less time so: while one item waits, another one computes.
+
+    Args:
+        compute: called in other threads; modes such as `torch.no_grad` belong to a thread, so it sets them itself.
+        items: they are taken as they are needed.
+        workers: items at the same time; with fewer threads, as many as these.
+    """
+    threads, source = torch.get_num_threads(), iter(items)
+    workers = min(workers, threads)
+    first = list(islice(source, workers))
+    if len(first) < 2:
+        yield from map(compute, chain(first, source))
+        return
+    torch.set_num_threads(threads // workers)
+    pool = ThreadPoolExecutor(workers)
+    try:
+        waiting = deque(pool.submit(compute, item) for item in first)
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(pool.submit(compute, item) for item in islice(source, 1))
+            yield result
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 def _threads() -> list[int]:

@@ -13,7 +13,7 @@ from heddle.data.records import Column, Records
 from heddle.errors import TextError, article, pluralize, room_for
 from heddle.model.evaluating import evaluating
 from heddle.model.transformer import Transformer
-from heddle.native.cores import share_cores
+from heddle.native.cores import WORKERS, share_cores, side_by_side
 from heddle.nn.layout import Layout
 from heddle.tasks.records import padded, padded_layout
 from heddle.tasks.rows.framing import (
@@ -23,7 +23,10 @@ from heddle.tasks.rows.framing import (
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.special_tokens import around_read, check_ids
 
-TOKENS = 8192  # maximum number of tokens of a batch, including padding, unless a single row has more
+# Maximum number of tokens of a batch, including padding, unless a single row has more. A CPU computes small batches faster, whose
+# vectors stay in its caches; with many small ones, an accelerator waits for launches.
+TOKENS = {"cpu": 1024}
+MOST_TOKENS = 8192  # on other devices
 Progress = Callable[[int, int], None]
 """Called with the number of finished texts and the total."""
 Result = TypeVar("Result")
@@ -120,11 +123,11 @@ def predict_nonempty(
     return all_results
 
 
-def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices of rows, the longest first, in batches of similar length with at most `TOKENS` tokens including padding."""
+def batches(lengths: Sequence[int], tokens: int = MOST_TOKENS) -> Iterator[list[int]]:
+    """Indices of rows, the longest first, in batches of similar length with at most `tokens` tokens including padding."""
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     while order:
-        rows = max(1, TOKENS // max(1, lengths[order[0]]))
+        rows = max(1, tokens // max(1, lengths[order[0]]))
         yield order[:rows]
         order = order[rows:]
 
@@ -136,12 +139,16 @@ def forward_batches(
 
     For an encoder-decoder they are the hidden states of the encoder.
     """
-    done = 0
-    for numbers in batches([len(row.ids) for row in rows]):
+    device, learns, done = model.device.type, torch.is_grad_enabled(), 0
+
+    def compute(numbers: list[int]) -> tuple[list[int], Tensor, Layout]:
         share_cores()
         size = f"{pluralize(len(numbers), 'row')} of {len(rows[numbers[0]].ids):,} tokens"  # the first is the longest
-        with room_for(size, "use shorter texts, or a smaller model"):
-            hidden, layout = _hidden(model, [rows[number] for number in numbers])
+        with room_for(size, "use shorter texts, or a smaller model"), torch.set_grad_enabled(learns):
+            return numbers, *_hidden(model, [rows[number] for number in numbers])
+
+    batched = batches([len(row.ids) for row in rows], TOKENS.get(device, MOST_TOKENS))
+    for numbers, hidden, layout in side_by_side(compute, batched, workers=WORKERS if device == "cpu" else 1):
         yield numbers, hidden, layout
         done += len(numbers)
         if progress:

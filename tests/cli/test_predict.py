@@ -187,7 +187,7 @@ def test_long_work_says_how_far_it_is(
 ) -> None:
     monkeypatch.setattr("heddle.progress.EVERY", 0.001)
     monkeypatch.setattr("heddle.predict.inputs.CHUNK", 200)
-    monkeypatch.setattr("heddle.predict.rows.TOKENS", 64)
+    monkeypatch.setattr("heddle.predict.rows.TOKENS", {"cpu": 64})
     (tmp_path / "many.txt").write_text("the warp is held\n" * 500)
     result = heddle("classify", "class", "many.txt", "--json")
     assert len(lines(result.out)) == 500

@@ -143,6 +143,23 @@ def test_rows_that_join_and_leave(uncompiled: list[Part]) -> None:
 
 
 @needs_compiler
+def test_a_weight_in_another_place_is_read(uncompiled: list[Part]) -> None:
+    """Between two steps of a text: its parts are loaded anew."""
+    model = packaged(build(config_of(depth=1), seed=1).eval())
+    cache, token = used(model), torch.zeros(1, 1, dtype=torch.long)
+    assert isinstance(model.steps, PackagedSteps)
+    with torch.inference_mode():
+        model.steps(token, cache)
+        model.steps(token, cache)
+        count = len(uncompiled)
+        assert count == 3
+        block: Any = model.last_stack().blocks[0]
+        block.mixer.o.weight.data = block.mixer.o.weight.clone()
+        model.steps(token, cache.select([0]))
+    assert len(uncompiled) == 2 * count
+
+
+@needs_compiler
 @pytest.mark.parametrize("count", [SHORT - 2, SHORT + 2])
 def test_a_long_context_has_parts_of_its_own(count: int, uncompiled: list[Part]) -> None:
     model = build(config_of(depth=1).override({"context": 2000}), seed=1).eval()
@@ -194,6 +211,7 @@ def test_another_model_has_another_name() -> None:
     names["products"] = files(use_few_rows(build(config_of(depth=1)).eval()))[1]
     model = build(config_of(depth=1)).eval()
     names["several"], names["long"] = files(model, rows=2)[1], files(model, long=True)[1]
+    names["beams"] = parts_of(model, sizes_of(used(model, 2)), Kind(True, False, BEAMS))[1].file.name
     model.last_stack().blocks[0].mixer.kernel.scale *= 2
     names["an attribute"] = files(model)[1]
     assert len(set(names.values())) == len(names)

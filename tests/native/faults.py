@@ -32,6 +32,13 @@ FAULTS = [
         test="test_products.py::test_another_processor_compiles_its_own",
     ),
     Fault(
+        "threads are not given back",
+        "native/cores.py:side_by_side",
+        "torch.set_num_threads(threads)",
+        "torch.set_num_threads(threads // workers)",
+        test="test_cores.py::test_items_are_taken_as_they_are_needed",
+    ),
+    Fault(
         "the end of a matrix is not unpacked",
         "native/products.py:_unpacked",
         "range(0, len(weight), step)",

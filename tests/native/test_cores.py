@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from heddle.native import cores as module
-from heddle.native.cores import CPULoad, Waiting, cores
+from heddle.native.cores import CPULoad, Waiting, cores, side_by_side
 
 
 def test_a_containers_share_limits_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +179,57 @@ def test_a_crowd_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OVER", 0.001)
     assert module._crowd(3, lambda used: used < 10) is not None
     assert gone()
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_two_items_are_computed_at_once(two_threads: None) -> None:
+    both = threading.Barrier(2)
+
+    def compute(item: int) -> tuple[int, int]:
+        both.wait(timeout=30)  # each waits for another one
+        return item, torch.get_num_threads()
+
+    assert list(side_by_side(compute, range(6))) == [(item, 1) for item in range(6)]
+    assert torch.get_num_threads() == 2
+
+
+def test_items_are_taken_as_they_are_needed(two_threads: None) -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(100):
+            taken.append(item)
+            yield item
+
+    results = side_by_side(lambda item: item, items())
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    assert len(taken) <= 5
+    results.close()  # type: ignore[attr-defined]
+    assert torch.get_num_threads() == 2
+
+
+def test_an_error_ends_all(two_threads: None) -> None:
+    def compute(item: int) -> int:
+        if item == 2:
+            raise ValueError("no")
+        return item
+
+    results = side_by_side(compute, range(50))
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ValueError, match="no"):
+        next(results)
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(("threads", "items"), [(1, 3), (2, 1), (2, 0)])
+def test_without_a_second_item_or_thread_nothing_changes(threads: int, items: int, two_threads: None) -> None:
+    torch.set_num_threads(threads)
+    own = threading.get_ident()
+    assert list(side_by_side(lambda item: threading.get_ident(), range(items))) == [own] * items

@@ -108,7 +108,7 @@ def test_a_row_is_the_same_alone_and_in_a_batch(config: TransformerConfig) -> No
 
 
 def test_batches_are_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heddle.predict.rows.TOKENS", 12)
+    monkeypatch.setattr("heddle.predict.rows.TOKENS", {"cpu": 12})
     model = build(model_for(TASKS["class"], Corpus(records("class"))))
     sizes = [4, 12, 3, 20, 4, 1]
     done: list[tuple[int, int]] = []
@@ -120,6 +120,24 @@ def test_batches_are_of_similar_length(monkeypatch: pytest.MonkeyPatch) -> None:
         ]
     assert widths == [([3], 16), ([1], 12), ([0, 4, 2], 4), ([5], 1)]
     assert done == [(1, 6), (2, 6), (5, 6), (6, 6)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batches_at_the_same_time_are_without_gradients(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heddle.predict.rows.TOKENS", {"cpu": 12})
+    model, before = awake(CONFIGS[0], torch.float32), torch.get_num_threads()
+    rows = [InputRow(list(range(1, size)), size - 1, False) for size in (5, 8, 9, 3, 9)]
+    try:
+        torch.set_num_threads(threads)
+        with evaluation(model):
+            for numbers, hidden, _ in forward_batches(model, rows):
+                assert not hidden.requires_grad
+                for number, vectors in zip(numbers, hidden, strict=True):
+                    ((_, alone, _),) = forward_batches(model, [rows[number]])
+                    torch.testing.assert_close(vectors[: len(rows[number].ids)], alone[0], rtol=1e-4, atol=1e-5)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_texts_in_a_batch_have_the_probabilities_that_they_have_alone(monkeypatch: pytest.MonkeyPatch) -> None:
