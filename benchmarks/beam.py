@@ -211,7 +211,7 @@ def by_ctranslate2(
             max_decoding_length=arguments.tokens,
             max_batch_size=arguments.ctranslate2_rows,
         )
-        ids = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in made]
+        ids: Any = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in made]
         return list(tokenizer.batch_decode(ids, skip_special_tokens=True))
 
     return go

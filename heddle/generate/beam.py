@@ -26,11 +26,12 @@ from heddle.generate.processors import Ends, TokenSequence
 from heddle.generate.stream import DecodingRules
 from heddle.model.evaluating import evaluating
 from heddle.model.linear import use_few_rows
-from heddle.model.steps import PackagedSteps, package_steps
+from heddle.model.steps import package_steps
 from heddle.model.transformer import Transformer
 from heddle.native.cores import share_cores, side_by_side
 
 SEARCHES_PER_PASS = 128
+ROOM = 8  # tokens by which the cache of compiled steps grows: they write in place
 SCORES_PER_BLOCK = 1 << 19  # 2 MiB of scores, so that they stay in a CPU's caches
 BLOCK = 64  # scores per block in `largest`
 
@@ -184,8 +185,8 @@ def beam_search(
     sequences.sort(key=lambda sequence: (len(sequence.source or ()), len(sequence.ids)), reverse=True)
     starts = range(0, len(sequences), rows)
     batches = [[Search(sequence, config) for sequence in sequences[start : start + rows]] for start in starts]
-    # Steps of torch.compile cannot run in several threads at once.
-    concurrent = model.device.type == "cpu" and (model.steps is None or isinstance(model.steps, PackagedSteps))
+    # Compiled steps, which keep Python's lock, use all threads one after another.
+    concurrent = model.device.type == "cpu" and model.steps is None
     if not concurrent or len(batches) < 2:
         for batch in batches:
             yield from _search(batch, model, rules)
@@ -207,7 +208,8 @@ def _search(
     searches: list[Search], model: Transformer, rules: DecodingRules
 ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
     """Run one batch of searches."""
-    cache, inputs = model.new_cache(len(searches), multiple=1), [search.prompt.visible() for search in searches]
+    multiple = 1 if model.steps is None else ROOM
+    cache, inputs = model.new_cache(len(searches), multiple), [search.prompt.visible() for search in searches]
     sources = [search.prompt.source for search in searches if search.prompt.source is not None]
     modules, parents = tuple(model.modules()), list[int]()
     while searches:

@@ -28,7 +28,6 @@ OPERATOR = (
     "AOTITorchError aoti_torch_cpu_few_rows(AtenTensorHandle, AtenTensorHandle, const AtenTensorHandle*, "
     "const AtenTensorHandle*, AtenTensorHandle*)"
 )
-CALLS = 2  # of a part that may run at the same time
 OF_TORCH = frozenset(vars(nn.Module()))  # attributes of every module
 
 
@@ -122,7 +121,7 @@ class Library:
 
     def __init__(self, file: Path, module: nn.Module) -> None:
         os.utime(file)  # those that are not used for long are removed
-        self.runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(file), CALLS)
+        self.runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(file), 1)
         self.names: dict[str, str] = self.runner.get_constant_names_to_original_fqns()
         self.bind(module)
 

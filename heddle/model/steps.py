@@ -9,9 +9,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -23,7 +21,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from heddle.model.graphs import Eager, identity_of
 from heddle.model.lora import AdaptedLinear
-from heddle.model.packages import CALLS, Library, Undescribed, steps_folder
+from heddle.model.packages import Library, Undescribed, steps_folder
 from heddle.model.parts import SHORT, Kind, Sizes, parts_of, sizes_of
 from heddle.model.quantize import weights_of
 from heddle.model.transformer import Transformer
@@ -44,7 +42,7 @@ class PackagedSteps:
     """The decoding steps of a model in evaluation mode on a CPU.
 
     Not compiled, but computed as usual, are steps of a model with hooks, adapters or modules of the user's own, and of a source of
-    one token or of more than `SHORT`. Several threads may take steps at the same time.
+    one token or of more than `SHORT`.
 
     Args:
         model: in the precision it predicts in.
@@ -61,13 +59,11 @@ class PackagedSteps:
         self.addresses: list[int] = []
         self.identity: list[object] = []
         self.packs = False
-        self.origins: deque[object] = deque(maxlen=CALLS)  # of the caches that threads use
-        self.lock = threading.Lock()
+        self.origin: object = None  # of the cache that was last used
 
     def __call__(self, tokens: Int[Tensor, "B 1"], cache: Cache) -> Float[Tensor, "B V"]:
         """Scores of the tokens that follow the next token of each row."""
-        with self.lock:
-            libraries = self._libraries(cache)
+        libraries = self._libraries(cache)
         if libraries is None:
             begin = time.perf_counter()
             scores = self.plain(tokens, cache)
@@ -129,10 +125,9 @@ class PackagedSteps:
 
         Modules are checked once for caches of one origin, and addresses of weights in each step.
         """
-        if cache.origin in self.origins and [tensor.data_ptr() for tensor in self.weights] == self.addresses:
+        if cache.origin is self.origin and [tensor.data_ptr() for tensor in self.weights] == self.addresses:
             return
-        identity = identity_of(self.model)
-        self.origins.append(cache.origin)
+        self.origin, identity = cache.origin, identity_of(self.model)
         if identity != self.identity:
             self.libraries.clear()
             self.identity, self.modules = identity, tuple(self.model.modules())

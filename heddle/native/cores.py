@@ -30,7 +30,8 @@ AGAIN = 5.0  # seconds after which to repeat that, while the machine is busy
 OVER = 2.0  # seconds without work after which everything is reset
 WORKERS = 2  # items that are computed at the same time
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def allowed() -> set[int]:
@@ -202,7 +203,8 @@ def side_by_side(compute: Callable[[Item], Result], items: Iterable[Item], worke
         yield from map(compute, chain(first, source))
         return
     torch.set_num_threads(threads // workers)
-    pool = ThreadPoolExecutor(workers)
+    # OpenMP's number, which compiled code reads, belongs to a thread.
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,))
     try:
         waiting = deque(pool.submit(compute, item) for item in first)
         while waiting:

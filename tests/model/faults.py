@@ -43,7 +43,7 @@ FAULTS = [
           'next(places), "padded"', '0 * next(places), "padded"',
           test="test_steps.py::test_parts_are_the_step_of_an_encoder_decoder"),
     Fault("a changed model is not noticed while its texts continue", "model/steps.py:PackagedSteps._check",
-          "if cache.origin in self.origins and", "if cache.origin in self.origins or",
+          "if cache.origin is self.origin and", "if cache.origin is self.origin or",
           test="test_steps.py::test_a_weight_in_another_place_is_read"),
     Fault("a compiled step forgets a recurrent state", "model/steps.py:PackagedSteps.__call__",
           "isinstance(each, Carry)", "False",

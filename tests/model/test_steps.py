@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heddle.config import BeamConfig, SamplingConfig
+from heddle.config import SamplingConfig
 from heddle.config.train import LoRAConfig
-from heddle.generate import Engine, beam_search
+from heddle.generate import Engine
 from heddle.model import Transformer, build, compile_steps, packages, steps
 from heddle.model.linear import use_few_rows
 from heddle.model.lora import adapt
@@ -27,7 +27,7 @@ from heddle.model.steps import PackagedSteps, described_for_compiling, package_s
 from heddle.native.library import operators
 from heddle.nn.cache import Cache
 from tests import programs
-from tests.model.packaged_steps import BEAMS, END, PROMPTS, furthest, plain, texts, translations
+from tests.model.packaged_steps import BEAMS, PROMPTS, furthest, plain, texts, translations
 from tests.models import BOTH, COMBINATIONS, config_of
 
 PROGRAM = "model.packaged_steps"
@@ -109,19 +109,6 @@ def test_a_source_of_one_token_takes_plain_steps(uncompiled: list[Part]) -> None
     model = build(config_of(family="both", depth=1), seed=1).eval()
     assert texts(plain(model), [[5]], SAMPLING) == texts(packaged(model), [[5]], SAMPLING)
     assert not uncompiled
-
-
-@needs_compiler
-def test_two_threads_take_steps_at_once(uncompiled: list[Part]) -> None:
-    """Each search of a batch of its own is what it is alone."""
-    model = build(config_of(family="both", depth=2), seed=1).eval()
-    sources = [[id, *PROMPTS[1]] for id in range(1, 9)]
-    rows = [translations(plain(model), [source]) for source in sources]
-    prompts: list[list[int]] = [[] for _ in sources]
-    config = BeamConfig(beams=BEAMS, best=BEAMS, max_tokens=12)
-    searched = dict(beam_search(packaged(model), prompts, config, END, sources=sources, rows=2))
-    for number, expected in enumerate(rows):
-        assert [each.ids for each in expected] == [each.ids for each in searched[number]]
 
 
 @needs_compiler
