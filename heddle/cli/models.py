@@ -1,7 +1,6 @@
 """Load a run's model for inference."""
 
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,31 +58,22 @@ def open_model(run: Path, device: str, weights: WeightKind = "trained", precisio
 
 
 def compile_model(model: Transformer, *batch_sizes: int) -> Transformer:
-    """Compile the decoding steps for these batch sizes, and return the model; an encoder-decoder's only where that is faster.
+    """Compile the decoding steps for these batch sizes, and return the model.
 
     Raises:
         HeddleError: see `heddle.model.compiling` and `heddle.model.compile_steps`.
     """
-    if model.encoder is None and model.device.type == "cpu":
-        from heddle.model.compile_steps import compile_now
+    with phases(console(as_json=True)) as report:  # the compilers take a second to import
+        if model.device.type == "cpu":
+            from heddle.model.compile_steps import compile_now
 
-        with phases(console(as_json=True)) as report:
             report("compiling decoding steps: takes about a minute, once for this machine and a model's shape")
             compile_now(model.eval(), batch_sizes)
-        return model
-    from heddle.model.step_rates import OWN, compile_faster_steps  # the compiler takes a second to import
+        else:
+            from heddle.model.compiling import compile_steps, warm_up
 
-    with phases(console(as_json=True)) as report:
-        report(f"compiling {pluralize(len(batch_sizes), 'decoding step')}: takes about half a minute each")
-        started = time.perf_counter()
-        reports = compile_faster_steps(model, batch_sizes)
-        for step_report in reports:
-            if step_report.best == OWN:
-                texts = "several texts at a time" if step_report.several else "one text"
-                rates = ", ".join(f"{rate:,.0f} tokens/s {mode}" for mode, rate in step_report.rates.items())
-                report(f"steps of {texts} stay uncompiled, which is faster on this machine: {rates}")
-        if model.steps is not None:
-            report(f"compiled in {time.perf_counter() - started:.0f} s")
+            report(f"compiling {pluralize(len(batch_sizes), 'decoding step')}: takes about half a minute each")
+            warm_up(compile_steps(model), batch_sizes)
     return model
 
 

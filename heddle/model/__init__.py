@@ -17,7 +17,7 @@ In reading order:
 - `linear`: layers that choose by whom they are multiplied; `fusing`: fewer products and launches for predicting on an accelerator.
 - `quantize`: weights in 8 or 4 bits, for decoding on a CPU.
 - `parts`, `packages`, `steps`, `compile_steps`: a decoder's steps on a CPU, compiled ahead of time and stored on disk.
-- `compiling`: decoding steps compiled by torch.compile, and `step_rates`: only where that is faster.
+- `compiling`: decoding steps compiled by torch.compile, on an accelerator.
 - `graphs`: decoding steps replayed on a GPU.
 
 `model = build(config)` makes a model; `model(tokens, ...)` returns hidden vectors, and `model.logits(hidden)` scores of the next

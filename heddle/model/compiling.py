@@ -3,7 +3,8 @@
 On a CPU, a step of a small model spends as much time on calling its operations as on reading its weights. A compiled step fuses
 them, stores the weights in the layout of its kernels, and checks few of torch.compile's usual guards in each call. There are
 two graphs, one for a single row and one for several, whatever their number and lengths (and one more for sources of unequal
-lengths); each takes about half a minute to compile and stores a copy of the matrices. Whether they pay is measured in `step_rates`.
+lengths); each takes about half a minute to compile and stores a copy of the matrices. Commands compile so on an accelerator; on a
+CPU they compile ahead of time (`compile_steps`).
 """
 
 import warnings
