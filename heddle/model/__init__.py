@@ -16,7 +16,7 @@ In reading order:
 - `products`: the library for fp32 products in training on a CPU.
 - `linear`: layers that choose by whom they are multiplied; `fusing`: fewer products and launches for predicting on an accelerator.
 - `quantize`: weights in 8 or 4 bits, for decoding on a CPU.
-- `parts`, `packages`, `steps`, `compile_steps`: a decoder's steps on a CPU, compiled ahead of time and stored on disk.
+- `parts`, `packages`, `steps`, `compile_steps`: decoding steps on a CPU, compiled ahead of time and stored on disk.
 - `compiling`: decoding steps compiled by torch.compile, on an accelerator.
 - `graphs`: decoding steps replayed on a GPU.
 
