@@ -39,8 +39,10 @@ def product(
         bias: in fp32 or bf16.
     """
     rows = x.reshape(-1, x.shape[-1]).contiguous()
-    multiply: Callable[..., Tensor] = _few_rows if torch.compiler.is_compiling() else _multiply
-    if multiply is _multiply and scales is not None and len(rows) >= MANY and unpacks(weight.dtype):
+    multiply: Callable[..., Tensor] = _multiply
+    if torch.compiler.is_compiling():
+        multiply = _few_rows
+    elif scales is not None and len(rows) >= MANY and unpacks(weight.dtype):
         multiply = _unpacked
     out: Tensor = multiply(rows, weight, scales, bias).view(*x.shape[:-1], len(weight))
     return out
