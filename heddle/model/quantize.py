@@ -53,6 +53,7 @@ class Rounded(nn.Module):
     def __init__(self, weight: Float[Tensor, "F D"]) -> None:
         super().__init__()
         self.inputs = weight.shape[1]
+        self.native = library() is not None  # once: a compiler cannot trace it
         groups = F.pad(weight.detach().float(), (0, -self.inputs % GROUP)).unflatten(1, (-1, GROUP))
         integers, scales = self.nearest(groups)
         self.register_buffer("values", self.packed(integers).contiguous())
@@ -77,7 +78,7 @@ class Rounded(nn.Module):
 
     def product(self, x: Float[Tensor, "*rows D"]) -> Float[Tensor, "*rows F"]:
         """x weightᵀ, in the dtype of x."""
-        if library() is not None:
+        if self.native:
             return product(x, self.values, self.scales)
         return F.linear(rounded_inputs(x).float(), self.unpacked(torch.float32)).to(x.dtype)
 
