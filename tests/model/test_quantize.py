@@ -89,7 +89,9 @@ def test_without_a_compiler_torch_multiplies_the_same(kind: type[Rounded], monke
         by_library = rounded.product(x.to(dtype))
         with monkeypatch.context() as patch:
             patch.setattr("heddle.model.quantize.library", lambda: None)
-            torch.testing.assert_close(rounded.product(x.to(dtype)), by_library, rtol=close, atol=close)
+            without = kind(matrix(50, 90))
+        assert not without.native
+        torch.testing.assert_close(without.product(x.to(dtype)), by_library, rtol=close, atol=close)
 
 
 @pytest.mark.parametrize("kind", [Int8, Int4])
