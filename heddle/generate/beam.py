@@ -22,12 +22,13 @@ from heddle.display import displayed
 from heddle.errors import HeddleError, pluralize, room_for
 from heddle.generate.feed import feed
 from heddle.generate.logprobs import Finish
-from heddle.generate.processors import Ends, TokenSequence
+from heddle.generate.processors import BlockedIds, Ends, Processor, TokenSequence
 from heddle.generate.stream import DecodingRules
 from heddle.model.evaluating import evaluating
 from heddle.model.linear import use_few_rows
 from heddle.model.steps import package_steps
 from heddle.model.transformer import Transformer
+from heddle.native.best import best_logprobs
 from heddle.native.cores import share_cores, side_by_side
 
 SEARCHES_PER_PASS = 128
@@ -242,16 +243,18 @@ def best_candidates(
     Raises:
         HeddleError: a log probability is NaN.
     """
-    sequences = list[TokenSequence]()
-    if any(processor.reads for processor in rules.processors):
-        sequences = list(chain.from_iterable(search.sequences() for search in searches))
     count = max(2, 1 + len(rules.ends)) * searches[0].config.beams
-    rows = max(1, SCORES_PER_BLOCK // logits.shape[-1])
-    blocks = []
-    for start in range(0, len(logits), rows):
-        scores = logits[start : start + rows].float().log_softmax(-1)
-        blocks.append(largest(rules.process(scores, sequences[start : start + rows]), count))
-    best, ids = (torch.cat(column) for column in zip(*blocks, strict=True))
+    lengths = [len(search.prompt.ids) + search.length for search in searches]
+    processors = [
+        processor
+        for processor in rules.processors
+        if not all(processor.waits(search.prompt, length) for search, length in zip(searches, lengths, strict=True))
+    ]
+    native, blocking = None, [each for each in processors if isinstance(each, BlockedIds) and not each.runs]
+    if len(blocking) == len(processors):
+        blocked = chain.from_iterable(processor.always for processor in blocking)
+        native = best_logprobs(logits, min(count, logits.shape[-1]), list(blocked))
+    best, ids = _best_processed(logits, searches, processors, count) if native is None else native
     beam_logprobs = [node.logprob for search in searches for node in search.beams or (START,)]
     best = best + torch.tensor(beam_logprobs, device=best.device)[:, None]
     if best.isnan().any():
@@ -262,6 +265,24 @@ def best_candidates(
     chosen, positions = search_scores.topk(min(count, search_scores.shape[1]))
     columns = (chosen, positions // best.shape[1], search_ids.gather(1, positions).long())
     return [list(zip(*row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _best_processed(
+    logits: Float[Tensor, "B V"], searches: Sequence[Search], processors: Sequence[Processor], count: int
+) -> tuple[Float[Tensor, "B n"], Int[Tensor, "B n"]]:
+    """The `count` largest log probabilities of each row and their ids, after the processors."""
+    sequences = list[TokenSequence]()
+    if any(processor.reads for processor in processors):
+        sequences = list(chain.from_iterable(search.sequences() for search in searches))
+    rows = max(1, SCORES_PER_BLOCK // logits.shape[-1])
+    blocks = []
+    for start in range(0, len(logits), rows):
+        scores = logits[start : start + rows].float().log_softmax(-1)
+        for processor in processors:
+            scores = processor(scores, sequences[start : start + rows])
+        blocks.append(largest(scores, count))
+    best, ids = (torch.cat(column) for column in zip(*blocks, strict=True))
+    return best, ids
 
 
 def by_search(rows: Float[Tensor, "B n"], widths: Sequence[int]) -> Float[Tensor, "S m"]:

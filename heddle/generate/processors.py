@@ -96,6 +96,10 @@ class Processor(ABC):
     def __call__(self, scores: Scores, sequences: Sequences) -> Scores:
         """The new scores of the id after each sequence; the same tensor if nothing changes."""
 
+    def waits(self, sequence: TokenSequence, length: int) -> bool:
+        """Whether it changes nothing for a continuation of the sequence to `length` ids, whatever they are."""
+        return False
+
 
 class BlockedIds(Processor):
     """Block ids without text, and ids that a model's config bans.
@@ -138,11 +142,19 @@ class ForcedIds(Processor):
 
     Args:
         ids: the possible ids.
-        applies: whether the next id of a sequence is at that position.
+        at: whether the id of a sequence after so many is at that position.
     """
 
-    def __init__(self, ids: Sequence[int], applies: Callable[[TokenSequence], bool]) -> None:
-        self.ids, self.applies = list(ids), applies
+    def __init__(self, ids: Sequence[int], at: Callable[[int, TokenSequence], bool]) -> None:
+        self.ids, self.at = list(ids), at
+
+    def applies(self, sequence: TokenSequence) -> bool:
+        """Whether the next id of a sequence is forced."""
+        return self.at(len(sequence.ids), sequence)
+
+    def waits(self, sequence: TokenSequence, length: int) -> bool:
+        """Whether the position is another one."""
+        return not self.at(length, sequence)
 
     def __call__(self, scores: Scores, sequences: Sequences) -> Scores:
         rows = [row for row, sequence in enumerate(sequences) if self.applies(sequence)]
@@ -226,12 +238,12 @@ class MinTokens(Processor):
     def __init__(self, ends: Collection[int], min_tokens: int) -> None:
         self.ends, self.min_tokens = ends, min_tokens
 
+    def waits(self, sequence: TokenSequence, length: int) -> bool:
+        """Whether there are enough."""
+        return length - sequence.prompt_length >= self.min_tokens
+
     def __call__(self, scores: Scores, sequences: Sequences) -> Scores:
-        short = [
-            row
-            for row, sequence in enumerate(sequences)
-            if len(sequence.ids) - sequence.prompt_length < self.min_tokens
-        ]
+        short = [row for row, sequence in enumerate(sequences) if not self.waits(sequence, len(sequence.ids))]
         return _set_scores(scores, [(row, end) for row in short for end in self.ends], -torch.inf)
 
 
@@ -265,10 +277,10 @@ def make_processors(
         (config.no_repeat_ngram is not None, NoRepeatNgram(config.no_repeat_ngram or 1)),
         (bool(blocked.always or blocked.runs), blocked),
         (config.min_tokens > 0 and bool(ends), MinTokens(ends, config.min_tokens)),
-        (ids.forced_begin is not None, ForcedIds([ids.forced_begin or 0], lambda sequence: len(sequence.ids) == 1)),
+        (ids.forced_begin is not None, ForcedIds([ids.forced_begin or 0], lambda length, sequence: length == 1)),
         (
             bool(ids.forced_ends()),
-            ForcedIds(ids.forced_ends(), lambda sequence: len(sequence.ids) == sequence.max_length - 1),
+            ForcedIds(ids.forced_ends(), lambda length, sequence: length == sequence.max_length - 1),
         ),
     ]
     return tuple(processor for needed, processor in candidates if needed)

@@ -78,7 +78,7 @@ def surroundings() -> str:
     root = Path(__file__).parents[1]
     for folder in ("nn", "model", "native", "config"):
         for file in sorted((root / folder).rglob("*")):
-            if file.suffix in (".py", ".cpp"):
+            if file.suffix in (".py", ".cpp", ".h"):
                 digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -1,7 +1,7 @@
-"""`rows.cpp`, compiled for this processor by the machine's C++ compiler, and cached on disk.
+"""The libraries in C++, compiled for this processor by the machine's compiler, and cached on disk.
 
 A wheel would have to serve the oldest processor. The compiler of the machine uses all of its instructions. Without a compiler,
-products are computed by torch, which is slower.
+torch computes, which is slower.
 """
 
 import ctypes
@@ -20,7 +20,9 @@ import torch
 
 from heddle.native.measured import directory, processor
 
-SOURCE, OPERATORS = (Path(__file__).with_name(name) for name in ("rows.cpp", "operators.cpp"))
+SOURCE, OPERATORS, BEST, VECTORS = (
+    Path(__file__).with_name(name) for name in ("rows.cpp", "operators.cpp", "best.cpp", "vectors.h")
+)
 COMPILERS = ("c++", "g++", "clang++")
 # A sum must not depend on which of two equal roundings a compiler prefers.
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC", "-Wno-psabi")
@@ -53,8 +55,14 @@ def compiler() -> str | None:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The library, compiled if this processor has not compiled it yet; None without a compiler that can."""
+    """The products of few rows, compiled if this processor has not compiled them yet; None without a compiler that can."""
     return _load(SOURCE)
+
+
+@cache
+def best_library() -> ctypes.CDLL | None:
+    """The largest log probabilities of rows, likewise."""
+    return _load(BEST)
 
 
 @cache
@@ -102,7 +110,12 @@ def _compiled(source: Path, flags: tuple[str, ...], folder: Path) -> Path | None
     Raises:
         OSError: the directory cannot be written.
     """
-    about = (source.read_bytes(), repr((FLAGS, MACHINE_FLAGS, flags, torch.__version__)).encode(), processor().encode())
+    about = (
+        source.read_bytes(),
+        VECTORS.read_bytes(),
+        repr((FLAGS, MACHINE_FLAGS, flags, torch.__version__)).encode(),
+        processor().encode(),
+    )
     target = folder / f"{source.stem}-{sha256(b' '.join(about)).hexdigest()[:16]}.so"
     if target.exists():
         return target

@@ -17,40 +17,26 @@
 #include <cstring>
 #include <vector>
 
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
+#include "vectors.h"
+
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 namespace {
 
-#ifdef __AVX512F__
-constexpr int LANES = 16;
-#else
-constexpr int LANES = 8;
-#endif
 constexpr int GROUP = 32;
 constexpr int ROWS = 4;          // of x, multiplied with a row of w that was read once
 constexpr int64_t TILE = 32;     // rows of x that stay in a cache while all of a thread's rows of w are multiplied
 constexpr int64_t SHARES = 8;    // parts of a product for each thread, so that one that is interrupted leaves work to the others
 constexpr int64_t ALONE = 1 << 15;  // multiplications below which one thread is faster
 
-typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
-typedef float Eight __attribute__((vector_size(32)));
 typedef int32_t Sums __attribute__((vector_size(32)));
 typedef int8_t Bytes __attribute__((vector_size(GROUP)));
 
 struct BFloat { uint16_t bits; };
-
-template <class T> T at(const void* place) {
-    T value;
-    std::memcpy(&value, place, sizeof value);
-    return value;
-}
 
 float number(const BFloat* x) {
     uint32_t bits = uint32_t(x->bits) << 16;
@@ -73,42 +59,6 @@ Floats vector(const BFloat* w) {
     return (Floats)((Words)_mm256_cvtepu16_epi32(at<__m128i>(w)) << 16);
 #else
     return (Floats)(__builtin_convertvector(at<Halves>(w), Words) << 16);
-#endif
-}
-
-// sum + a b. Compilers choose between one rounding and two by how a loop looks, so it is chosen here.
-template <class V> V add_product(V sum, V a, V b) {
-#ifdef __FMA__
-#ifdef __AVX512F__
-    if constexpr (sizeof(V) == 64) return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
-    else
-#endif
-    return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
-#else
-    return sum + a * b;
-#endif
-}
-
-// The sum of a vector's numbers: of its halves, of their halves, and so on.
-template <class V> float total(V v) {
-#ifdef __AVX__
-#ifdef __AVX512F__
-    if constexpr (sizeof(V) == 64)
-        return total((Eight)_mm512_castps512_ps256((__m512)v) +
-                     (Eight)_mm512_castps512_ps256(_mm512_shuffle_f32x4((__m512)v, (__m512)v, 0x4e)));
-    else
-#endif
-    {
-        __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
-        __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-    }
-#else
-    float parts[sizeof(V) / 4];
-    std::memcpy(parts, &v, sizeof v);
-    for (int half = sizeof(V) / 8; half; half /= 2)
-        for (int lane = 0; lane < half; lane++) parts[lane] += parts[lane + half];
-    return parts[0];
 #endif
 }
 

@@ -128,13 +128,14 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.parametrize("banned", [[[7]], [[7], [8, 9]]], ids=["one id", "a run"])
 @pytest.mark.parametrize("kind", PUBLISHED)
-def test_texts_and_scores_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+def test_texts_and_scores_are_those_of_transformers(kind: str, banned: list[list[int]], tmp_path: Path) -> None:
     published: Any = make_published(kind, **PUBLISHED[kind])
     with torch.no_grad():
         for name, parameter in published.named_parameters():  # so that texts differ from source to source
             parameter.mul_(3 if parameter.dim() > 1 and "positions" not in name else 1)  # Marian's are fixed
-    published.generation_config.bad_words_ids = [[7], [8, 9]]
+    published.generation_config.bad_words_ids = banned
     published.generation_config.forced_bos_token_id = 33 if kind == "bart" else None
     published.save_pretrained(tmp_path / "published")
     import_model(tmp_path / "published", tmp_path / "run")

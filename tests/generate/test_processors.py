@@ -43,8 +43,8 @@ PAIRS: dict[str, tuple[Processor, LogitsProcessor]] = {
     "no id twice": (NoRepeatNgram(1), NoRepeatNGramLogitsProcessor(1)),
     "no pair twice": (NoRepeatNgram(2), NoRepeatNGramLogitsProcessor(2)),
     "no three twice": (NoRepeatNgram(3), NoRepeatNGramLogitsProcessor(3)),
-    "first": (ForcedIds([4], lambda text: len(text.ids) == 1), ForcedBOSTokenLogitsProcessor(4)),
-    "last": (ForcedIds([1, 5], lambda text: len(text.ids) == 5), ForcedEOSTokenLogitsProcessor(6, [1, 5])),
+    "first": (ForcedIds([4], lambda length, _: length == 1), ForcedBOSTokenLogitsProcessor(4)),
+    "last": (ForcedIds([1, 5], lambda length, _: length == 5), ForcedEOSTokenLogitsProcessor(6, [1, 5])),
     "banned": (
         make_processors(SamplingConfig(), SpecialIds(banned=BANNED), {1}, None, IDS)[0],
         NoBadWordsLogitsProcessor([list(run) for run in BANNED], eos_token_id=1),
@@ -72,7 +72,10 @@ def test_a_processor_is_the_one_of_transformers(name: str, length: int) -> None:
     processor, reference = PAIRS[name]
     rows, scores = drawn(length)
     before = scores.clone()
-    assert torch.equal(processor(scores, texts(rows)), reference(torch.tensor(rows), scores.clone()))
+    sequences = texts(rows)
+    assert torch.equal(processor(scores, sequences), reference(torch.tensor(rows), scores.clone()))
+    if all(processor.waits(sequence, length) for sequence in sequences):
+        assert torch.equal(processor(scores, sequences), scores)
     assert torch.equal(scores, before), "the given scores are left as they are"
 
 
