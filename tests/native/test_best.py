@@ -103,6 +103,7 @@ def test_threads_change_nothing(threads: int) -> None:
         several = best_logprobs(scores, 9)
     finally:
         torch.set_num_threads(before)
-    assert one is not None and several is not None
+    assert one is not None
+    assert several is not None
     assert torch.equal(one[0], several[0])
     assert torch.equal(one[1], several[1])
