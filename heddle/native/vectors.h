@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#ifdef __AVX2__
+#ifdef __AVX__
 #include <immintrin.h>
 #endif
 
